@@ -1,0 +1,85 @@
+# embrew: everything starts here. `make help` lists the targets.
+#
+# PYTHON       the interpreter that makes the virtual environment (3.11 or newer)
+# VENV         where the virtual environment lives
+# TORCH        the torch requirement, installed first; e.g. TORCH="torch==2.13.0 --index-url https://..."
+# CONSTRAINTS  exact versions; empty (CONSTRAINTS=) resolves freely from the floors in pyproject.toml
+
+PYTHON ?= $(shell command -v python3 || command -v python)
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+CONSTRAINTS ?= constraints.txt
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format docs bench bench-gpu clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# ---- installation: a stamp file says what is installed already ---------------------------------------------
+
+# torch comes first and alone, so that a machine that offers its own build of this version keeps it.
+$(VENV)/.stamp-torch:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "embrew needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing $(TORCH) into $(VENV) ..."
+	@$(PIP) $(TORCH)
+	@touch $@
+
+$(VENV)/.stamp-core: pyproject.toml $(CONSTRAINTS) $(VENV)/.stamp-torch
+	@echo "installing embrew into $(VENV) ..."
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-core
+	@echo "installing the development tools into $(VENV) ..."
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-core
+	@echo "installing the documentation tools into $(VENV) ..."
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+install: $(VENV)/.stamp-core $(VENV)/.stamp-dev ## the package and the development tools, editable, into VENV
+
+# ---- what one does every day ------------------------------------------------------------------------------
+
+demo: $(VENV)/.stamp-core ## train, evaluate, search and export a small model, offline, on the CPU
+	@$(OFFLINE) $(BIN)/python -m embrew.demo --output runs/demo $(ARGS)
+
+test: $(VENV)/.stamp-dev ## the default test suite (offline, CPU); more with ARGS="..."
+	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.stamp-dev ## the slow tests
+	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest -m "slow and not gpu and not network" $(ARGS)
+
+lint: $(VENV)/.stamp-dev ## ruff, mypy, import rules, spelling
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy src
+	@$(BIN)/lint-imports
+	@$(BIN)/typos
+
+format: $(VENV)/.stamp-dev ## format the code and fix what can be fixed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(VENV)/.stamp-docs ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.stamp-dev ## the benchmarks that run on a CPU
+	@$(OFFLINE) $(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-gpu: $(VENV)/.stamp-dev ## the benchmarks that need a GPU
+	@$(OFFLINE) $(BIN)/python benchmarks/run.py --gpu $(ARGS)
+
+clean: ## remove caches and built files (keeps VENV and runs/)
+	@rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
