@@ -1,0 +1,58 @@
+"""Several processes that compute one loss: world size, sums, and a gather that carries gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+
+def world_size() -> int:
+    """Number of processes that train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process' number."""
+    return distributed.get_rank() if world_size() > 1 else 0
+
+
+def sum_over_processes(value: Tensor) -> Tensor:
+    """The sum of a tensor over all processes, without gradient."""
+    if world_size() == 1:
+        return value
+    total = value.detach().clone()
+    distributed.all_reduce(total)
+    return total
+
+
+def gather(rows: Tensor) -> Tensor:
+    """Rows of all processes, in rank order, `(sum of n, ...)`; the processes may hold different numbers of rows.
+
+    The gradient of a process' rows is the sum of what all processes ask for, so that with the mean over processes
+    that data-parallel training takes, the result is the gradient of one process with the joint batch: no factor.
+    """
+    if world_size() == 1:
+        return rows
+    return _Gather.apply(rows)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        sizes = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
+        distributed.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+        counts = [int(size) for size in sizes]
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in counts]
+        distributed.all_gather(parts, padded)
+        ctx.start, ctx.count = sum(counts[: rank()]), len(rows)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].contiguous().clone()
+        distributed.all_reduce(total)
+        return total[ctx.start : ctx.start + ctx.count]

@@ -1,0 +1,1 @@
+"""Encoders: template, attention, backbone and pooling. Knows nothing of training, data or recipes."""

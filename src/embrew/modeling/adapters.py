@@ -1,0 +1,111 @@
+"""Adapters on a model's own weights: attach, switch off without a walk, merge."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import nn
+from transformers import PreTrainedModel
+
+
+def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> PeftModel:
+    """Put a fresh, trainable LoRA on a causal LM.
+
+    Args:
+        model: the base model; its weights are frozen.
+        settings: fields of `peft.LoraConfig`, under its names; `target_modules` defaults to every linear layer.
+        train_embeddings: also train a copy of the whole embedding matrix; the original stays for the switched-off
+            model.
+
+    Raises:
+        ValueError: an unknown field.
+    """
+    settings = {"target_modules": "all-linear", **settings}
+    if train_embeddings:
+        name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
+        settings["modules_to_save"] = [*settings.get("modules_to_save", []), name.rsplit(".", 1)[-1]]
+    try:
+        config = LoraConfig(task_type="CAUSAL_LM", **settings)
+    except TypeError as error:
+        raise ValueError(f"lora={dict(settings)}: {error}; the keys are those of peft.LoraConfig") from None
+    with peft_warnings_off():
+        adapted = get_peft_model(model, config)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
+            parameter.data = parameter.data.float()
+    return adapted
+
+
+@contextmanager
+def peft_warnings_off() -> Iterator[None]:
+    """Silence what peft says about things that are meant: its own use of a renamed flag, tied embeddings, no Hub."""
+    with warnings.catch_warnings():
+        for message in (".*is_gradient_checkpointing.*", ".*tie_word_embeddings.*", ".*Could not find a config file.*"):
+            warnings.filterwarnings("ignore", message=message)
+        yield
+
+
+def merge(model: PeftModel) -> PreTrainedModel:
+    """Add the adapter to the weights, in float32, and return the plain model."""
+    for module in model.modules():
+        if isinstance(module, BaseTunerLayer):
+            _merge_layer(module)
+    return model.unload()
+
+
+def _merge_layer(layer: BaseTunerLayer) -> None:
+    base = layer.get_base_layer()
+    weight = getattr(base, "weight", None)
+    if not hasattr(layer, "get_delta_weight") or weight is None:
+        raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers")
+    with torch.no_grad():
+        for name in layer.active_adapters:
+            if name in layer.lora_A:
+                delta = layer.get_delta_weight(name).float()
+                weight.copy_((weight.float() + delta).to(weight.dtype))
+
+
+class AdapterSwitch:
+    """Turns the adapters of a model off and on by a flag on a cached list of layers.
+
+    Gives the same outputs, to the bit, as `PeftModel.disable_adapter()`, which walks the whole model and rewrites
+    `requires_grad` at each use. Dropout probabilities are set to zero while the adapters are off, so that the model is
+    the original LM in training mode too (LoRA's own dropout is not reached).
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = [m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)]
+        self.dropouts = [
+            (m, attribute)
+            for m in model.modules()
+            for attribute in ("attention_dropout", "p")
+            if isinstance(getattr(m, attribute, None), float) and not _inside_lora(m, self.layers)
+        ]
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The model without its adapters. Backward passes of what is computed inside must end inside."""
+        before = [layer._disable_adapters for layer in self.layers]
+        active = [(m, name, getattr(m, name)) for m, name in self.dropouts if getattr(m, name) > 0.0]
+        try:
+            for layer in self.layers:
+                layer._disable_adapters = True
+            for module, name, _ in active:
+                setattr(module, name, 0.0)
+            yield
+        finally:
+            for layer, flag in zip(self.layers, before, strict=True):
+                layer._disable_adapters = flag
+            for module, name, value in active:
+                setattr(module, name, value)
+
+
+def _inside_lora(module: nn.Module, layers: list[nn.Module]) -> bool:
+    return any(module is dropout for layer in layers for dropout in getattr(layer, "lora_dropout", {}).values())

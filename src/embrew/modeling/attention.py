@@ -1,0 +1,94 @@
+"""Who may read whom: a flag where the library has one, an explicit mask for everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from embrew.modeling.tokens import Segment
+
+AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
+MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention pattern over segments.
+
+    Query position i reads key position j iff both are real (or i = j), the pair of segments is not hidden, and j <= i
+    wherever the pair is causal.
+
+    Attributes:
+        mode: `causal`; `bidirectional`: every real position reads every real position; `memory_causal`: text
+            bidirectional and blind to the memory, memory tokens causal (the printed form of LLM2Comp's Eq. 1).
+        hide: pairs (reader, read) of segments that are cut.
+    """
+
+    mode: AttentionMode = "causal"
+    hide: tuple[tuple[Segment, Segment], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"attention={self.mode!r}; choose from {', '.join(MODES)}")
+
+    @property
+    def is_causal(self) -> bool | None:
+        """The library's flag for this pattern, or None where only a mask can say it."""
+        if self.hide or self.mode == "memory_causal":
+            return None
+        return self.mode == "causal"
+
+    def visible(self, segment_ids: Tensor, window: int | None = None) -> Tensor:
+        """The pattern as `(batch, tokens, tokens)` bool: [b, i, j] is true where position i reads position j.
+
+        Args:
+            segment_ids: `(batch, tokens)`.
+            window: a sliding window in tokens, as the library applies it: the last `window` positions (itself
+                included) where attention is causal, distances up to `window` where it is not.
+        """
+        width = segment_ids.shape[1]
+        at = torch.arange(width, device=segment_ids.device)
+        reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
+        before = at[None, :, None] >= at[None, None, :]
+        seen = (reader != Segment.PAD) & (read != Segment.PAD)
+        if self.mode == "causal":
+            seen = seen & before
+        elif self.mode == "memory_causal":
+            seen = seen & (before | (read != Segment.MEMORY))
+        for reading, hidden in self.hide:
+            seen = seen & ~((reader == reading) & (read == hidden))
+        if window is not None:
+            distance = at[None, :, None] - at[None, None, :]
+            seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
+        return seen | (at[:, None] == at[None, :])
+
+    def mask(self, segment_ids: Tensor, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+        """The explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
+
+        Bool for sdpa; additive with the dtype's minimum for eager (which *adds* a bool mask as 0 and 1, silently
+        wrong). Models with sliding layers get their window cut into it, per layer type where the family mixes types.
+
+        Raises:
+            ValueError: the kernel cannot take a mask (flash attention).
+        """
+        kernel = config._attn_implementation or "sdpa"
+        if kernel not in ("sdpa", "eager", "flex_attention"):
+            raise ValueError(
+                f"attn_implementation={kernel!r} takes no mask, which this attention pattern needs "
+                f"({self}); use attn_implementation=sdpa"
+            )
+
+        def form(window: int | None) -> Tensor:
+            seen = self.visible(segment_ids, window)[:, None]
+            if kernel == "sdpa":
+                return seen
+            return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+        window = getattr(config, "sliding_window", None)
+        if "sliding_attention" in (getattr(config, "layer_types", None) or []):
+            return {"full_attention": form(None), "sliding_attention": form(window)}
+        return form(window)

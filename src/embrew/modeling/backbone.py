@@ -1,0 +1,274 @@
+"""A causal LM with or without an adapter: hidden states, memory tokens, and the frozen LM inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
+from embrew.modeling.attention import Attention
+from embrew.modeling.tokens import Segment, Tokens
+
+MemoryInit = Literal["vocab", "noise", "mean"]
+
+
+class Backbone(nn.Module):
+    """A Hugging Face causal LM that reads labelled tokens.
+
+    Memory tokens are rows of one parameter of their own, addressed by the ids that follow the vocabulary. The base
+    model's embedding matrix and head are never resized, so with the adapter off it is the original LM, to the bit.
+
+    Attributes:
+        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
+        self.memory: nn.Parameter | None = None
+        self.merged_stages = 0
+        self._switch: AdapterSwitch | None = None
+        self._clone: list[PreTrainedModel] = []  # in a list, so that it is neither trained, saved nor wrapped
+
+    @property
+    def causal_lm(self) -> PreTrainedModel:
+        """The causal LM itself, adapter layers included."""
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    @property
+    def inner(self) -> PreTrainedModel:
+        """The LM without its head."""
+        return self.causal_lm.base_model
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the base model's embedding matrix; memory tokens are numbered from here."""
+        return int(self.causal_lm.get_input_embeddings().weight.shape[0])
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a hidden state, and of an embedding."""
+        return int(self.causal_lm.get_input_embeddings().weight.shape[1])
+
+    @property
+    def num_layers(self) -> int:
+        """Transformer layers of the model."""
+        return len(self.inner.layers)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.causal_lm.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return self.causal_lm.dtype
+
+    @property
+    def memory_ids(self) -> list[int]:
+        """Ids of the memory tokens."""
+        return list(range(self.vocab_size, self.vocab_size + (0 if self.memory is None else len(self.memory))))
+
+    def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create k memory tokens.
+
+        Args:
+            k: how many.
+            init: `vocab`: distinct rows of the embedding matrix; `noise`: normal with the matrix' mean and standard
+                deviation per dimension; `mean`: every row the matrix' mean (what resizing with
+                `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
+            seed: of the draw.
+        """
+        weight = self.causal_lm.get_input_embeddings().weight.detach().float().cpu()
+        generator = torch.Generator().manual_seed(seed)
+        if init == "vocab":
+            rows = weight[torch.randperm(len(weight), generator=generator)[:k]]
+        elif init == "noise":
+            rows = weight.mean(0) + weight.std(0) * torch.randn(k, weight.shape[1], generator=generator)
+        elif init == "mean":
+            rows = weight.mean(0).expand(k, -1)
+        else:
+            raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
+        self.memory = nn.Parameter(rows.clone().to(self.device))
+
+    def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
+        """Attach a fresh LoRA and freeze everything else but the memory tokens."""
+        if isinstance(self.model, PeftModel):
+            raise ValueError("the model already carries an adapter; merge it first, or continue it")
+        self.model = attach_lora(self.model, settings, train_embeddings=train_embeddings)
+        self._switch = None
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether the base weights themselves are trained (full fine-tuning)."""
+        return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
+
+    def train_all(self) -> None:
+        """Full fine-tuning: every weight of the model and the memory tokens."""
+        self.model.requires_grad_(True)
+
+    def use_adapter(self, model: PeftModel) -> None:
+        """Take a model that carries an adapter in place of the plain one."""
+        self.model = model
+        self._switch = None
+
+    def merge_adapter(self) -> None:
+        """Add the adapter to the weights; from here on the original LM is no longer inside."""
+        if isinstance(self.model, PeftModel):
+            self.model = merge(self.model)
+            self.merged_stages += 1
+            self._switch = None
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
+        embedding = self.causal_lm.get_input_embeddings()
+        is_memory = tokens.input_ids >= self.vocab_size
+        embedded = embedding(tokens.input_ids.masked_fill(is_memory, 0)).to(self.dtype)
+        if self.memory is not None:
+            scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
+            rows = self.memory[tokens.input_ids[is_memory] - self.vocab_size] * scale
+            embedded = embedded.masked_scatter(is_memory[..., None], rows.to(embedded.dtype))
+        return write_soft(embedded, tokens)
+
+    def hidden_states(self, tokens: Tokens, attention: Attention, *, num_layers: int | None = None) -> Tensor:
+        """Final hidden states, after the final norm: `(batch, tokens, hidden)`.
+
+        Args:
+            tokens: a batch.
+            attention: who reads whom.
+            num_layers: run only the first so many layers and then the final norm; equals the model cut to them.
+        """
+        return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+
+    def set_attention_dropout(self, probability: float) -> None:
+        """Set the dropout on attention weights in every layer (SimCSE's noise).
+
+        Raises:
+            ValueError: the family has no such dropout.
+        """
+        modules = [m for m in self.inner.modules() if hasattr(m, "attention_dropout")]
+        if not modules and probability:
+            raise ValueError(f"{type(self.inner).__name__} has no attention dropout; use lora_dropout instead")
+        for module in modules:
+            module.attention_dropout = float(probability)
+
+    def keep_frozen_lm(self) -> None:
+        """Make sure the original LM stays at hand in training.
+
+        With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once.
+
+        Raises:
+            ValueError: an adapter was merged before, so that the original LM is gone.
+        """
+        if self.merged_stages:
+            raise ValueError(
+                "this objective needs the original LM, but an earlier stage merged its adapter into the weights; "
+                "put the stage first, or hand over with adapter: continue"
+            )
+        if not isinstance(self.model, PeftModel) and not self._clone:
+            self._clone = [copy.deepcopy(self.model).requires_grad_(False).eval()]
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The encoder without its adapter, memory tokens kept."""
+        if not isinstance(self.model, PeftModel):
+            yield
+            return
+        if self._switch is None:
+            self._switch = AdapterSwitch(self.model)
+        with self._switch.off():
+            yield
+
+    @contextmanager
+    def frozen_lm(self) -> Iterator[FrozenLM]:
+        """The original LM on the same weights, adapters off and dropout zero.
+
+        What is computed inside must also be differentiated inside: recomputation under activation checkpointing
+        would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
+        meanwhile.
+        """
+        if self._clone:
+            yield FrozenLM(self._clone[0].to(self.device))
+            return
+        with self.adapter_off():
+            yield FrozenLM(self.causal_lm)
+
+
+class Head(NamedTuple):
+    """The language-model head, frozen: logits = hidden @ weight.T + bias, `(vocabulary, hidden)` and `(vocabulary,)`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class FrozenLM:
+    """The original causal LM: hidden states under causal attention, and its head."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+
+    def hidden_states(self, tokens: Tokens) -> Tensor:
+        """Final hidden states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
+        embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
+        return forward(self.model.base_model, embedded, tokens, Attention("causal"), None)
+
+    @property
+    def head(self) -> Head:
+        """The head's weights, without gradient.
+
+        Raises:
+            ValueError: the family changes its logits after the head, which the chunked losses do not follow.
+        """
+        config = self.model.config
+        for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+            if getattr(config, name, None) not in (None, 1, 1.0):
+                raise ValueError(f"{config.model_type} has {name}={getattr(config, name)}, which is not supported here")
+        layer = self.model.get_output_embeddings()
+        bias = getattr(layer, "bias", None)
+        return Head(layer.weight.detach(), None if bias is None else bias.detach())
+
+
+def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
+    """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
+    if tokens.soft is None:
+        return embedded
+    places = tokens.where(Segment.SOFT)[..., None]
+    return embedded.masked_scatter(places, tokens.soft.to(embedded.dtype))
+
+
+def forward(
+    inner: PreTrainedModel, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None
+) -> Tensor:
+    """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
+    if num_layers is not None and not 1 <= num_layers <= len(inner.layers):
+        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
+    if attention.is_causal is None:
+        mask = attention.mask(tokens.segment_ids, inner.config, embedded.dtype)
+    else:
+        mask = tokens.attention_mask
+    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
+    return seen(inputs_embeds=embedded, attention_mask=mask, use_cache=False).last_hidden_state
+
+
+def view(inner: PreTrainedModel, *, is_causal: bool, num_layers: int | None = None) -> PreTrainedModel:
+    """The same modules and weights under another configuration: causal or not, all layers or the first few.
+
+    The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
+    on one model get wrong; a shallow copy with its own configuration does not.
+    """
+    copied = copy.copy(inner)
+    copied.config = copy.copy(inner.config)
+    copied.config.is_causal = is_causal
+    if num_layers is not None and num_layers < len(inner.layers):
+        copied._modules = dict(inner._modules)
+        copied.layers = nn.ModuleList(list(inner.layers)[:num_layers])
+        copied.config.num_hidden_layers = num_layers
+    return copied

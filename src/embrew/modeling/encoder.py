@@ -1,0 +1,388 @@
+"""The encoder: template, attention, backbone and pooling; what is trained, saved, exported and served."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from embrew.modeling.attention import Attention, AttentionMode
+from embrew.modeling.backbone import Backbone, MemoryInit
+from embrew.modeling.encoding import encode_rows
+from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
+from embrew.modeling.pooling import Pooling, PoolingMode
+from embrew.modeling.saving import SETTINGS, AdapterState, adapter_state, final_stage, load_encoder, save_encoder
+from embrew.modeling.template import Template
+from embrew.modeling.tokens import Tokens
+
+logger = logging.getLogger(__name__)
+Text = str | Sequence[int]
+
+
+class Encoder(nn.Module):
+    """A causal LM turned into a text encoder, with the `encode` of Sentence-Transformers 6.
+
+    Attributes:
+        base: which LM it stands on.
+        chain: adapters of earlier stages that were merged into the weights, in order.
+        steps: optimiser steps trained so far.
+        recipe: the resolved recipe it was made by, as YAML, or None.
+    """
+
+    similarity_fn_name = "cosine"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        base: Base,
+        *,
+        template: str = "{instruction}{text}",
+        attention: AttentionMode = "causal",
+        pooling: Pooling | PoolingMode = "last",
+        prompts: Mapping[str, str] | None = None,
+        max_length: int | Mapping[str, int] = 512,
+        normalize: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.base = base
+        self.template = Template(template, tokenizer, backbone.memory_ids)
+        self.attention = Attention(attention)
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
+        if self.pooling.over == "memory" and backbone.memory is None:
+            raise ValueError(
+                "pooling over=memory needs memory tokens; set memory_tokens and put {memory} in the template"
+            )
+        self.prompts = {"query": "", "document": "", **(prompts or {})}
+        lengths = {"query": max_length, "document": max_length} if isinstance(max_length, int) else dict(max_length)
+        self.max_length: dict[str, int] = lengths
+        self.normalize = normalize
+        self.default_prompt_name: str | None = None
+        self.truncate_dim: int | None = None
+        self.chain: list[AdapterState] = []
+        self.steps = 0
+        self.recipe: str | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        dtype: str = "auto",
+        device: str | torch.device | None = None,
+        attn_implementation: str | None = None,
+        memory_tokens: int = 0,
+        memory_init: MemoryInit = "vocab",
+        trust_remote_code: bool = False,
+        seed: int = 42,
+        merge_adapter: bool = False,
+        **settings: Any,
+    ) -> Encoder:
+        """Open a saved encoder, or put an encoder around a causal LM.
+
+        Args:
+            name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or Hub id of a causal LM.
+            revision: Hub revision of the LM.
+            dtype: `auto` (float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`.
+            device: defaults to the first GPU, else the CPU.
+            attn_implementation: the LM's attention kernel.
+            memory_tokens: how many learned tokens to add (an LM only).
+            memory_init: how they start: `vocab`, `noise`, `mean`.
+            trust_remote_code: run code that comes with the LM.
+            seed: of the memory tokens' draw.
+            merge_adapter: add a saved encoder's adapter to its weights.
+            **settings: `template`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an LM only).
+
+        Example:
+            >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
+        """
+        place = pick_device(device)
+        folder = final_stage(Path(name))
+        if (folder / SETTINGS).is_file():
+            if settings or memory_tokens:
+                given = sorted(settings) + (["memory_tokens"] if memory_tokens else [])
+                raise ValueError(f"{name} is a saved encoder with settings of its own; leave out {', '.join(given)}")
+            return load_encoder(
+                cls,
+                folder,
+                dtype=dtype,
+                device=place,
+                attn_implementation=attn_implementation,
+                merge_adapter=merge_adapter,
+            )
+        model, tokenizer, base = open_base(
+            str(name),
+            revision=revision,
+            dtype=pick_dtype(dtype, place),
+            attn_implementation=attn_implementation,
+            trust_remote_code=trust_remote_code,
+        )
+        backbone = Backbone(model.to(place))
+        if memory_tokens:
+            backbone.add_memory(memory_tokens, memory_init, seed=seed)
+        encoder = cls(backbone, tokenizer, base, **settings)
+        if base.kind == "folder":
+            encoder.base_folder = Path(name)
+        return encoder.eval()
+
+    base_folder: Path | None = None
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        overwrite: bool = False,
+        verify: str = "fast",
+        recipe: str | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the encoder and prove what was written.
+
+        Args:
+            folder: where to; must not exist, unless `overwrite`.
+            overwrite: replace an existing encoder folder.
+            verify: `fast` re-opens tokenizer, settings and adapter into this model; `full` loads the folder in a
+                fresh process; `off`.
+            recipe: the resolved recipe as YAML, kept beside the weights.
+            extra: further text files for the folder, by name.
+
+        Raises:
+            FileExistsError: the folder exists.
+            RuntimeError: what was written does not give the same vectors; the folder is not left behind.
+        """
+        texts = dict(extra or {})
+        if recipe or self.recipe:
+            texts["recipe.yaml"] = recipe or self.recipe or ""
+        save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.backbone.device
+
+    @property
+    def max_seq_length(self) -> int:
+        """The longer of the two limits, in tokens."""
+        return max(self.max_length.values())
+
+    def get_embedding_dimension(self) -> int:
+        """Dimensions of an embedding."""
+        return self.truncate_dim or self.backbone.hidden_size
+
+    def tokens(
+        self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
+    ) -> Tokens:
+        """A padded batch on the encoder's device, as the template makes it."""
+        limit = max_length or self.max_seq_length
+        return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
+
+    def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+        """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
+        return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
+
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+        """Pooled embeddings, float32 `(batch, hidden)`, neither truncated nor normalised."""
+        return self.pooling(self.hidden_states(tokens, num_layers=num_layers), tokens)
+
+    def memory(self, tokens: Tokens) -> Tensor:
+        """States of the memory tokens: `(batch, k, hidden)`."""
+        states = self.hidden_states(tokens)
+        places = tokens.input_ids >= self.backbone.vocab_size
+        return states[places].view(len(tokens), -1, states.shape[-1])
+
+    def merge_adapter(self) -> None:
+        """Add the adapter to the weights, and keep it in `chain`, so that saving can replay it."""
+        if isinstance(self.backbone.model, PeftModel):
+            self.chain.append(adapter_state(self.backbone.model))
+            self.backbone.merge_adapter()
+
+    def encode(
+        self,
+        inputs: Text | Sequence[Text],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | torch.device | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        num_layers: int | None = None,
+        batch_tokens: int | None = None,
+        max_length: int | None = None,
+    ) -> np.ndarray | Tensor | list[Tensor]:
+        """Embed texts; the arguments are those of Sentence-Transformers 6, and four of our own at the end.
+
+        Args:
+            inputs: a text or a list of texts; a text may also be a list of token ids. Empty texts are embedded like
+                any other (see `Pooling` for what a text without tokens gives).
+            prompt_name: name of a stored prompt that fills `{instruction}`.
+            prompt: the prompt itself; wins over `prompt_name`.
+            batch_size: texts a batch, where `batch_tokens` is not given.
+            show_progress_bar: show one; by default only at log level INFO or below.
+            output_value: only `sentence_embedding`.
+            precision: `float32`, or `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
+            convert_to_numpy: an array; otherwise a list of tensors.
+            convert_to_tensor: one tensor; wins over `convert_to_numpy`.
+            device: move the encoder there first.
+            normalize_embeddings: unit length, also where the encoder itself does not normalise.
+            truncate_dim: keep so many leading dimensions, before normalising.
+            pool: not offered; run one process per device.
+            chunk_size: not offered, as `pool`.
+            num_layers: stop after so many layers.
+            batch_tokens: budget of padded tokens a batch, in place of `batch_size`.
+            max_length: limit in tokens, in place of the encoder's.
+
+        Returns:
+            Float32 `(texts, dimensions)`, or `(dimensions,)` for a single text.
+
+        Raises:
+            ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an option not offered.
+            TypeError: something that is not text.
+        """
+        if output_value != "sentence_embedding":
+            raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
+        if pool is not None or chunk_size is not None:
+            raise ValueError("pool and chunk_size are not offered; run one process per device")
+        if device is not None:
+            self.to(torch.device(device))
+        single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
+        texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
+        instruction = self._instruction(prompt_name, prompt)
+        keep = truncate_dim or self.truncate_dim or self.backbone.hidden_size
+        if not 1 <= keep <= self.backbone.hidden_size:
+            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
+        if self.training:
+            self.eval()
+
+        def embed(tokens: Tokens) -> Tensor:
+            pooled = self(tokens.to(self.device), num_layers=num_layers)[:, :keep]
+            return nn.functional.normalize(pooled, dim=-1) if self.normalize or normalize_embeddings else pooled
+
+        limit = max_length or self.max_seq_length
+        with torch.inference_mode():
+            vectors = encode_rows(
+                lambda start, stop: self.template.rows(
+                    texts[start:stop], instruction=instruction, max_length=limit, first=start
+                ),
+                len(texts),
+                embed,
+                keep,
+                batch_size=batch_size,
+                batch_tokens=batch_tokens,
+                show_progress_bar=logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar,
+            )
+        return _convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
+
+    def encode_query(
+        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
+        options.setdefault("max_length", self.max_length["query"])
+        return self.encode(inputs, prompt_name or (None if prompt is not None else "query"), prompt, **options)
+
+    def encode_document(
+        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
+        options.setdefault("max_length", self.max_length["document"])
+        return self.encode(inputs, prompt_name or (None if prompt is not None else "document"), prompt, **options)
+
+    def _instruction(self, prompt_name: str | None, prompt: str | None) -> str:
+        if prompt is not None:
+            return prompt
+        name = prompt_name or self.default_prompt_name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            raise ValueError(f"prompt_name={name!r}; this encoder has {', '.join(sorted(self.prompts))}")
+        return self.prompts[name]
+
+    def similarity(self, a: Any, b: Any) -> Tensor:
+        """Cosine of every pair, float32 `(len(a), len(b))`."""
+        return _unit(a) @ _unit(b).T
+
+    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
+        """Cosine of a[i] and b[i], float32 `(len(a),)`."""
+        return (_unit(a) * _unit(b)).sum(-1)
+
+    def settings(self) -> dict[str, Any]:
+        """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
+        return {
+            "template": self.template.pattern,
+            "attention": self.attention.mode,
+            "pooling": {"mode": self.pooling.mode, "over": self.pooling.over},
+            "prompts": dict(self.prompts),
+            "max_length": dict(self.max_length),
+            "normalize": self.normalize,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Base, settings, dtype and size, for result files."""
+        memory = 0 if self.backbone.memory is None else len(self.backbone.memory)
+        return {
+            "base": self.base.as_dict(),
+            **self.settings(),
+            "memory_tokens": memory,
+            "merged_adapters": len(self.chain),
+            "adapter": isinstance(self.backbone.model, PeftModel),
+            "steps": self.steps,
+            "dtype": str(self.backbone.dtype).removeprefix("torch."),
+            "dimensions": self.get_embedding_dimension(),
+            "attn_implementation": self.backbone.inner.config._attn_implementation,
+        }
+
+    def weights_hash(self) -> str:
+        """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
+        digest = hashlib.sha256(json.dumps([self.base.as_dict(), self.settings()], sort_keys=True).encode())
+        states = [state.tensors for state in self.chain]
+        if isinstance(self.backbone.model, PeftModel):
+            states.append(adapter_state(self.backbone.model).tensors)
+        elif self.backbone.trains_all:
+            states.append(dict(self.backbone.model.state_dict()))
+        if self.backbone.memory is not None:
+            states.append({"memory": self.backbone.memory.detach()})
+        for tensors in states:
+            for name in sorted(tensors):
+                digest.update(name.encode())
+                digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _unit(vectors: Any) -> Tensor:
+    return nn.functional.normalize(torch.as_tensor(vectors).float(), dim=-1)
+
+
+def _convert(
+    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
+) -> np.ndarray | Tensor | list[Tensor]:
+    if precision != "float32":
+        from sentence_transformers.util import quantize_embeddings
+
+        quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]
+        vectors = torch.from_numpy(np.asarray(quantized))
+    if single:
+        vectors = vectors[0]
+    if as_tensor:
+        return vectors
+    if as_numpy:
+        return vectors.numpy()
+    return vectors if single else list(vectors)

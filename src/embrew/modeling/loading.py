@@ -1,0 +1,175 @@
+"""Opening a base model: what it is, whether it is the right kind, and how others can find the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Base:
+    """Which causal LM an encoder stands on, in words that hold on any machine.
+
+    Attributes:
+        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
+        name: `nano`, the Hub id, or the folder's own name.
+        revision: the Hub commit.
+        sha256: of the weight files, for assets and folders.
+    """
+
+    kind: Literal["asset", "hub", "folder"]
+    name: str
+    revision: str | None = None
+    sha256: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Loading without transformers' reports and progress bars."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def weights_sha256(folder: Path) -> str:
+    """sha256 of a folder's weight file; of all names and contents, where the weights are split into several files.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
+    digest = hashlib.sha256()
+    for path in paths:
+        if len(paths) > 1:
+            digest.update(path.name.encode())
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is float32 on a CPU and bfloat16 on an accelerator."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """The given device, or the first GPU, or the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def open_base(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    expected: Base | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
+    """Load a causal LM and its tokenizer.
+
+    Args:
+        name: `nano`, a local folder, or a Hub id.
+        revision: a Hub branch, tag or commit.
+        dtype: of the weights in memory.
+        attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
+        trust_remote_code: run code that comes with the model; off unless asked for.
+        expected: refuse other weights than these.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is not a causal LM, of an unknown family, has broken weights, or is not the expected one.
+    """
+    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
+    source = str(folder or name)
+    options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
+    options["trust_remote_code"] = trust_remote_code
+    config = _open_config(name, source, options)
+    architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …)")
+    try:
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True, **options
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{name} ({architecture}) cannot be opened as a causal LM: {reason}") from error
+    _probe(model.eval(), name, architecture)
+    if folder is None:
+        base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
+    elif name in ASSETS:
+        base = Base("asset", name, sha256=weights_sha256(folder))
+    else:
+        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+    if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
+        raise ValueError(
+            f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
+            f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
+        )
+    return model, tokenizer, base
+
+
+def _open_config(name: str, source: str, options: dict[str, Any]) -> Any:
+    try:
+        return AutoConfig.from_pretrained(source, **options)
+    except ValueError as error:
+        if "trust_remote_code" in str(error) or "custom code" in str(error):
+            raise ValueError(
+                f"{name} brings its own code, which is not run unasked; set encoder.trust_remote_code=true if you "
+                "have read it"
+            ) from error
+        raise ValueError(
+            f"{name} is of a family that transformers does not know here: {str(error).splitlines()[0]}"
+        ) from error
+    except OSError as error:
+        raise FileNotFoundError(
+            f"model {name!r} is not {', '.join(ASSETS)}, not a folder with config.json, and not a Hub model that is "
+            f"cached or can be downloaded ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
+    """Four tokens through the model: finite states, and none that sees its future."""
+    ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
+    other = ids.clone()
+    other[0, -1] = 0
+    with torch.no_grad():
+        first, second = (model.base_model(x, attention_mask=torch.ones_like(x)).last_hidden_state for x in (ids, other))
+    if not torch.isfinite(first).all():
+        raise ValueError(f"{name} ({architecture}) gives NaN or infinite hidden states; its weights are broken")
+    if (first[:, :-1] - second[:, :-1]).abs().max() > 1e-3 * first.abs().max():
+        raise ValueError(
+            f"{name} ({architecture}) lets tokens see their future: it is an encoder, and a causal LM is needed here"
+        )

@@ -1,0 +1,54 @@
+"""From token states to one vector a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from embrew.modeling.tokens import Segment, Tokens
+
+PoolingMode = Literal["last", "mean", "weighted_mean"]
+Over = Literal["all", "text", "memory"]
+MODES: tuple[PoolingMode, ...] = ("last", "mean", "weighted_mean")
+OVERS: tuple[Over, ...] = ("all", "text", "memory")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """`last` | `mean` | `weighted_mean` (position-weighted, SGPT) of the states of one segment, or of all of them.
+
+    A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
+    with everything, as stock Sentence-Transformers gives it.
+    """
+
+    mode: PoolingMode = "last"
+    over: Over = "all"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"pooling mode={self.mode!r}; choose from {', '.join(MODES)}")
+        if self.over not in OVERS:
+            raise ValueError(f"pooling over={self.over!r}; choose from {', '.join(OVERS)}")
+
+    def positions(self, tokens: Tokens) -> Tensor:
+        """`(batch, tokens)` bool: what is pooled (for `last`, what the last is taken from)."""
+        if self.over == "all":
+            return tokens.attention_mask.bool()
+        return tokens.where(Segment.TEXT if self.over == "text" else Segment.MEMORY)
+
+    def weights(self, tokens: Tokens) -> Tensor:
+        """`(batch, tokens)` float32 weights that sum to 1 a row (0 where nothing is pooled)."""
+        chosen = self.positions(tokens)
+        count = chosen.long().cumsum(-1)
+        if self.mode == "last":
+            return (chosen & (count == count[:, -1:])).float()
+        weights = chosen.float() if self.mode == "mean" else (chosen * count).float()
+        return weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
+
+    def __call__(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, hidden)`."""
+        with torch.autocast(states.device.type, enabled=False):
+            return torch.einsum("bt,bth->bh", self.weights(tokens), states.float())

@@ -1,0 +1,200 @@
+"""A save that proves itself: what was written is opened again and compared."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel, set_peft_model_state_dict
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from embrew.modeling.saving import AdapterState, adapter_state, read_settings
+from embrew.modeling.template import Template
+from embrew.modeling.tokens import Segment, Tokens
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+logger = logging.getLogger(__name__)
+
+TEXTS = (
+    "A heron waits in the shallow water.",
+    "The bird stands still at the river's edge.",
+    "Interest rates rose by a quarter of a point on Tuesday.",
+    "How do I reverse a linked list?",
+    "def area(radius: float) -> float:\n    return 3.14159 * radius ** 2",
+    "ok",
+    "Der Zug nach Brno fährt heute von Gleis sieben.",
+    "今日は雨が降っています。",
+    "مرحبا بالعالم",
+    "Emoji are text too: 🦆🌧️👩🏽‍🚀",
+    "A token that looks special: </s> <pad> <mem0> [CLS]",
+    "   spaces   before,   between and after   ",
+    "1234567890 3.14 -7e-3 0x1F",
+    "UPPER lower CamelCase snake_case kebab-case",
+    " ".join(["Long texts are cut at the end and keep their memory tokens."] * 60),
+    "Last of all, a sentence that ends without a full stop",
+)
+"""Texts of every kind that a saved folder is compared on."""
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest difference allowed between two unit vectors that should be the same."""
+    return TOLERANCE.get(str(dtype).removeprefix("torch."), 2e-2)
+
+
+def proof_vectors(encoder: Encoder) -> Tensor:
+    """Unit vectors of the proof texts, `(16, hidden)` float32."""
+    return torch.nn.functional.normalize(encoder.encode(list(TEXTS), batch_size=8, convert_to_tensor=True, show_progress_bar=False), dim=-1)
+
+
+def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
+    """Compare a written folder with the encoder in memory.
+
+    Returns:
+        What was checked, with figures, for `embrew.json`.
+
+    Raises:
+        RuntimeError: a check failed; says which and by how much.
+    """
+    vectors = proof_vectors(encoder)
+    checks: dict[str, Any] = {"verify": verify}
+    _check_settings(encoder, folder)
+    reopened = _in_fresh_process(folder, vectors) if verify == "full" else _reopened(encoder, folder)
+    difference = float((reopened - vectors).abs().max())
+    checks["reopened_max_difference"] = difference
+    if not difference <= tolerance(encoder.backbone.dtype):
+        raise RuntimeError(
+            f"the saved folder gives other vectors than the encoder in memory: largest difference {difference:.2e}, "
+            f"allowed {tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
+        )
+    checks["attention"] = check_attention(encoder)
+    if isinstance(encoder.backbone.model, PeftModel) and encoder.steps:
+        checks["cosine_to_switched_off"] = _check_adapter(encoder, vectors)
+    return checks
+
+
+def _check_settings(encoder: Encoder, folder: Path) -> None:
+    settings = read_settings(folder)
+    for key, value in encoder.settings().items():
+        if settings[key] != value:
+            raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    written = Template(settings["template"], tokenizer, encoder.backbone.memory_ids)
+    for name, prompt in encoder.prompts.items():
+        ours = encoder.template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
+        if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):
+            raise RuntimeError(f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r})")
+
+
+def _reopened(encoder: Encoder, folder: Path) -> Tensor:
+    """Vectors after reading the written tensors into the live model (and putting its own back)."""
+    undo: list[Callable[[], None]] = []
+    try:
+        if encoder.backbone.memory is not None:
+            kept = encoder.backbone.memory.data
+            encoder.backbone.memory.data = load_file(folder / "memory.safetensors")["memory"].to(kept.device)
+            memory = encoder.backbone.memory
+            undo.append(lambda: setattr(memory, "data", kept))
+        model = encoder.backbone.model
+        for i, state in enumerate(encoder.chain):
+            _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")
+        if isinstance(model, PeftModel):
+            own = adapter_state(model)
+            written = AdapterState.read(folder / "adapters" / str(len(encoder.chain)))
+            _same_tensors(own.tensors, written.tensors, "adapter")
+            set_peft_model_state_dict(model, written.tensors)
+            undo.append(lambda: set_peft_model_state_dict(model, own.tensors) and None)
+        elif encoder.backbone.trains_all:
+            _same_weights(encoder.backbone.causal_lm.state_dict(), folder / "weights")
+        return proof_vectors(encoder)
+    finally:
+        for step in undo:
+            step()
+
+
+def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str) -> None:
+    if ours.keys() != written.keys():
+        odd = sorted(ours.keys() ^ written.keys())
+        raise RuntimeError(f"{what}: the written file and the model differ in their tensors: {', '.join(odd[:3])}")
+    for name, tensor in ours.items():
+        if not torch.equal(tensor.cpu(), written[name]):
+            raise RuntimeError(f"{what}: tensor {name} was written with other values than the model holds")
+
+
+def _same_weights(ours: dict[str, Tensor], folder: Path) -> None:
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as stream:
+            for name in stream.keys():  # noqa: SIM118  (not a dict)
+                if name in ours and not torch.equal(ours[name].cpu(), stream.get_tensor(name)):
+                    raise RuntimeError(f"weights: tensor {name} was written with other values than the model holds")
+
+
+def _in_fresh_process(folder: Path, vectors: Tensor) -> Tensor:
+    with tempfile.TemporaryDirectory(prefix="embrew-proof-") as scratch:
+        out = Path(scratch) / "vectors.safetensors"
+        command = [sys.executable, "-m", "embrew.modeling.proof", str(folder), str(out), str(vectors.device)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
+        return load_file(out)["vectors"]
+
+
+def check_attention(encoder: Encoder) -> str:
+    """Change the last token of a text and see whether its first position moves, as the attention mode says.
+
+    Alone and in a batch with a longer text, so padded and not.
+
+    Raises:
+        RuntimeError: the attention is not what the encoder says.
+    """
+    expected = encoder.attention.mode != "causal"
+    short, long = encoder.template.rows(["one two three", "four five six seven eight nine ten"])
+    for rows, case in (([short], "batch of one"), ([short, long], "batch of two, padded")):
+        tokens = Tokens.pad(rows).to(encoder.device)
+        text = tokens.where(Segment.TEXT)[0].nonzero()[:, 0]
+        changed = tokens.input_ids.clone()
+        changed[0, text[-1]] = (changed[0, text[-1]] + 1) % encoder.backbone.vocab_size
+        with torch.inference_mode():
+            before = encoder.hidden_states(tokens)[0, text[0]]
+            after = encoder.hidden_states(Tokens(changed, tokens.segment_ids))[0, text[0]]
+        moved = bool((before - after).abs().max() > 1e-6 * before.abs().max())
+        if moved != expected:
+            raise RuntimeError(
+                f"attention={encoder.attention.mode}, but the first token {'moves' if moved else 'does not move'} when "
+                f"the last one changes ({case})"
+            )
+    return encoder.attention.mode
+
+
+def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
+    with encoder.backbone.adapter_off():
+        base = proof_vectors(encoder)
+    if torch.equal(base, vectors):
+        raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
+    cosine = float((base * vectors).sum(-1).mean())
+    if cosine > 0.9999:
+        logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
+    return cosine
+
+
+def main(folder: str, out: str, device: str) -> None:
+    """Open a folder and write its proof vectors: the other side of a full proof."""
+    from embrew.modeling.encoder import Encoder
+
+    save_file({"vectors": proof_vectors(Encoder.from_pretrained(folder, device=device))}, out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

@@ -1,0 +1,242 @@
+"""An encoder's folder: what is written, how it is opened again, and that writing is all or nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from embrew.modeling.adapters import peft_warnings_off
+from embrew.modeling.backbone import Backbone
+from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet
+from embrew.modeling.pooling import Pooling
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+logger = logging.getLogger(__name__)
+SETTINGS = "embrew.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class AdapterState:
+    """A LoRA as peft saves it: its configuration and its tensors, on the CPU."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def write(self, folder: Path) -> None:
+        """Write peft's own two files."""
+        folder.mkdir(parents=True)
+        save_file(self.tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        (folder / "adapter_config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True))
+
+    @classmethod
+    def read(cls, folder: Path) -> AdapterState:
+        """Read peft's two files."""
+        config = json.loads((folder / "adapter_config.json").read_text())
+        return cls(config, load_file(folder / "adapter_model.safetensors"))
+
+
+def adapter_state(model: PeftModel) -> AdapterState:
+    """The active adapter of a model, copied."""
+    config = model.peft_config[model.active_adapter].to_dict()
+    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    config["inference_mode"] = True
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+
+
+@contextmanager
+def fresh_folder(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
+
+    Raises:
+        FileExistsError: the folder exists and may not be replaced.
+    """
+    if folder.exists() and not overwrite:
+        raise FileExistsError(f"{folder} exists; choose another folder, or say overwrite to replace it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield temporary
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as stream:
+                    os.fsync(stream.fileno())
+        if folder.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+            os.replace(folder, aside / folder.name)
+            os.replace(temporary, folder)
+            shutil.rmtree(aside)
+        else:
+            os.replace(temporary, folder)
+        os.chmod(folder, 0o755)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+    """Write an encoder's folder and prove it; see `Encoder.save_pretrained`."""
+    from embrew.modeling.proof import prove
+
+    if verify not in ("fast", "full", "off"):
+        raise ValueError(f"verify={verify!r}; choose from fast, full, off")
+    with fresh_folder(folder, overwrite=overwrite) as out:
+        states = list(encoder.chain)
+        active = isinstance(encoder.backbone.model, PeftModel)
+        if active:
+            states.append(adapter_state(encoder.backbone.model))
+        for i, state in enumerate(states):
+            config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
+            AdapterState(config, state.tensors).write(out / "adapters" / str(i))
+        if encoder.backbone.memory is not None:
+            save_file({"memory": encoder.backbone.memory.detach().cpu().contiguous()}, out / "memory.safetensors")
+        if encoder.backbone.trains_all:
+            encoder.backbone.causal_lm.save_pretrained(out / "weights")
+        elif encoder.base.kind == "folder":
+            _keep_base(encoder, out / "base")
+        encoder.tokenizer.save_pretrained(out)
+        settings = {
+            "format": FORMAT,
+            "base": encoder.base.as_dict(),
+            "adapters": len(states),
+            "active_adapter": active,
+            "full_weights": encoder.backbone.trains_all,
+            "steps": encoder.steps,
+            "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+            **encoder.settings(),
+            "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
+        }
+        for name, text in texts.items():
+            (out / name).write_text(text)
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+
+
+def _keep_base(encoder: Encoder, target: Path) -> None:
+    """Put a base without a public name into the folder: hard links where possible, so that it costs no space."""
+    if encoder.base_folder is None:
+        raise ValueError(f"base {encoder.base.name} is a local model, and the encoder does not know its folder")
+    target.mkdir()
+    wanted = ("config.json", "generation_config.json", "model.safetensors.index.json")
+    for path in sorted(encoder.base_folder.iterdir()):
+        if path.suffix == ".safetensors" or path.name in wanted or path.name.startswith("tokenizer"):
+            try:
+                os.link(path.resolve(), target / path.name)
+            except OSError:
+                shutil.copyfile(path, target / path.name)
+
+
+def final_stage(folder: Path) -> Path:
+    """The folder of a training run's last stage; any other folder as it is."""
+    run = folder / "run.json"
+    return folder / json.loads(run.read_text())["final"] if run.is_file() else folder
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The folder's `embrew.json`.
+
+    Raises:
+        FileNotFoundError: it is not an encoder folder.
+        ValueError: written by a newer embrew.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
+    settings = json.loads(path.read_text())
+    if settings.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has format {settings.get('format')}; this embrew reads format {FORMAT}; update embrew"
+        )
+    return settings
+
+
+def load_encoder(
+    kind: type[Encoder],
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    attn_implementation: str | None,
+    merge_adapter: bool = False,
+) -> Encoder:
+    """Open a folder written by `save_encoder`: the base, its adapters replayed in order, memory, settings."""
+    settings = read_settings(folder)
+    base = Base(**settings["base"])
+    target = pick_dtype(settings["dtype"] if dtype == "auto" else dtype, device)
+    states = [AdapterState.read(folder / "adapters" / str(i)) for i in range(settings["adapters"])]
+    active = settings["active_adapter"] and not merge_adapter
+    merged = states[:-1] if active else states
+    model = _open_weights(folder, base, settings, torch.float32 if merged else target, attn_implementation)
+    backbone = Backbone(model)
+    for state in merged:
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
+        backbone.merge_adapter()
+    backbone.model.to(target)
+    if active:
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
+    if (folder / "memory.safetensors").is_file():
+        backbone.memory = nn.Parameter(load_file(folder / "memory.safetensors")["memory"])
+    if settings["full_weights"]:
+        backbone.train_all()
+    encoder = kind(
+        backbone.to(device),
+        AutoTokenizer.from_pretrained(folder),
+        base,
+        template=settings["template"],
+        attention=settings["attention"],
+        pooling=Pooling(**settings["pooling"]),
+        prompts=settings["prompts"],
+        max_length=settings["max_length"],
+        normalize=settings["normalize"],
+    )
+    encoder.chain = list(merged)
+    encoder.steps = settings["steps"]
+    if base.kind == "folder" and (folder / "base").is_dir():
+        encoder.base_folder = folder / "base"
+    if (folder / "recipe.yaml").is_file():
+        encoder.recipe = (folder / "recipe.yaml").read_text()
+    return encoder.eval()
+
+
+def _open_weights(
+    folder: Path, base: Base, settings: dict[str, Any], dtype: torch.dtype, attn_implementation: str | None
+) -> PreTrainedModel:
+    if settings["full_weights"]:
+        with quiet():
+            return AutoModelForCausalLM.from_pretrained(
+                folder / "weights", dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
+            )
+    if base.kind == "asset" and base.name not in ASSETS:
+        raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")
+    name = str(folder / "base") if base.kind == "folder" else base.name
+    model, _, _ = open_base(
+        name, revision=base.revision, dtype=dtype, attn_implementation=attn_implementation, expected=base
+    )
+    return model
+
+
+def _with_adapter(model: PreTrainedModel, state: AdapterState, *, trainable: bool) -> PeftModel:
+    with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
+        target = Path(scratch) / "adapter"
+        state.write(target)
+        with peft_warnings_off():
+            return PeftModel.from_pretrained(model, target, is_trainable=trainable)

@@ -1,0 +1,109 @@
+"""Segments and batches: every position of a sequence carries a label that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Segment(IntEnum):
+    """What a position of a sequence holds. Pooling, attention and losses read this label and nothing else."""
+
+    PAD = 0
+    PROMPT = 1
+    """Tokens that frame the text: BOS, an instruction, a template's own words, EOS."""
+    TEXT = 2
+    """The user's text; the only segment that is ever truncated."""
+    MEMORY = 3
+    """Learned memory tokens."""
+    SOFT = 4
+    """A place-holder into which a given vector is written."""
+    TARGET = 5
+    """Tokens that a language model is asked to predict."""
+
+
+class Row(NamedTuple):
+    """One sequence before padding: token ids and, position by position, their segments."""
+
+    ids: list[int]
+    segments: list[int]
+
+    def __add__(self, other: Row) -> Row:  # type: ignore[override]
+        return Row(self.ids + other.ids, self.segments + other.segments)
+
+    @classmethod
+    def of(cls, ids: Sequence[int], segment: Segment) -> Row:
+        """A row in which every position belongs to one segment."""
+        return cls(list(ids), [int(segment)] * len(ids))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A right-padded batch.
+
+    Attributes:
+        input_ids: `(batch, tokens)` int64. Ids from the vocabulary size upwards are memory tokens.
+        segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
+        soft: `(batch, slots, hidden)` vectors for the positions labelled `SOFT`, in order, or None.
+    """
+
+    input_ids: Tensor
+    segment_ids: Tensor
+    soft: Tensor | None = None
+
+    @property
+    def attention_mask(self) -> Tensor:
+        """`(batch, tokens)` int64: 1 where a position is real."""
+        return (self.segment_ids != Segment.PAD).long()
+
+    def where(self, segment: Segment) -> Tensor:
+        """`(batch, tokens)` bool: the positions of one segment."""
+        return self.segment_ids == segment
+
+    def predicting(self, segment: Segment, *, include_last: bool = False) -> Tensor:
+        """`(batch, tokens)` bool: the positions whose next token belongs to `segment`.
+
+        With `include_last` also the last position of the segment itself, which predicts what would follow.
+        """
+        inside = self.where(segment)
+        after = torch.zeros_like(inside)
+        after[:, :-1] = inside[:, 1:]
+        return after | (inside if include_last else torch.zeros_like(inside))
+
+    def with_soft(self, vectors: Tensor) -> Tokens:
+        """The same batch with `vectors` `(batch, slots, hidden)` for its `SOFT` positions."""
+        return replace(self, soft=vectors)
+
+    def to(self, device: torch.device | str) -> Tokens:
+        """The batch on another device."""
+        soft = None if self.soft is None else self.soft.to(device)
+        return Tokens(self.input_ids.to(device), self.segment_ids.to(device), soft)
+
+    def repeat(self, times: int) -> Tokens:
+        """The batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
+        return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+    @classmethod
+    def pad(cls, rows: Sequence[Row]) -> Tokens:
+        """Pad rows on the right to the longest.
+
+        Padding positions hold id 0 and are told apart by their segment, never by their id, so that a tokenizer whose
+        padding token is a real token (EOS, often) loses nothing.
+        """
+        if not rows:
+            raise ValueError("no rows to pad: a batch needs at least one text")
+        width = max(len(row.ids) for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        segments = torch.zeros(len(rows), width, dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids[i, : len(row.ids)] = torch.tensor(row.ids, dtype=torch.long)
+            segments[i, : len(row.ids)] = torch.tensor(row.segments, dtype=torch.long)
+        return cls(ids, segments)

@@ -1,0 +1,178 @@
+"""Tiny models of every family and a tokenizer, built in memory; no network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    PhiConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from embrew.modeling.backbone import Backbone
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import Base
+from embrew.modeling.pooling import Pooling
+
+torch.set_num_threads(1)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+CONFIGS = {
+    "llama": LlamaConfig(**GROUPED),
+    "llama-tied": LlamaConfig(**GROUPED, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=8),
+    "mistral": MistralConfig(**GROUPED, head_dim=8, sliding_window=8),
+    "gemma3": Gemma3TextConfig(
+        **GROUPED,
+        head_dim=8,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+    ),
+    "gpt-neox": GPTNeoXConfig(**SIZES),
+    "phi": PhiConfig(**SIZES),
+}
+FAMILIES = tuple(CONFIGS)
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog near the river.",
+    "A small language model reads words and predicts what comes next.",
+    "Embeddings turn a text into a vector; close texts have close vectors.",
+    "She sells sea shells by the sea shore, and he buys them in the morning.",
+    "Numbers such as 1234 and 3.14 are text too, and so are brackets (like these).",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only addresses of this machine can be reached."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"tests run offline; something wanted {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 300 that prefixes BOS."""
+    built = Tokenizer(models.BPE())
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    built.train_from_iterator(SENTENCES * 4, trainer)
+    built.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=built, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Callable[[str], Path]:
+    """A saved tiny model of a family, with the tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(family: str) -> Path:
+        place = root / family
+        if not place.exists():
+            tiny_model(family).save_pretrained(place)
+            tokenizer.save_pretrained(place)
+        return place
+
+    return folder
+
+
+def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:
+    """Two random layers of a family, with weights large enough that every token matters."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation=attn_implementation).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.15)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.02)
+    return model
+
+
+@pytest.fixture
+def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., Encoder]]:
+    """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
+
+    def make(
+        family: str = "llama",
+        *,
+        memory_tokens: int = 3,
+        attention: str = "bidirectional",
+        lora: dict[str, Any] | None = None,
+        noise: float = 0.1,
+        attn_implementation: str = "sdpa",
+        **settings: Any,
+    ) -> Encoder:
+        backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))
+        if memory_tokens:
+            backbone.add_memory(memory_tokens, seed=1)
+            settings = {
+                "template": "{instruction}{text}{memory}",
+                "pooling": Pooling("mean", "memory"),
+                **settings,
+            }
+        encoder = Encoder(backbone, tokenizer, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
+        if lora is not None:
+            backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
+            stir(backbone, noise)
+        return encoder.eval()
+
+    yield make
+
+
+def stir(backbone: Backbone, noise: float = 0.1, seed: int = 2) -> None:
+    """Give LoRA's B matrices, which start at zero, some values, so that the adapter does something."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in backbone.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(noise * torch.randn(parameter.shape, generator=generator))
+
+
+def data_folder() -> Path:
+    """The folder of shared data, or skip."""
+    if "EMBREW_DATA" not in os.environ:
+        pytest.skip("set EMBREW_DATA to the folder of public data sets to run this test")
+    return Path(os.environ["EMBREW_DATA"])

@@ -1,0 +1,122 @@
+"""Templates: what becomes which segment, and that only the text is ever cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from embrew.modeling.template import Template, split_pattern
+from embrew.modeling.tokens import Segment
+
+MEMORY = [300, 301]
+BOS, EOS = 1, 2
+
+
+def names(segments: list[int]) -> str:
+    return "".join(Segment(s).name[0] for s in segments)  # P, T(EXT), M
+
+
+def test_segments_of_a_framed_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = Template('{instruction}say "{text}" now:{memory}', tokenizer, MEMORY)
+    (row,) = template.rows(["fox"], instruction="Do: ")
+    text = tokenizer.decode([i for i, s in zip(*row, strict=True) if s == Segment.TEXT])
+    assert text.strip('"') == "fox"
+    assert names(row.segments).endswith("MM") and names(row.segments).startswith("P")
+    body = [i for i in row.ids if i not in MEMORY]
+    assert tokenizer.decode(body[1:]) == 'Do: say "fox" now:'
+    assert body[0] == BOS
+
+
+def test_what_stands_before_the_text_is_tokenised_with_it(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = Template("{instruction}{text}", tokenizer)
+    (row,) = template.rows(["the river"], instruction="near ")
+    assert row.ids == tokenizer("near the river").input_ids, "as Sentence-Transformers joins prompt and text"
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), limit=st.integers(16, 40))
+def test_no_text_ever_loses_its_frame(tokenizer: PreTrainedTokenizerFast, text: str, limit: int) -> None:
+    template = Template('{instruction}"{text}" means:{memory}{eos}', tokenizer, MEMORY)
+    (row,) = template.rows([text], instruction="In: ", max_length=limit)
+    assert len(row.ids) == len(row.segments) <= limit
+    assert row.ids[0] == BOS and row.ids[-3:] == [*MEMORY, EOS]
+    assert row.ids.count(BOS) == row.ids.count(EOS) == 1, "no special token is read out of a text"
+    suffix = template.suffix_ids
+    assert row.ids[-len(suffix) :] == suffix
+
+
+def test_special_tokens_in_a_text_stay_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    (row,) = Template("{text}{memory}", tokenizer, MEMORY).rows(["a </s> <pad> <s> <mem0>"])
+    assert row.ids.count(EOS) == 0 and row.ids.count(0) == 0 and row.ids.count(BOS) == 1
+    assert tokenizer.decode([i for i in row.ids[1:] if i not in MEMORY]) == "a </s> <pad> <s> <mem0>"
+
+
+def test_ids_are_taken_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = Template("{instruction}{text}{memory}", tokenizer, MEMORY)
+    (row,) = template.rows([[20, 21, 22, 23]], max_length=5)
+    assert row.ids == [BOS, 20, 21, *MEMORY]
+    assert names(row.segments) == "PTTMM"
+
+
+@pytest.mark.parametrize("text", ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم", "x" * 100_000])
+def test_odd_texts(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    (row,) = Template("{text}{memory}", tokenizer, MEMORY).rows([text], max_length=64)
+    assert row.ids[-2:] == MEMORY and len(row.ids) <= 64
+
+
+def test_an_empty_text_without_any_frame_still_is_a_row(tokenizer: PreTrainedTokenizerFast) -> None:
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="</s>")
+    template = Template("{text}", bare)
+    assert template.bos_ids == [], "BOS is not put where the tokenizer knows none"
+    assert template.rows([""])[0].ids == [EOS]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "words"),
+    [("half \ud800 of", ValueError, "text 8 holds a lone surrogate"), (None, TypeError, "text 8 is NoneType")],
+)
+def test_what_is_not_text(tokenizer: PreTrainedTokenizerFast, bad: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Template("{text}", tokenizer).rows(["fine", bad], first=7)
+
+
+def test_a_limit_that_leaves_no_room(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="raise max_length or shorten the instruction"):
+        Template("{instruction}{text}{memory}", tokenizer, MEMORY).rows(
+            ["text"], instruction="A long instruction " * 5, max_length=20
+        )
+
+
+def test_a_chat_template_is_never_applied(tokenizer: PreTrainedTokenizerFast) -> None:
+    chatty = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, bos_token="<s>", eos_token="</s>")
+    chatty.chat_template = "{% for m in messages %}CHAT {{ m.content }}{% endfor %}"
+    plain = Template("{text}", tokenizer).rows(["hello there"])
+    assert Template("{text}", chatty).rows(["hello there"]) == plain
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("{instruction}", "{text} 0 times"),
+        ("{text}{text}", "{text} 2 times"),
+        ("{text}{oops}", "choose from"),
+        ("{memory}{text}", "after {text}"),
+        ("{text}{memory} words", "come last"),
+        ("{text}{instruction}", "before {text}"),
+        ("{text", "not a valid"),
+    ],
+)
+def test_patterns_that_cannot_be(pattern: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        split_pattern(pattern)
+
+
+def test_memory_and_template_must_agree(tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match="do not go together"):
+        Template("{text}{memory}", tokenizer)
+    with pytest.raises(ValueError, match="do not go together"):
+        Template("{text}", tokenizer, MEMORY)

@@ -1,0 +1,39 @@
+"""Segments, padding, and the positions that predict."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from embrew.modeling.tokens import Row, Segment, Tokens
+
+P, X, M, S, Y = (int(Segment[name]) for name in ("PROMPT", "TEXT", "MEMORY", "SOFT", "TARGET"))
+
+
+def test_pad_is_on_the_right_and_known_by_segment_alone() -> None:
+    tokens = Tokens.pad([Row([5, 0, 7], [P, X, X]), Row([9], [X])])
+    assert tokens.input_ids.tolist() == [[5, 0, 7], [9, 0, 0]]
+    assert tokens.attention_mask.tolist() == [[1, 1, 1], [1, 0, 0]], "id 0 inside a text is a token like any other"
+
+
+def test_no_rows() -> None:
+    with pytest.raises(ValueError, match="at least one text"):
+        Tokens.pad([])
+
+
+def test_predicting_is_one_to_the_left_of_the_target() -> None:
+    tokens = Tokens.pad([Row([1, 2, 3, 4, 5], [P, S, S, Y, Y]), Row([1, 2, 4], [P, S, Y])])
+    assert tokens.predicting(Segment.TARGET).tolist() == [[False, False, True, True, False], [False, True] + [False] * 3]
+    with_last = tokens.predicting(Segment.TARGET, include_last=True)
+    assert with_last.sum(-1).tolist() == [3, 2], "L + 1 rows for L target tokens"
+    assert with_last[0, 4] and with_last[1, 2]
+
+
+def test_repeat_stacks_the_batch() -> None:
+    tokens = Tokens.pad([Row([1], [X]), Row([2, 3], [X, X])]).repeat(2)
+    assert tokens.input_ids.tolist() == [[1, 0], [2, 3], [1, 0], [2, 3]] and len(tokens) == 4
+
+
+def test_soft_vectors_travel_with_the_batch() -> None:
+    tokens = Tokens.pad([Row([0, 0], [S, S])]).with_soft(torch.ones(1, 2, 4)).to("cpu")
+    assert tokens.soft is not None and tokens.soft.shape == (1, 2, 4)
