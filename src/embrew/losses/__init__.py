@@ -1,0 +1,6 @@
+"""Losses: pure functions of tensors. They own no model and know none."""
+
+from embrew.losses.contrastive import info_nce, same_text_mask
+from embrew.losses.vocabulary import token_kl, token_nll
+
+__all__ = ["info_nce", "same_text_mask", "token_kl", "token_nll"]

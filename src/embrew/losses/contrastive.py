@@ -1,0 +1,63 @@
+"""Contrastive losses on embeddings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+
+def info_nce(
+    queries: Tensor, candidates: Tensor, labels: Tensor, *, temperature: float = 0.05, mask: Tensor | None = None
+) -> Tensor:
+    """InfoNCE over cosine similarities, one direction, in float32.
+
+    loss = mean_b −log( exp(cos(q_b, c_{y_b})/τ) / Σ_j exp(cos(q_b, c_j)/τ) )
+
+    Args:
+        queries: `(batch, hidden)`, of any length.
+        candidates: `(columns, hidden)`: positives of the whole batch, then hard negatives, if any.
+        labels: `(batch,)` int64: each query's own positive among the columns.
+        temperature: τ; its inverse is called scale elsewhere.
+        mask: `(batch, columns)` bool: columns that a query leaves out of its softmax; never its own positive.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: τ is not positive, or a mask covers a positive.
+
+    Example:
+        >>> q = torch.eye(2)
+        >>> round(float(info_nce(q, q, torch.arange(2), temperature=1.0)), 4)  # log(1 + exp(-1))
+        0.3133
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature}; it must be positive")
+    with torch.autocast(queries.device.type, enabled=False):
+        scores = normalize(_full(queries), dim=-1) @ normalize(_full(candidates), dim=-1).T / temperature
+        if mask is not None:
+            if bool(mask.gather(1, labels[:, None]).any()):
+                raise ValueError("mask covers a query's own positive")
+            scores = scores.masked_fill(mask, float("-inf"))
+        return cross_entropy(scores, labels)
+
+
+def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -> Tensor:
+    """Columns that would be false negatives: the same text as the query, or as its positive.
+
+    Args:
+        query_keys: `(batch,)` int64, equal where texts are equal.
+        candidate_keys: `(columns,)` int64, likewise.
+        labels: `(batch,)` each query's own positive, which stays.
+
+    Returns:
+        `(batch, columns)` bool for `info_nce`.
+    """
+    same = (candidate_keys == candidate_keys[labels][:, None]) | (candidate_keys == query_keys[:, None])
+    own = torch.arange(len(candidate_keys), device=labels.device) == labels[:, None]
+    return same & ~own
+
+
+def _full(vectors: Tensor) -> Tensor:
+    return vectors if vectors.dtype == torch.float64 else vectors.float()

@@ -1,0 +1,14 @@
+"""Training objectives, by the name a recipe calls them."""
+
+from __future__ import annotations
+
+from embrew.objectives.base import EmbeddingObjective, Objective
+from embrew.objectives.compression import Compression
+from embrew.objectives.contrastive import Contrastive
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "compression": Compression,
+    "contrastive": Contrastive,
+}
+
+__all__ = ["OBJECTIVES", "Compression", "Contrastive", "EmbeddingObjective", "Objective"]

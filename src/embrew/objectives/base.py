@@ -1,0 +1,82 @@
+"""What a training objective is: settings, a collate, and a call that gives a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.modeling.encoder import Encoder
+
+
+@dataclass(kw_only=True)
+class Objective:
+    """One method, one stage. The fields of the dataclass are its settings; it keeps no weights.
+
+    Attributes:
+        kind: what a row of its data holds: `text`, or `pairs` (query, positive, negatives).
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+    kind: ClassVar[Literal["text", "pairs"]] = "text"
+
+    @property
+    def rows_kind(self) -> Literal["text", "pairs"]:
+        """The kind of rows these settings ask for."""
+        return self.kind
+
+    def setup(self, encoder: Encoder) -> None:
+        """Make the encoder ready for this objective, before the first step; refuse what cannot work."""
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Drop rows that the objective cannot use, or add columns it wants computed once."""
+        return dataset
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+        """Rows to a batch, on the CPU."""
+        raise NotImplementedError(f"{type(self).__name__} has no collate")
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """`loss`, a scalar with gradient, and detached parts worth logging."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+
+@dataclass(kw_only=True)
+class EmbeddingObjective(Objective):
+    """An objective whose loss depends on embeddings only; `embed` and `loss` can be called apart."""
+
+    def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Embeddings by role, each `(rows, hidden)`."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed")
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The loss of given embeddings."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Embed, then the loss."""
+        return self.loss(self.embed(encoder, batch), batch)
+
+
+class HandBack(torch.autograd.Function):
+    """A loss value whose gradient for `states` was computed before: value = L, dL/dstates = `grad`.
+
+    Lets a decoder run forward and backward under its own conditions (adapter off) on detached states, while the
+    trainer calls `backward` on the result as on any loss.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, grad: Tensor, value: Tensor) -> Tensor:
+        """Return the value, keep the gradient."""
+        ctx.save_for_backward(grad)
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Scale the kept gradient."""
+        (grad,) = ctx.saved_tensors
+        return grad * grads[0].to(grad.dtype), None, None

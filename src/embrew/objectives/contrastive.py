@@ -1,0 +1,121 @@
+"""Contrastive learning, unsupervised (dropout) and supervised (pairs with hard negatives)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import gather, rank, sum_over_processes, world_size
+from embrew.losses import info_nce, same_text_mask
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokens import Tokens
+from embrew.objectives.base import EmbeddingObjective
+
+
+@dataclass(kw_only=True)
+class Contrastive(EmbeddingObjective):
+    """InfoNCE with in-batch negatives (LLM2Comp's second and third stage; SimCSE; supervised baselines).
+
+    "Learning to Compress" (arXiv 2511.17129), Eqs. 6–9: z is the encoder's pooled state, cosines are divided by τ,
+    candidates are the positives of the whole batch over all processes, and the hard negatives where there are some.
+
+    Attributes:
+        positives: `dropout`: every text is encoded twice under different dropout masks; `column`: query, positive
+            and negatives come from the data.
+        temperature: τ.
+        attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
+        mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
+        symmetric: average with the opposite direction (positives looking for their queries).
+        gather: share candidates across processes.
+    """
+
+    positives: Literal["dropout", "column"] = "column"
+    temperature: float = 0.05
+    attention_dropout: float = 0.0
+    mask_same_text: bool = True
+    symmetric: bool = False
+    gather: bool = True
+
+    @property
+    def rows_kind(self) -> Literal["text", "pairs"]:
+        """Texts for dropout positives, pairs otherwise."""
+        return "text" if self.positives == "dropout" else "pairs"
+
+    def setup(self, encoder: Encoder) -> None:
+        """Set the attention dropout; dropout positives need some dropout."""
+        if self.temperature <= 0:
+            raise ValueError(f"temperature={self.temperature}; it must be positive")
+        encoder.backbone.set_attention_dropout(self.attention_dropout)
+        if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
+            raise ValueError(
+                "positives=dropout without any dropout gives every text twice the same vector; set "
+                "objective.attention_dropout or encoder.lora.lora_dropout"
+            )
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+        """Token batches by role, and keys that are equal where texts are equal."""
+        lengths = encoder.max_length
+        if self.positives == "dropout":
+            texts = [row["text"] for row in rows]
+            tokens = Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length))
+            return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
+        queries = [row["query"] for row in rows]
+        documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
+        prompts = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
+        return {
+            "query": Tokens.pad(encoder.template.rows(queries, instruction=prompts, max_length=lengths["query"])),
+            "document": Tokens.pad(
+                encoder.template.rows(
+                    documents, instruction=encoder.prompts["document"], max_length=lengths["document"]
+                )
+            ),
+            "query_keys": text_keys(queries),
+            "document_keys": text_keys(documents),
+        }
+
+    def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """`query` `(batch, hidden)` and `document` `(batch + negatives, hidden)`, positives first."""
+        if self.positives == "dropout":
+            both = encoder(batch["query"].repeat(2))
+            return {"query": both[: len(batch["query"])], "document": both[len(batch["query"]) :]}
+        return {"query": encoder(batch["query"]), "document": encoder(batch["document"])}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """InfoNCE against the candidates of all processes."""
+        queries, documents = embeddings["query"], embeddings["document"]
+        size = len(queries)
+        parts = [documents[:size], documents[size:]]
+        keys = [batch["document_keys"][:size], batch["document_keys"][size:]]
+        labels = torch.arange(size, device=queries.device)
+        if self.gather and world_size() > 1:
+            sizes = torch.zeros(world_size(), dtype=torch.long, device=queries.device)
+            sizes[rank()] = size
+            labels = labels + sum_over_processes(sizes)[: rank()].sum()
+            parts, keys = [gather(part) for part in parts], [gather(key) for key in keys]
+        candidates, candidate_keys = torch.cat(parts), torch.cat(keys)
+        mask = same_text_mask(batch["query_keys"], candidate_keys, labels) if self.mask_same_text else None
+        loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
+        if not self.symmetric:
+            return {"loss": loss}
+        all_queries, query_keys = queries, batch["query_keys"]
+        if self.gather and world_size() > 1:
+            all_queries, query_keys = gather(queries), gather(query_keys)
+        mask = same_text_mask(keys[0][labels], query_keys, labels) if self.mask_same_text else None
+        back = info_nce(documents[:size], all_queries, labels, temperature=self.temperature, mask=mask)
+        return {"loss": (loss + back) / 2}
+
+
+def text_keys(texts: Sequence[str]) -> Tensor:
+    """`(texts,)` int64 from a hash of the text, the same on every process and machine."""
+    keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
+    return torch.tensor(keys, dtype=torch.long)
+
+
+def has_dropout(encoder: Encoder) -> bool:
+    """Whether any dropout layer of the model is active in training."""
+    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in encoder.backbone.modules())
