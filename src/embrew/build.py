@@ -1,0 +1,226 @@
+"""From configuration to objects: the only place that sees both."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from pydantic import TypeAdapter, ValidationError
+from transformers import TrainingArguments
+
+from embrew.data import datasets as data
+from embrew.distributed import world_size
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
+from embrew.objectives.compression import text_ids
+from embrew.recipe import Recipe, StageConfig, list_recipes
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DEFAULTS: dict[str, Any] = {
+    "logging_steps": 0.1,
+    "save_steps": 0.2,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+OURS = ("output_dir", "seed", "data_seed", "remove_unused_columns", "label_names", "save_total_limit", "eval_strategy")
+
+
+def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
+    """The untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
+    config = recipe.encoder
+    built = Encoder.from_pretrained(
+        config.model,
+        revision=config.revision,
+        dtype=config.dtype,
+        device=device,
+        attn_implementation=config.attn_implementation,
+        memory_tokens=config.memory_tokens,
+        memory_init=config.memory_init,
+        trust_remote_code=config.trust_remote_code,
+        seed=recipe.seed,
+        template=config.template,
+        attention=config.attention,
+        pooling=Pooling(config.pooling.mode, config.pooling.over),
+        prompts=config.prompts.model_dump(),
+        max_length=config.max_length.model_dump(),
+        normalize=config.normalize,
+    )
+    if recipe.stages:
+        make_trainable(built, recipe)
+    built.recipe = recipe.to_yaml()
+    return built
+
+
+def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:
+    """Attach a fresh LoRA, or open every weight for full fine-tuning where the recipe has none.
+
+    `train_embeddings: full` holds for stages that train the memory tokens as well (the paper's first).
+    """
+    if recipe.encoder.lora is None:
+        built.backbone.train_all()
+    else:
+        full = recipe.encoder.train_embeddings == "full" and recipe.stages[stage].train_memory
+        built.backbone.add_lora(recipe.encoder.lora, train_embeddings=full)
+
+
+def objective(settings: Mapping[str, Any]) -> Objective:
+    """An objective from its recipe block, by name or as `package.module:Class`.
+
+    Raises:
+        ValueError: unknown type, unknown setting, or a value that does not fit.
+    """
+    settings = dict(settings)
+    name = settings.pop("type")
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        kind = getattr(importlib.import_module(module), attribute)
+    elif name in OBJECTIVES:
+        kind = OBJECTIVES[name]
+    else:
+        raise ValueError(f"objective type={name!r}; choose from {', '.join(OBJECTIVES)}{_nearest(name, OBJECTIVES)}")
+    _known(settings, [field.name for field in fields(kind)], f"objective {name}")
+    try:
+        return TypeAdapter(kind).validate_python(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"objective {name}: {key}={first['input']!r}: {first['msg']}") from None
+
+
+def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *, seed: int) -> TrainingArguments:
+    """The stage's `transformers.TrainingArguments`.
+
+    Raises:
+        ValueError: a key that it does not have, one that embrew sets itself, or a global batch that does not divide.
+    """
+    given = dict(stage.training)
+    _known(given, [field.name for field in fields(TrainingArguments)], f"stage {stage.name}: training")
+    for key in OURS:
+        if key in given:
+            raise ValueError(f"stage {stage.name}: training.{key} is set by embrew; leave it out")
+    if stage.batch is not None:
+        if not isinstance(built, EmbeddingObjective):
+            raise ValueError(
+                f"stage {stage.name}: batch.size is the joint batch of a contrastive objective; "
+                f"{type(built).__name__.lower()} takes training.per_device_train_batch_size"
+            )
+        if "per_device_train_batch_size" in given:
+            raise ValueError(f"stage {stage.name}: give batch.size or training.per_device_train_batch_size, not both")
+        if stage.batch.size % world_size():
+            raise ValueError(
+                f"stage {stage.name}: batch.size={stage.batch.size} over {world_size()} processes; it must divide"
+            )
+        given["per_device_train_batch_size"] = stage.batch.size // world_size()
+    given.setdefault("dataloader_drop_last", isinstance(built, EmbeddingObjective))
+    try:
+        return TrainingArguments(
+            output_dir=str(output_dir),
+            seed=seed,
+            data_seed=seed,
+            remove_unused_columns=False,
+            label_names=[],
+            **{**DEFAULTS, "dataloader_pin_memory": torch.cuda.is_available(), **given},
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"stage {stage.name}: training: {error}") from None
+
+
+def check_stage(recipe: Recipe, index: int) -> None:
+    """Validate a stage's objective and training keys without loading anything.
+
+    Raises:
+        ValueError: as `objective` and `training_arguments`.
+    """
+    stage = recipe.stages[index]
+    training_arguments(stage, objective(stage.objective), Path(stage.name), seed=recipe.seed)
+
+
+def dataset(stage: StageConfig, built: Objective, encoder: Encoder) -> Dataset:
+    """The stage's rows: all its data sets, one after another, as the objective wants them."""
+    parts = []
+    for config in stage.datasets:
+        rows = data.load(
+            config.path,
+            kind=built.rows_kind,
+            name=config.name,
+            split=config.split,
+            revision=config.revision,
+            columns=config.columns,
+            instruction=config.instruction,
+            min_chars=config.min_chars,
+            max_chars=config.max_chars,
+            max_rows=config.max_rows,
+            shuffle_seed=config.shuffle_seed,
+        )
+        parts.append(rows if config.max_tokens is None else _short(rows, config.max_tokens, encoder))
+    return built.prepare(parts[0] if len(parts) == 1 else concatenate_datasets(parts), encoder)
+
+
+def _short(rows: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
+    keep = set(range(len(rows)))
+    for column in ("text", "query", "positive"):
+        if column in rows.column_names:
+            lengths = [len(ids) for ids in text_ids(list(rows[column]), encoder)]
+            keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
+    if not keep:
+        raise ValueError(f"none of {len(rows)} rows has at most max_tokens={max_tokens}; widen the limit")
+    return rows.select(sorted(keep))
+
+
+def open_model(name: str, overrides: Sequence[str] = ()) -> Encoder | SentenceTransformer:
+    """What a user names: a trained folder, a Sentence-Transformers folder, a recipe without stages, or a Hub id.
+
+    A bare causal LM is opened with last-token pooling.
+
+    Raises:
+        FileNotFoundError: nothing of that name.
+        ValueError: a recipe that must be trained first; overrides for something that is not a recipe.
+    """
+    folder = Path(name)
+    is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
+    if overrides and not is_recipe:
+        raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
+    if is_recipe:
+        recipe = Recipe.load(name, overrides)
+        if recipe.stages:
+            stages = ", ".join(stage.name for stage in recipe.stages)
+            raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")
+        return encoder(recipe)
+    if (folder / "embrew.json").is_file() or (folder / "run.json").is_file():
+        return Encoder.from_pretrained(folder)
+    if (folder / "modules.json").is_file() or (not folder.exists() and _on_hub(name, "modules.json")):
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(name)
+    return Encoder.from_pretrained(name)
+
+
+def _on_hub(name: str, filename: str) -> bool:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        hf_hub_download(name, filename)
+    except (HFValidationError, HfHubHTTPError, OSError):
+        return False
+    return True
+
+
+def _known(given: Iterable[str], allowed: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in allowed:
+            raise ValueError(f"{where} has no key {key!r}{_nearest(key, allowed)}; it has {', '.join(allowed)}")
+
+
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(allowed), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

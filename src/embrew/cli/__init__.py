@@ -1,0 +1,46 @@
+"""The command line: one file a verb; each parses, calls one function and shows what came out."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed
+from typing import Annotated
+
+import typer
+
+from embrew.cli import data, evaluate, export, recipe, search, train
+from embrew.cli.errors import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    help="Turn open causal language models into text-embedding models.",
+    epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("search")(search.search)
+app.command("export")(export.export)
+app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
+app.add_typer(data.app, name="data", help="Look at training data as the model will see it.")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"embrew {installed('embrew')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Options that stand before the verb. `Commands` reads `debug`."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="embrew")

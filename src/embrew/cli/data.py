@@ -1,0 +1,155 @@
+"""`embrew data show`: what was understood of the data, and what the model will see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from embrew.cli.arguments import Overrides
+from embrew.cli.console import out
+from embrew.cli.recipe import Name
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+    from embrew.recipe import DataConfig
+
+app = typer.Typer(no_args_is_help=True)
+SAMPLE = 200
+HEAD, TAIL = 40, 8  # tokens shown of a long run
+STYLES = {"PROMPT": "cyan", "TEXT": "green", "MEMORY": "magenta", "SOFT": "yellow", "TARGET": "blue"}
+PATTERNS = {
+    "causal": "causal: a token reads itself and what stands before it",
+    "bidirectional": "bidirectional: every token reads every token",
+    "memory_causal": "memory_causal: text reads all text, a memory token reads text and the memory tokens before it",
+}
+
+
+class Column(NamedTuple):
+    """The texts of one column, each with what fills its `{instruction}`, and their limit in tokens."""
+
+    name: str
+    texts: list[str]
+    instructions: list[str]
+    limit: int
+
+
+@app.callback()
+def _group() -> None:
+    """Look at training data as the model will see it."""
+
+
+@app.command()
+def show(recipe: Name, overrides: Overrides = None) -> None:
+    """Show, for each stage, three rows as they were understood and one example of each column as tokens."""
+    from embrew import build
+    from embrew.recipe import Recipe
+
+    loaded = Recipe.load(recipe, overrides or ())
+    if not loaded.stages:
+        raise ValueError(f"{recipe} has no stages, so there is no data to show")
+    encoder = build.encoder(loaded)
+    console = out()
+    for stage in loaded.stages:
+        console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
+        kind = build.objective(stage.objective).rows_kind
+        for config in stage.datasets:
+            _show(console, encoder, kind, config)
+    mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
+    console.print(f"attention  {PATTERNS[loaded.encoder.attention]}")
+    console.print(f"pooling    {mode} over {over}; pooled positions are underlined")
+
+
+def _show(console: Console, encoder: Encoder, kind: Literal["text", "pairs"], config: DataConfig) -> None:
+    from embrew import data
+    from embrew.data import datasets
+
+    rows = datasets.load(
+        config.path,
+        kind=kind,
+        name=config.name,
+        split=config.split,
+        revision=config.revision,
+        columns=config.columns,
+        instruction=config.instruction,
+        min_chars=config.min_chars,
+        max_chars=config.max_chars,
+        max_rows=min(SAMPLE, config.max_rows or SAMPLE),
+        shuffle_seed=config.shuffle_seed,
+    )
+    found = data.describe(rows)
+    paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
+    console.print(Text(f"{paths}  {found['columns']}", style="bold"))
+    for number, example in enumerate(found["examples"], start=1):
+        said = "; ".join(f"{name}: {value!r}" for name, value in example.items() if value not in (None, []))
+        console.print(Padding(Text(f"{number}. {said}"), (0, 0, 0, 2)))
+    for column in columns(list(rows), encoder):
+        whole = encoder.template.rows(column.texts, instruction=column.instructions)
+        lengths = [len(row.ids) for row in whole]
+        cut = sum(length > column.limit for length in lengths) / len(lengths)
+        said = f"{column.name}: {max(lengths)} tokens at most, {cut:.1%} of {len(lengths)} longer than {column.limit}"
+        console.print(Text(said + (" and cut" if cut else ""), style="yellow" if cut else "dim"))
+        for line in token_lines(encoder, column):
+            console.print(Padding(line, (0, 0, 0, 2)))
+    if config.max_tokens:
+        console.print(Text(f"texts of more than {config.max_tokens} tokens are left out in training", style="dim"))
+    console.print()
+
+
+def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
+    """The text columns of canonical rows, in the order they are encoded."""
+    if "text" in rows[0]:
+        texts = [row["text"] for row in rows]
+        return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
+    prompts = [row["instruction"] if row["instruction"] is not None else encoder.prompts["query"] for row in rows]
+    negatives = [negative for row in rows for negative in row["negatives"]]
+    found = [
+        Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"]),
+        Column("positive", [row["positive"] for row in rows], [], encoder.max_length["document"]),
+        Column("negatives", negatives, [], encoder.max_length["document"]),
+    ]
+    return [
+        column._replace(instructions=column.instructions or [encoder.prompts["document"]] * len(column.texts))
+        for column in found
+        if column.texts
+    ]
+
+
+def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
+    """The first text of a column as tokens: a line for each run of one segment, pooled positions underlined."""
+    from embrew.modeling.tokens import Segment
+
+    tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
+    pooled = (encoder.pooling.weights(tokens)[0] > 0).tolist()
+    ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
+    for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
+        places = list(run)
+        name = Segment(segment).name
+        line = Text()
+        line.append(f"{name:<6} {len(places):>4}  ", style="bold")
+        hidden = len(places) - HEAD - TAIL
+        for order, position in enumerate(places):
+            if hidden > 0 and HEAD <= order < HEAD + hidden:
+                if order == HEAD:
+                    line.append(f"… {hidden} more … ", style="dim")
+                continue
+            style = STYLES.get(name, "") + (" underline" if pooled[position] else "")
+            line.append(token_text(encoder, ids[position]), style=style)
+            line.append(" ")
+        count = sum(pooled[position] for position in places)
+        if count:
+            line.append(f"← {'all' if count == len(places) else count} pooled", style="dim")
+        yield line
+
+
+def token_text(encoder: Encoder, token: int) -> str:
+    """A token as it can be read: blanks as `·`, line ends as `⏎`, memory tokens by number."""
+    vocabulary = encoder.backbone.vocab_size
+    if token >= vocabulary:
+        return f"<memory {token - vocabulary}>"
+    return str(encoder.tokenizer.decode([token])).replace(" ", "·").replace("\n", "⏎") or f"<{token}>"

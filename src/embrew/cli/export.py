@@ -1,0 +1,42 @@
+"""`embrew export`: write a stock Sentence-Transformers folder."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from embrew.cli.arguments import Model
+from embrew.cli.console import out
+
+
+class Proof(StrEnum):
+    """How an export is proven."""
+
+    FULL = "full"
+    OFF = "off"
+
+
+def export(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it is there.")] = False,
+    verify: Annotated[
+        Proof, typer.Option(help="full opens DIR in a fresh process without embrew and compares vectors.")
+    ] = Proof.FULL,
+) -> None:
+    """Export a model as a folder that SentenceTransformer(DIR) opens by itself, with the same vectors."""
+    if folder.exists() and not overwrite:
+        raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
+    from embrew import build
+    from embrew.export.sentence_transformers import export_sentence_transformer
+    from embrew.modeling.encoder import Encoder
+
+    encoder = build.open_model(model)
+    if not isinstance(encoder, Encoder):
+        raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
+    export_sentence_transformer(encoder, folder, overwrite=overwrite, verify=verify.value)
+    out().print(f'[bold]{escape(str(folder))}[/]: open it with SentenceTransformer("{escape(str(folder))}")')

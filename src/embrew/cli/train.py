@@ -1,0 +1,83 @@
+"""`embrew train`: run a recipe, stage by stage."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from embrew.cli.arguments import Overrides
+from embrew.cli.console import err, out
+
+if TYPE_CHECKING:
+    from embrew.recipe import EvaluationConfig, Recipe
+
+
+class Verify(StrEnum):
+    """How a saved stage is proven."""
+
+    FAST = "fast"
+    FULL = "full"
+    OFF = "off"
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name (embrew recipe list) or YAML file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the stages are saved.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in DIR: skip finished stages, continue the one that was stopped.")
+    ] = False,
+    verify: Annotated[
+        Verify, typer.Option(help="Proof of what is saved: fast re-opens it, full loads it in a fresh process.")
+    ] = Verify.FAST,
+) -> None:
+    """Train a recipe, stage by stage; each stage leaves a complete model in DIR."""
+    from embrew.recipe import Recipe
+
+    loaded = Recipe.load(recipe, overrides or ())
+    console = out()
+    _announce(recipe, loaded)
+    evaluate = None if loaded.evaluation is None else dev_scores(loaded.evaluation)
+    from embrew.training import stages
+
+    try:
+        stages.train(loaded, output, resume=resume, evaluate=evaluate, verify=verify.value)
+    except KeyboardInterrupt:
+        finished = _finished(loaded, output)
+        said = f"finished: {', '.join(map(str, finished))}" if finished else f"no stage is finished in {output}"
+        err().print(f"\nstopped; {said}; the same command with --resume goes on", markup=False)
+        raise typer.Exit(130) from None
+    console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
+
+
+def dev_scores(config: EvaluationConfig) -> Callable[[Any], dict[str, float]]:
+    """A function that scores an encoder on the recipe's dev folders: `dev` is their mean, then one score each."""
+    from embrew.evaluation.tasks import find_task
+
+    for folder in config.dev:  # before anything is trained
+        find_task(folder)
+
+    def evaluate(encoder: Any) -> dict[str, float]:
+        from embrew import evaluation
+
+        results = evaluation.evaluate(encoder, config.dev, batch_tokens=config.batch_tokens)
+        scores = {result.task: result.main_score for result in results}
+        return {"dev": statistics.fmean(result.main_score for result in results), **scores}
+
+    return evaluate
+
+
+def _announce(name: str, recipe: Recipe) -> None:
+    console = out()
+    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages: nothing will be trained"
+    console.print(f"[bold]{escape(name)}[/] on {escape(recipe.encoder.model)}: {escape(stages)}")
+
+
+def _finished(recipe: Recipe, output: Path) -> list[Path]:
+    return [output / stage.name for stage in recipe.stages if (output / stage.name / "embrew.json").is_file()]

@@ -1,0 +1,182 @@
+"""YAML as recipes use it, and `key.path=value` overrides on top of it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with plain words as in YAML 1.2, string keys, and no key twice."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back unchanged."""
+
+
+# What a plain word means, as in YAML 1.2: `5e-5` is a float, `1:30` and `no` and `2024-01-01` are strings.
+_PLAIN = {
+    "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    "int": (r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
+    "float": (
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan)$",
+        "-+0123456789.",
+    ),
+}
+for _class in (_Loader, _Dumper):
+    _class.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in (*_PLAIN, "timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for _name, (_pattern, _first) in _PLAIN.items():
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag.endswith(":merge"):  # `<<: *anchor`
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            problem = f"the key {key!r} is not a string; put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return {
+        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True) for key, value in node.value
+    }
+
+
+def _string(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    # Only double quotes keep these: PyYAML takes them for line ends and writes spaces otherwise.
+    style = '"' if re.search("[\x85\u2028\u2029]", value) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Dumper.add_representer(str, _string)
+
+
+def parse_yaml(text: str, *, source: str = "YAML") -> Any:
+    """The value of a YAML text.
+
+    >>> parse_yaml("learning_rate: 5e-5")
+    {'learning_rate': 5e-05}
+
+    Raises:
+        ValueError: not YAML, or a key twice; names `source` and the line.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 -- it is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{source}:{mark.line + 1}" if mark else source
+        raise ValueError(f"{place}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def dump_yaml(value: Any) -> str:
+    """YAML text that `parse_yaml` reads back to the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int | None:
+    """The line (from 1) on which `path` stands in a YAML text, or of its nearest parent that stands there."""
+    node = yaml.compose(text, Loader=_Loader)
+    line = None
+    for key in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == key), None)
+            if found is None:
+                return line
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            node = node.value[key]
+            line = node.start_mark.line + 1
+        else:
+            return line
+    return line
+
+
+def nearest(word: str, choices: Sequence[str]) -> str:
+    """`"; did you mean 'x'?"`, or nothing if no choice is close."""
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """Split `key.path=value`; the value is read as YAML, a mapping written as `{key: value}`.
+
+    >>> parse_override("stages.0.training.learning_rate=5e-5")
+    (['stages', '0', 'training', 'learning_rate'], 5e-05)
+    """
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
+        raise ValueError(f"override {text!r}; write key.path=value, for example encoder.max_length.query=256")
+    return keys, _value(value, source=f"override {text!r}")
+
+
+def _value(text: str, *, source: str) -> Any:
+    if ": " in f"{text} " and text[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
+        return text
+    return parse_yaml(text, source=source)
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `values` with each `key.path=value` set, in order.
+
+    A list is entered by number or, where its items have a `name`, by that name: `stages.compress.batch.size=64`.
+    A mapping that is not there yet is made; whether a key is one at all is for the recipe to judge.
+
+    Raises:
+        ValueError: not `key.path=value`, or the path runs through a list or a value that it cannot enter.
+    """
+    result: dict[str, Any] = _copy(dict(values))
+    for text in overrides:
+        keys, value = parse_override(text)
+        node: Any = result
+        for depth, key in enumerate(keys):
+            last = depth == len(keys) - 1
+            where = ".".join(keys[:depth])
+            if isinstance(node, list):
+                place: Any = _place(node, key, where=where, override=text)
+            elif isinstance(node, dict):
+                place = key
+                if not last and node.get(key) is None:
+                    node[key] = {}
+            else:
+                raise ValueError(f"override {text!r}: {where} is {node!r}, which has no keys; set {where}=... itself")
+            if last:
+                node[place] = value
+            else:
+                node = node[place]
+    return result
+
+
+def _copy(value: Any) -> Any:
+    """A copy that shares nothing: a YAML alias is one object in two places, and an override means one of them."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
+    names = [item["name"] if isinstance(item, dict) and isinstance(item.get("name"), str) else None for item in items]
+    if key in names:
+        return names.index(key)
+    if key.isdecimal() and int(key) < len(items):
+        return int(key)
+    known = [name for name in names if name]
+    allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
+    if known:
+        allowed += f" or by name: {', '.join(known)}"
+    raise ValueError(f"override {override!r}: {where} has no item {key!r}; choose from {allowed}{nearest(key, known)}")

@@ -1,0 +1,335 @@
+"""A recipe: an encoder and the stages that train it, as plain checked data. Importing this needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from embrew.overrides import apply_overrides, dump_yaml, line_of, nearest, parse_yaml
+from embrew.recipe_errors import KeyPath, dotted, explain
+
+TEMPLATE_FIELDS = ("instruction", "text", "memory", "eos")
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class PoolingConfig(_Config):
+    """How token states become one vector."""
+
+    mode: Literal["last", "mean", "weighted_mean"]
+    over: Literal["all", "text", "memory"] = "all"
+
+
+class PromptsConfig(_Config):
+    """What fills `{instruction}` for queries and for documents."""
+
+    query: str = ""
+    document: str = ""
+
+
+class MaxLengthConfig(_Config):
+    """Limits in tokens, everything included."""
+
+    query: Annotated[int, Field(gt=0)] = 512
+    document: Annotated[int, Field(gt=0)] = 512
+
+
+class EncoderConfig(_Config):
+    """What turns a text into a vector: a language model, a template, attention and pooling."""
+
+    model: str
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    attn_implementation: str | None = None
+    template: str = "{instruction}{text}"
+    memory_tokens: Annotated[int, Field(ge=0)] = 0
+    memory_init: Literal["vocab", "noise", "mean"] = "vocab"
+    attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
+    pooling: PoolingConfig
+    prompts: PromptsConfig = PromptsConfig()
+    max_length: MaxLengthConfig = MaxLengthConfig()
+    normalize: bool = True
+    lora: dict[str, Any] | None = None
+    train_embeddings: Literal["memory", "full"] = "memory"
+    trust_remote_code: bool = False
+
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, template: str) -> str:
+        check_template(template)
+        return template
+
+    @model_validator(mode="after")
+    def _check_together(self) -> EncoderConfig:
+        has_memory = "memory" in _fields(self.template)
+        if self.pooling.over == "memory" and not (has_memory and self.memory_tokens):
+            raise ValueError(
+                f"pooling.over='memory' with memory_tokens={self.memory_tokens} and template={self.template!r}; "
+                "pooling over memory needs memory_tokens of 1 or more and {memory} at the end of the template"
+            )
+        if has_memory != bool(self.memory_tokens):
+            raise ValueError(
+                f"template={self.template!r} and memory_tokens={self.memory_tokens} do not go together; "
+                "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
+            )
+        if self.attention == "memory_causal" and not has_memory:
+            raise ValueError(
+                "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
+                "so give memory_tokens and {memory}, or choose causal or bidirectional"
+            )
+        if "instruction" not in _fields(self.template) and (self.prompts.query or self.prompts.document):
+            raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
+        return self
+
+
+class DataConfig(_Config):
+    """One data set: where it lies, which rows, and which column is what."""
+
+    path: str | list[str]
+    name: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    columns: dict[str, str] = {}
+    instruction: str | None = None
+    min_chars: Annotated[int, Field(ge=0)] | None = None
+    max_chars: Annotated[int, Field(gt=0)] | None = None
+    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    max_rows: Annotated[int, Field(gt=0)] | None = None
+    shuffle_seed: Annotated[int, Field(ge=0)] | None = None
+
+
+class BatchConfig(_Config):
+    """The batch of a contrastive stage: `size` counts all processes together."""
+
+    size: Annotated[int, Field(gt=0)]
+
+
+Datasets = Annotated[
+    Annotated[DataConfig, Tag("one data set")] | Annotated[list[DataConfig], Tag("several"), Field(min_length=1)],
+    Discriminator(lambda value: "several" if isinstance(value, (list, tuple)) else "one data set"),
+]
+
+
+class StageConfig(_Config):
+    """One round of training: an objective, its data and `transformers.TrainingArguments` under their own names."""
+
+    name: str
+    objective: dict[str, Any]
+    data: Datasets
+    training: dict[str, Any] = {}
+    batch: BatchConfig | None = None
+    adapter: Literal["continue", "merge"] = "continue"
+    train_memory: bool = True
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) or name.endswith("."):
+            raise ValueError(
+                f"{name!r} names a folder: start with a letter, then letters, digits, '-', '_' or '.' (not at the end)"
+            )
+        return name
+
+    @field_validator("objective")
+    @classmethod
+    def _check_objective(cls, objective: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(objective.get("type"), str):
+            raise ValueError(f"type={objective.get('type')!r}; give an objective's name, for example type: contrastive")
+        return objective
+
+    @property
+    def datasets(self) -> list[DataConfig]:
+        """`data` as a list, whether one data set is given or several."""
+        return self.data if isinstance(self.data, list) else [self.data]
+
+
+class EvaluationConfig(_Config):
+    """What is scored between and after the stages."""
+
+    dev: list[str]
+    batch_tokens: Annotated[int, Field(gt=0)] = 8192
+
+
+class Recipe(_Config):
+    """An encoder plus a list of stages. No stages: a training-free baseline.
+
+    >>> Recipe.load("llm2comp/nano", ["stages.compress.training.max_steps=2"]).stages[0].training["max_steps"]
+    2
+    """
+
+    encoder: EncoderConfig
+    stages: list[StageConfig] = []
+    evaluation: EvaluationConfig | None = None
+    seed: Annotated[int, Field(ge=0)] = 42
+
+    @field_validator("stages")
+    @classmethod
+    def _check_names(cls, stages: list[StageConfig]) -> list[StageConfig]:
+        names = [stage.name.lower() for stage in stages]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} stages are named {name!r}; each names its own folder")
+        return stages
+
+    @classmethod
+    def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+        """A shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
+
+        Raises:
+            FileNotFoundError: no such recipe or file.
+            ValueError: not YAML, an unknown key, or a value that is not allowed.
+        """
+        text, source = read_recipe(name_or_path)
+        values = parse_yaml(text, source=source)
+        if not isinstance(values, dict):
+            raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
+        return cls.from_values(apply_overrides(values, overrides), source=source, text=text, overrides=overrides)
+
+    @classmethod
+    def from_values(
+        cls, values: Mapping[str, Any], *, source: str = "recipe", text: str = "", overrides: Sequence[str] = ()
+    ) -> Recipe:
+        """A recipe from plain values. `text` and `overrides` are what they came from, for the words of an error."""
+        set_by = {tuple(override.partition("=")[0].split(".")): override for override in overrides}
+
+        def place(path: KeyPath) -> str:
+            keys = [str(key) for key in path]
+            names = [values["stages"][path[1]].get("name") if path[:1] == ("stages",) and len(path) > 1 else None]
+            for setter, override in set_by.items():
+                plain = [keys[1] if i == 1 and key == names[0] else key for i, key in enumerate(setter)]
+                if keys[: len(plain)] == plain or plain[: len(keys)] == keys:
+                    return f"override {override!r}: "
+            line = line_of(text, path) if text else None
+            return f"{source}:{line}: " if line else f"{source}: "
+
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(explain(error, cls, values, place=place)) from None
+
+    def resolved(self, index: int | None = None) -> dict[str, Any]:
+        """All values with defaults filled in; with `index`, only what decides the outcome of that stage."""
+        values = self.model_dump(mode="json")
+        if index is None:
+            return values
+        return {"encoder": values["encoder"], "stages": values["stages"][: index + 1], "seed": values["seed"]}
+
+    def stage_hash(self, index: int) -> str:
+        """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed."""
+        text = json.dumps(_canonical(self.resolved(index)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def differing_keys(self, other_resolved: Mapping[str, Any], index: int | None = None) -> list[str]:
+        """Paths of the keys whose values differ from another recipe's `resolved()`.
+
+        With `index`, only what decides the outcome of that stage is compared.
+        """
+        other = dict(other_resolved)
+        if index is not None:
+            other = {key: other.get(key) for key in ("encoder", "stages", "seed")}
+            other["stages"] = (other["stages"] or [])[: index + 1]
+        return [dotted(path) for path in _differences(_canonical(self.resolved(index)), _canonical(other))]
+
+    def to_yaml(self) -> str:
+        """The resolved recipe as YAML; `Recipe.load` reads it back to the same recipe."""
+        return dump_yaml(self.model_dump(mode="json"))
+
+
+def check_template(template: str) -> None:
+    """Refuse a template that is not `words {instruction} words {text} words {memory} {eos}`.
+
+    Raises:
+        ValueError: not one `{text}`, an unknown field, or fields out of order.
+    """
+    fields = _fields(template)
+    for field in fields:
+        if field not in TEMPLATE_FIELDS:
+            known = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
+            raise ValueError(f"{template!r} has the field {{{field}}}; choose from {known}")
+    if fields.count("text") != 1:
+        raise ValueError(f"{template!r} has {{text}} {fields.count('text')} times; it must stand there once")
+    for field in ("instruction", "memory", "eos"):
+        if fields.count(field) > 1:
+            raise ValueError(f"{template!r} has {{{field}}} {fields.count(field)} times; once is enough")
+    if "instruction" in fields and fields.index("instruction") > fields.index("text"):
+        raise ValueError(f"{template!r}: {{instruction}} stands before {{text}}")
+    if fields[fields.index("text") + 1 :] != [field for field in fields if field in ("memory", "eos")]:
+        raise ValueError(f"{template!r}: {{memory}} and {{eos}} stand after {{text}}")
+    if re.search(r"\{(memory|eos)\}(?!\{(memory|eos)\}).", template, re.DOTALL):
+        raise ValueError(f"{template!r} has words after {{memory}} or {{eos}}; they come last")
+
+
+def _fields(template: str) -> list[str]:
+    try:
+        return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise ValueError(f"{template!r} is not a valid template: {error}") from None
+
+
+def list_recipes() -> list[str]:
+    """Names of the shipped recipes."""
+    return sorted(name for name, _ in _shipped(resources.files("embrew") / "recipes"))
+
+
+def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
+    """The YAML text of a shipped recipe or of a file, and the words that say where it is from.
+
+    Raises:
+        FileNotFoundError: no such recipe or file; names the nearest.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return path.read_text(encoding="utf-8"), str(path)
+    shipped = dict(_shipped(resources.files("embrew") / "recipes"))
+    name = str(name_or_path)
+    if name in shipped:
+        return shipped[name].read_text(encoding="utf-8"), f"recipe {name}"
+    if path.is_dir():
+        raise ValueError(f"{name!r} is a folder; give a recipe's YAML file or one of {', '.join(sorted(shipped))}")
+    raise FileNotFoundError(
+        f"no recipe {name!r}; give a YAML file or one of {', '.join(sorted(shipped))}{nearest(name, list(shipped))}"
+    )
+
+
+def _shipped(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _shipped(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            yield prefix + entry.name.removesuffix(".yaml"), entry
+
+
+def _canonical(value: Any) -> Any:
+    """The same values written one way: 1.0 and 1 are one number."""
+    match value:
+        case dict():
+            return {key: _canonical(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_canonical(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def _differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        pairs: list[Any] = list(dict.fromkeys([*ours, *theirs]))
+        absent = object()
+        for key in pairs:
+            yield from _differences(ours.get(key, absent), theirs.get(key, absent), (*path, key))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from _differences(one, other, (*path, i))
+    elif ours != theirs or type(ours) is not type(theirs):
+        yield path

@@ -1,0 +1,44 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
+    texts = [{"text": "A short text." if i % 4 else "A long text. " * 200} for i in range(8)]
+    pairs = [{"query": f"What is [{i}]?", "positive": f"It is {i}.", "negatives": ["No."]} for i in range(8)]
+    for name, rows in (("texts", texts), ("pairs", pairs)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_every_stage_is_shown_as_the_model_sees_it(folder):
+    keep = ["stages.compress.data.min_chars=1", "stages.supervised.data.instruction=Find it: |"]
+    result = CliRunner().invoke(app, ["data", "show", "llm2comp/nano", *keep], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.stderr
+    said = result.stdout
+    assert [said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")] == sorted(
+        said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")
+    )
+    assert said.count("25.0% of 8 longer than 128 and cut") == 2  # two of eight texts, in both stages that read them
+    assert "text <- text" in said
+    assert "query <- query; positive <- positive; negatives <- negatives" in said
+    assert said.count("1. text: ") == 2
+    memory = [line for line in said.splitlines() if line.strip().startswith("MEMORY")]
+    assert len(memory) == 2 + 3  # a text in two stages; query, positive and negatives in the third
+    assert all("<memory 0>" in line and "<memory 7>" in line and "all pooled" in line for line in memory)
+    assert "bidirectional: every token reads every token" in said
+    assert "mean over memory" in said
+    prompts = [line for line in said.splitlines() if line.strip().startswith("PROMPT")]
+    assert len(prompts) == 5
+    assert ["·it" in line for line in prompts] == [False, False, True, False, False]  # on the query alone
+
+
+def test_a_column_that_is_not_there_is_an_error(folder):
+    result = CliRunner().invoke(app, ["data", "show", "llm2comp/nano", "stages.compress.data.columns.text=body"])
+    assert result.exit_code == 1
+    assert "'body' is not there" in result.stderr

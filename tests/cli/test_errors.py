@@ -1,0 +1,300 @@
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import embrew
+from embrew.cli import app
+from embrew.cli.train import dev_scores
+from embrew.recipe import EvaluationConfig
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
+
+
+@pytest.fixture
+def fake_stages(monkeypatch):
+    """Stands in for training: `train` may be replaced, calls are kept."""
+    stages = types.ModuleType("embrew.training.stages")
+    stages.calls = []  # type: ignore[attr-defined]
+    stages.train = lambda recipe, output, **options: stages.calls.append((recipe, output, options))  # type: ignore[attr-defined]
+    package = types.ModuleType("embrew.training")
+    package.stages = stages  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "embrew.training", package)
+    monkeypatch.setitem(sys.modules, "embrew.training.stages", stages)
+    monkeypatch.setattr(embrew, "training", package, raising=False)
+    return stages
+
+
+@pytest.fixture
+def fake_build(monkeypatch):
+    """Stands in for the opening of models."""
+    build = types.ModuleType("embrew.build")
+    monkeypatch.setitem(sys.modules, "embrew.build", build)
+    monkeypatch.setattr(embrew, "build", build, raising=False)
+    return build
+
+
+NO_DEV = "evaluation=null"
+
+
+# One line, no traceback, exit code 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "llm2comp/nanno", "-o", "x"], "did you mean 'llm2comp/nano'?"),
+        (["train", "llm2comp/nano", "encoder.modelx=x", "-o", "x"], "unknown key encoder.modelx"),
+        (["train", "llm2comp/nano", "encoder.model", "-o", "x"], "write key.path=value"),
+        (["evaluate", "nano", "--data", "no/such/folder"], "no data folder no/such/folder"),
+        (["evaluate", "nano", "--data", "$EMBREW_NOT_SET/x"], "environment variable EMBREW_NOT_SET"),
+        (["search", "nano", "--index", "no/such/index", "a question"], "make it with --build DOCUMENTS"),
+        (["data", "show", "baselines/mean"], "has no stages"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_1(arguments, message, tmp_path, monkeypatch, fake_build):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EMBREW_NOT_SET", raising=False)
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("size=0; give 1 or more"), "error: size=0; give 1 or more"),
+        (TypeError("texts are strings"), "error: texts are strings"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), "error: a.txt: No such file or directory"),
+        (FileExistsError("out exists"), "error: out exists"),
+        (OSError("no [bold]markup[/bold] is read"), "error: no [bold]markup[/bold] is read"),
+    ],
+)
+def test_errors_from_below_are_said_in_their_own_words(error, said, tmp_path, fake_stages):
+    def fail(*_, **__):
+        raise error
+
+    fake_stages.train = fail
+    result = run("train", "llm2comp/nano", NO_DEV, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr == said + "\n"
+
+
+def test_our_own_mistakes_keep_their_traceback(tmp_path, fake_stages):
+    def fail(*_, **__):
+        raise KeyError("x")
+
+    fake_stages.train = fail
+    result = run("train", "llm2comp/nano", NO_DEV, "-o", tmp_path)
+    assert isinstance(result.exception, KeyError)
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = run("--debug", "train", "llm2comp/nanno", "-o", tmp_path)
+    assert isinstance(result.exception, FileNotFoundError)
+
+
+def test_a_wrong_option_is_a_usage_error():
+    assert run("train", "llm2comp/nano").exit_code == 2  # --output is missing
+    assert run("train", "llm2comp/nano", "-o", "x", "--verify", "maybe").exit_code == 2
+    assert "Did you mean 'train'" in run("trai").stderr
+
+
+# Training: what is handed down, Ctrl-C, several processes
+
+
+def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
+    done = run("train", "llm2comp/nano", "seed=7", NO_DEV, "-o", tmp_path / "out", "--resume", "--verify", "off")
+    assert done.exit_code == 0, done.stderr
+    ((recipe, output, options),) = fake_stages.calls
+    assert recipe.seed == 7
+    assert output == tmp_path / "out"
+    assert options == {"resume": True, "evaluate": None, "verify": "off"}
+    assert "compress → unsupervised → supervised" in done.stdout
+
+
+def test_ctrl_c_says_what_is_finished_and_exits_with_130(tmp_path, fake_stages):
+    def stop(recipe, output, **options):
+        (output / "compress").mkdir(parents=True)
+        (output / "compress" / "embrew.json").write_text("{}")
+        (output / "unsupervised").mkdir()  # begun, not finished
+        raise KeyboardInterrupt
+
+    fake_stages.train = stop
+    result = run("train", "llm2comp/nano", NO_DEV, "-o", tmp_path / "out")
+    assert result.exit_code == 130
+    said = result.stderr.replace("\n", "")
+    assert str(tmp_path / "out" / "compress") in said
+    assert "unsupervised" not in said
+    assert "--resume" in said
+
+
+def test_ctrl_c_elsewhere_exits_with_130_too(fake_build, monkeypatch, tmp_path):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    fake_build.open_model = stop
+    (tmp_path / "index").mkdir()
+    result = run("search", "nano", "--index", tmp_path / "index", "a question")
+    assert result.exit_code == 130
+
+
+def test_only_the_first_process_prints(tmp_path, fake_stages, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    quiet = run("train", "llm2comp/nano", NO_DEV, "-o", tmp_path)
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert len(fake_stages.calls) == 1
+    wrong = run("train", "llm2comp/nano", "seed=x", "-o", tmp_path)
+    assert wrong.exit_code == 1
+    assert wrong.stderr.startswith("error (process 1): ")
+
+
+def test_a_missing_dev_folder_is_told_before_training(tmp_path, fake_stages, monkeypatch):
+    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
+    result = run("train", "llm2comp/nano", "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert str(tmp_path / "dev") in result.stderr.replace("\n", "")
+    assert fake_stages.calls == []
+
+
+def test_dev_scores_are_the_mean_and_each(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
+    import embrew.evaluation
+
+    asked = []
+
+    def evaluate(encoder, data, *, batch_tokens):
+        asked.append((encoder, list(data), batch_tokens))
+        return [
+            embrew.evaluation.Result(Path(folder).name, "test", "sts", score, {}, 0.1)
+            for folder, score in zip(data, (0.25, 0.75), strict=True)
+        ]
+
+    monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    score = dev_scores(EvaluationConfig(dev=folders, batch_tokens=512))
+    assert score("the encoder") == {"dev": 0.5, "one": 0.25, "two": 0.75}
+    assert asked == [("the encoder", folders, 512)]
+
+
+# Evaluation and search
+
+
+def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
+    import embrew.evaluation
+
+    (tmp_path / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
+    asked = {}
+
+    def evaluate(encoder, data, **options):
+        asked.update(encoder=encoder, data=data, **options)
+        return [embrew.evaluation.Result("T", "test", "sts", 0.82034, {}, 1.5, {"pairs": 12})]
+
+    fake_build.open_model = lambda name, overrides: (name, list(overrides))
+    monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
+    result = run("evaluate", "baselines/mean", "encoder.model=x", "--data", tmp_path, "--kind", "sts", "-o", "r")
+    assert result.exit_code == 0, result.stderr
+    assert "82.03" in result.stdout
+    assert asked["encoder"] == ("baselines/mean", ["encoder.model=x"])
+    assert asked["data"] == [str(tmp_path)]
+    assert (asked["kind"], asked["sts_protocol"], asked["output_dir"]) == ("sts", "all", Path("r"))
+
+
+class LengthEncoder:
+    """A text encoder without a model: (1, length) as a direction."""
+
+    def __init__(self):
+        self.prompts = {}
+
+    def encode(self, inputs, **_):
+        import numpy as np
+
+        return np.array([[1.0, float(len(text))] for text in inputs], dtype=np.float32)
+
+    encode_query = encode_document = encode
+
+    def weights_hash(self):
+        return "length"
+
+
+@pytest.fixture
+def documents(tmp_path):
+    path = tmp_path / "documents.jsonl"
+    path.write_text('{"_id": "d1", "text": "ab"}\n{"_id": "d2", "title": "Long", "text": "abcdefgh  ijk"}\n')
+    return path
+
+
+def test_search_builds_then_answers(tmp_path, fake_build, documents):
+    fake_build.open_model = lambda name: LengthEncoder()
+    index = tmp_path / "index"
+    result = run("search", "any", "xy", "--index", index, "--build", documents, "--top-k", 1)
+    assert result.exit_code == 0, result.stderr
+    assert "1  1.000  d1" in result.stdout
+    assert "Long" not in result.stdout
+    again = run("search", "any", "a question", "--index", index)
+    assert again.stdout.index("Long") < again.stdout.index("d1")
+    assert "abcdefgh ijk" in again.stdout
+    refused = run("search", "any", "xy", "--index", index, "--build", documents)
+    assert refused.exit_code == 1
+    assert "--overwrite" in refused.stderr
+
+
+def test_search_reads_questions_from_stdin(tmp_path, fake_build, documents):
+    fake_build.open_model = lambda name: LengthEncoder()
+    assert run("search", "any", "--index", tmp_path / "i", "--build", documents).exit_code == 0
+    result = run("search", "any", "--index", tmp_path / "i", "-k", 1, input="xy\n\nabcdefghijkl\n")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("1.000") == 2
+
+
+def test_export_refuses_what_is_there_before_opening_a_model(tmp_path, fake_build):
+    result = run("export", "any", tmp_path)
+    assert result.exit_code == 1
+    assert "exists" in result.stderr
+
+
+# The process
+
+
+def test_help_fits_one_screen_and_names_every_verb():
+    result = run("--help")
+    assert result.exit_code == 0
+    for verb in ("train", "evaluate", "search", "export", "recipe", "data"):
+        assert verb in result.stdout
+    assert len(result.stdout.splitlines()) <= 40
+
+
+def test_python_m_embrew():
+    done = subprocess.run(
+        [sys.executable, "-m", "embrew", "recipe", "show", "no-such"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no recipe 'no-such'")
+    assert "Traceback" not in done.stderr
+
+
+def test_log_lines_are_one_line_each_and_warnings_say_so(tmp_path, fake_stages):
+    import logging
+
+    def work(*_, **__):
+        logging.getLogger("embrew.training").info("a line of %d characters: %s", 200, "x" * 200)
+        logging.getLogger("embrew.training").warning("a [thing] to look at")
+        logging.getLogger("embrew.training").debug("not shown")
+
+    fake_stages.train = work
+    result = run("train", "llm2comp/nano", NO_DEV, "-o", tmp_path)
+    assert result.stderr.splitlines() == [
+        "a line of 200 characters: " + "x" * 200,
+        "warning: a [thing] to look at",
+    ]

@@ -1,0 +1,88 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.recipe import Recipe, list_recipes, read_recipe
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_list_names_every_shipped_recipe():
+    result = run("recipe", "list")
+    assert result.exit_code == 0
+    assert len(list_recipes()) == 5
+    for name in list_recipes():
+        assert name in result.stdout
+
+
+def test_show_prints_the_file_as_it_is():
+    result = run("recipe", "show", "llm2comp/nano")
+    assert result.exit_code == 0
+    assert result.stdout == read_recipe("llm2comp/nano")[0]
+
+
+def test_show_with_overrides_is_a_recipe_again(tmp_path):
+    result = run("recipe", "show", "llm2comp/nano", "stages.compress.training.learning_rate=5e-5")
+    assert result.exit_code == 0
+    path = tmp_path / "mine.yaml"
+    path.write_text(result.stdout, encoding="utf-8")
+    assert Recipe.load(path) == Recipe.load("llm2comp/nano", ["stages.0.training.learning_rate=5e-5"])
+    assert run("recipe", "show", path, "--resolved").stdout == result.stdout
+
+
+def test_copy_keeps_comments_and_replaces_nothing_unasked(tmp_path):
+    target = tmp_path / "new" / "mine.yaml"
+    assert run("recipe", "copy", "baselines/mean", target).exit_code == 0
+    assert target.read_text(encoding="utf-8") == read_recipe("baselines/mean")[0]
+    again = run("recipe", "copy", "llm2comp/nano", target)
+    assert again.exit_code == 1
+    assert "exists" in again.stderr
+    assert run("recipe", "copy", "llm2comp/nano", target, "--overwrite").exit_code == 0
+    assert Recipe.load(target) == Recipe.load("llm2comp/nano")
+
+
+def test_copy_without_a_file_takes_the_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("recipe", "copy", "llm2comp/nano").exit_code == 0
+    assert (tmp_path / "llm2comp-nano.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_check_passes_every_shipped_recipe(name):
+    result = run("recipe", "check", name)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith(f"{name}: fine")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stages.compress.training.max_step=3", "'max_step' (did you mean 'max_steps'?)"),
+        ("stages.compress.objective.divergense=kl", "'divergense' (did you mean 'divergence'?)"),
+        ("stages.compress.objective.type=compressor", "'compressor'; choose from compression"),
+        ("stages.supervised.objective.temperature=warm", "temperature='warm'"),
+    ],
+)
+def test_check_finds_what_the_objective_and_the_trainer_do_not_know(override, message):
+    result = run("recipe", "check", "llm2comp/nano", override)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "check", "copy"])
+def test_unknown_recipes_are_refused_by_every_verb(verb):
+    result = run("recipe", verb, "llm2comp/nanno")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: no recipe 'llm2comp/nanno'")
+    assert "did you mean 'llm2comp/nano'?" in result.stderr
+
+
+def test_schema_is_json_and_knows_the_recipe():
+    result = run("recipe", "schema")
+    assert result.exit_code == 0
+    schema = json.loads(result.stdout)
+    assert set(schema["properties"]) == {"encoder", "stages", "evaluation", "seed"}

@@ -1,0 +1,431 @@
+import json
+import math
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_yaml
+from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, check_template, list_recipes, read_recipe
+
+SHIPPED = [
+    "baselines/last-token",
+    "baselines/mean",
+    "llm2comp/nano",
+    "llm2comp/paper-llama2-7b",
+    "llm2comp/qwen3-0.6b",
+]
+NANO = "llm2comp/nano"
+
+
+def minimal(**encoder):
+    return {"encoder": {"model": "nano", "pooling": {"mode": "mean"}, **encoder}}
+
+
+# Shipped recipes
+
+
+def test_every_shipped_yaml_is_listed():
+    folder = Path(str(resources.files("embrew") / "recipes"))
+    found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    assert found == SHIPPED == list_recipes()
+    assert len(SHIPPED) == 5
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipes_load_and_survive_a_round_trip(name, tmp_path):
+    recipe = Recipe.load(name)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe.to_yaml(), encoding="utf-8")
+    again = Recipe.load(path)
+    assert again == recipe
+    assert again.differing_keys(recipe.resolved()) == []
+    assert [again.stage_hash(i) for i in range(len(recipe.stages))] == [
+        recipe.stage_hash(i) for i in range(len(recipe.stages))
+    ]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipes_begin_with_a_headline(name):
+    first = read_recipe(name)[0].splitlines()[0]
+    assert first.startswith("# ")
+    assert ":" in first
+
+
+def test_papers_figures():
+    # Learning to Compress (arXiv 2511.17129), appendix 2.1.
+    recipe = Recipe.load("llm2comp/paper-llama2-7b")
+    assert recipe.encoder.memory_tokens == 8
+    assert recipe.encoder.train_embeddings == "full"
+    assert recipe.encoder.lora is not None
+    assert (recipe.encoder.lora["r"], recipe.encoder.lora["lora_alpha"]) == (16, 32)
+    assert "k_proj" not in recipe.encoder.lora["target_modules"]
+    rates = [(stage.training["learning_rate"], stage.training["weight_decay"]) for stage in recipe.stages]
+    assert rates == [(1e-4, 1e-5), (3e-5, 1e-3), (1e-4, 3e-4)]
+    sizes = [
+        stage.training["max_steps"]
+        * (stage.batch.size if stage.batch else stage.training["per_device_train_batch_size"])
+        for stage in recipe.stages
+    ]
+    assert sizes == [32_000, 128_000, 204_800]  # 0.36 million samples together, as table 2 says
+    assert sum(sizes) == pytest.approx(0.36e6, rel=0.02)
+    assert [(stage.adapter, stage.train_memory) for stage in recipe.stages[1:]] == [("merge", False)] * 2
+    assert len(recipe.stages[2].datasets) == 14
+    for stage in recipe.stages:  # the rate never falls below 1e-5
+        lowest = stage.training["learning_rate"] * stage.training["lr_scheduler_kwargs"]["min_lr_ratio"]
+        assert lowest == pytest.approx(1e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_papers_learning_rates_as_the_trainer_schedules_them(index):
+    import torch
+    from transformers import get_scheduler
+
+    training = Recipe.load("llm2comp/paper-llama2-7b").stages[index].training
+    peak, steps, warmup = training["learning_rate"], training["max_steps"], training["warmup_steps"]
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=peak)
+    scheduler = get_scheduler(
+        training["lr_scheduler_type"],
+        optimizer,
+        num_warmup_steps=warmup,
+        num_training_steps=steps,
+        scheduler_specific_kwargs=training["lr_scheduler_kwargs"],
+    )
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert rates[0] == pytest.approx(1e-5, rel=1e-3)
+    assert max(rates) == pytest.approx(peak) == rates[warmup]
+    if index < 2:
+        assert rates[-1] == pytest.approx(1e-5, rel=0.01)
+    else:  # 200 steps of DeepSpeed's logarithmic warm-up, 1e-5 + 9e-5 · ln(step + 1) / ln 200: the same sum
+        logarithmic = sum(1e-5 + 9e-5 * math.log(step + 1) / math.log(200) for step in range(steps))
+        assert sum(rates) == pytest.approx(logarithmic, rel=0.01)
+
+
+def test_importing_recipes_and_the_command_line_opens_no_heavy_library():
+    code = (
+        "import sys, embrew.recipe, embrew.cli; embrew.recipe.Recipe.load('llm2comp/nano'); "
+        "print([m for m in ('torch', 'transformers', 'peft', 'datasets', 'numpy', 'sentence_transformers') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# Where recipes come from
+
+
+def test_unknown_name_lists_the_shipped_and_the_nearest():
+    with pytest.raises(FileNotFoundError, match="did you mean 'llm2comp/nano'") as error:
+        Recipe.load("llm2comp/nanno")
+    assert all(name in str(error.value) for name in SHIPPED)
+
+
+def test_a_folder_is_no_recipe(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        Recipe.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("encoder:\n  model: nano\n pooling: 3\n", r"r\.yaml:3: "),
+        ("encoder:\n  model: nano\n  model: other\n", r"r\.yaml:3: the key 'model' stands twice"),
+        ("encoder: {model: nano\n", r"r\.yaml:2: "),
+        ("seed: 1\n3: x\n", r"r\.yaml:2: the key 3 is not a string"),
+        ("- a\n", "a recipe is a mapping with the keys encoder, stages"),
+        ("seed: !!python/object/apply:os.getcwd []\n", r"r\.yaml:1: could not determine a constructor"),
+        ("", "a recipe is a mapping"),
+    ],
+)
+def test_broken_yaml_names_file_and_line(tmp_path, text, message):
+    path = tmp_path / "r.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        Recipe.load(path)
+
+
+def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("encoder:\n  model: nano\n  pooling: {mode: mean}\n  templatex: x\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"r\.yaml:4: unknown key encoder\.templatex; valid keys: model, .*'template'"):
+        Recipe.load(path)
+
+
+# Errors: the key, what was given, what is allowed
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("encoder.poolng.mode=mean", r"unknown key encoder\.poolng; valid keys: model, .*; did you mean 'pooling'\?"),
+        (
+            "encodr.model=x",
+            r"unknown key encodr; valid keys: encoder, stages, evaluation, seed; did you mean 'encoder'",
+        ),
+        ("stages.0.data.pathx=x", r"unknown key stages\.0\.data\.pathx; valid keys: path, .*; did you mean 'path'\?"),
+        (
+            "stages.supervised.batch.sizex=1",
+            r"unknown key stages\.2\.batch\.sizex; valid keys: size; did you mean 'size'",
+        ),
+        ("stages.0.data=[{path: a}, {pathy: b}]", r"stages\.0\.data\.1\.path is missing; it is required"),
+        ("encoder.pooling.mode=avg", r"encoder\.pooling\.mode='avg'; choose from last, mean, weighted_mean$"),
+        ("encoder.dtype=bfloat", r"encoder\.dtype='bfloat'; .*did you mean 'bfloat16'\?"),
+        ("encoder.pooling=mean", r"encoder\.pooling='mean'; allowed: a mapping with keys mode, over"),
+        ("encoder.memory_tokens=eight", r"encoder\.memory_tokens='eight'; allowed: a valid integer"),
+        ("encoder.memory_tokens=true", r"encoder\.memory_tokens=True; allowed: a valid integer"),
+        ("encoder.max_length.query=0", r"encoder\.max_length\.query=0; allowed: greater than 0"),
+        ("encoder.normalize=no", r"encoder\.normalize='no'; allowed: a valid boolean"),
+        ("stages.0.data.path=3", r"stages\.0\.data\.path=3; allowed: a valid string or a valid list$"),
+        ("stages.0.data=[]", r"stages\.0\.data=\[\]; .*at least 1"),
+        ("stages.0.training=3", r"stages\.0\.training=3; allowed: a mapping"),
+        ("stages.0.objective={temperature: 1}", r"stages\.0\.objective: type=None; give an objective's name"),
+        ("stages.0.adapter=new", r"stages\.0\.adapter='new'; choose from continue, merge"),
+        ("stages.0.name=a/b", r"stages\.0\.name: 'a/b' names a folder"),
+        ("stages.0.name=..", r"names a folder"),
+        ("stages.0.name='7'", r"names a folder"),
+        ("stages.0.name=SUPERVISED", r"stages: 2 stages are named 'supervised'"),
+        ("seed=-1", r"seed=-1; allowed: greater than or equal to 0"),
+        ("encoder=null", r"encoder=None; allowed: a mapping with keys model, "),
+    ],
+)
+def test_errors_name_the_override_the_key_and_what_is_allowed(override, message):
+    with pytest.raises(ValueError, match=message) as error:
+        Recipe.load(NANO, [override])
+    assert str(error.value).startswith(f"override {override!r}: ")
+    assert "pydantic" not in str(error.value)
+
+
+def test_several_problems_are_all_told_each_on_a_line():
+    with pytest.raises(ValueError, match="unknown key") as error:
+        Recipe.load(NANO, ["encoder.modelx=x", "seed=1.5"])
+    assert len(str(error.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ({"pooling": {"mode": "mean", "over": "memory"}}, "pooling over memory needs memory_tokens of 1 or more"),
+        (
+            {"pooling": {"mode": "mean", "over": "memory"}, "memory_tokens": 2},
+            r"pooling over memory needs .*\{memory\}",
+        ),
+        ({"memory_tokens": 2}, "do not go together"),
+        ({"template": "{text}{memory}"}, "do not go together"),
+        ({"attention": "memory_causal"}, "attention='memory_causal' with memory_tokens=0"),
+        ({"template": "{text}", "prompts": {"query": "q: "}}, r"has no \{instruction\} to put them in"),
+        ({"memory_tokens": -1}, "memory_tokens=-1"),
+    ],
+)
+def test_settings_that_do_not_go_together(encoder, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe.from_values(minimal(**encoder))
+
+
+TEMPLATES = {
+    "{text}": True,
+    "{instruction}{text}": True,
+    "{instruction}{text}{memory}{eos}": True,
+    "{text}{eos}{memory}": True,
+    'This sentence: "{text}" means in one word: "': True,
+    "a {instruction} b {text} c {memory}": True,
+    "": False,
+    "no field": False,
+    "{text}{text}": False,
+    "{title}{text}": False,
+    "{memory}{text}": False,
+    "{text}{memory} x": False,
+    "{text}{memory}{memory}": False,
+    "{text}{instruction}": False,
+    "{instruction}{instruction}{text}": False,
+    "{text": False,
+    "{}": False,
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_are_judged_as_the_model_judges_them(template):
+    from embrew.modeling.template import split_pattern
+
+    for judge in (check_template, split_pattern):
+        if TEMPLATES[template]:
+            judge(template)
+        else:
+            with pytest.raises(ValueError, match="template|{text}|field"):
+                judge(template)
+
+
+# Overrides
+
+
+def test_overrides_set_values_by_number_and_by_name():
+    recipe = Recipe.load(
+        NANO,
+        [
+            "stages.0.training.learning_rate=5e-5",
+            "stages.unsupervised.training.max_steps=2",
+            "stages.unsupervised.batch.size=8",
+            "encoder.max_length={query: 9, document: 10}",
+            "encoder.lora=null",
+            "stages.supervised.data.columns.query=question",
+            "encoder.prompts.query=Given a = b, find: ",
+        ],
+    )
+    assert recipe.stages[0].training["learning_rate"] == 5e-5
+    assert isinstance(recipe.stages[0].training["learning_rate"], float)
+    assert recipe.stages[1].training["max_steps"] == 2
+    assert recipe.stages[1].batch is not None
+    assert recipe.stages[1].batch.size == 8
+    assert (recipe.encoder.max_length.query, recipe.encoder.max_length.document) == (9, 10)
+    assert recipe.encoder.lora is None
+    assert recipe.stages[2].datasets[0].columns == {"query": "question"}
+    assert recipe.encoder.prompts.query == "Given a = b, find: "
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("encoder.model", "write key.path=value"),
+        ("--encoder.model=x", "write key.path=value"),
+        ("=x", "write key.path=value"),
+        ("encoder..model=x", "write key.path=value"),
+        ("encoder.model.x=1", "encoder.model is 'nano', which has no keys"),
+        ("stages.7.name=x", r"stages has no item '7'; choose from 0 to 2 or by name: compress, unsupervised"),
+        ("stages.compressx.name=x", "stages has no item 'compressx'.*did you mean 'compress'"),
+        ("encoder.lora={r: 3", r"override .*:1: "),
+    ],
+)
+def test_overrides_that_cannot_be(override, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe.load(NANO, [override])
+
+
+def test_an_override_reaches_one_place_of_an_alias_only():
+    values = parse_yaml("stages:\n- {name: a, training: &t {x: 1}}\n- {name: b, training: *t}\n- {name: c, <<: *t}\n")
+    assert values["stages"][2] == {"x": 1, "name": "c"}
+    changed = apply_overrides(values, ["stages.a.training.x=2"])
+    assert [stage["training"]["x"] for stage in changed["stages"][:2]] == [2, 1]
+    assert values["stages"][0]["training"]["x"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5e-5", 5e-5),
+        ("1E6", 1e6),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("-3", -3),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("no", "no"),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("010", "010"),
+        ("1_000", "1_000"),
+        ("$DATA/a.jsonl", "$DATA/a.jsonl"),
+        ("'5'", "5"),
+        ("Find this: ", "Find this: "),
+        ("a: b: c", "a: b: c"),
+        ("{a: b}", {"a": "b"}),
+        ("[q_proj, v_proj]", ["q_proj", "v_proj"]),
+    ],
+)
+def test_plain_words_mean_what_they_look_like(text, value):
+    keys, got = parse_override(f"a.b={text}")
+    assert keys == ["a", "b"]
+    assert got == value
+    assert type(got) is type(value)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(VALUES)
+def test_yaml_reads_back_what_it_wrote(value):
+    assert parse_yaml(dump_yaml(value)) == value
+
+
+KEYS = st.lists(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), min_size=1, max_size=4)
+
+
+@given(KEYS, st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
+def test_any_number_can_be_set_at_any_path(keys, value):
+    changed = apply_overrides({}, [f"{'.'.join(keys)}={json.dumps(value)}"])
+    for key in keys:
+        changed = changed[key]
+    assert changed == value
+    assert type(changed) is type(value)
+
+
+# Hashes and differences
+
+
+def test_the_hash_covers_encoder_earlier_stages_and_seed_and_nothing_else():
+    base = Recipe.load(NANO)
+
+    def same(override, index):
+        return Recipe.load(NANO, [override]).stage_hash(index) == base.stage_hash(index)
+
+    assert [same("stages.unsupervised.batch.size=8", i) for i in range(3)] == [True, False, False]
+    assert [same("encoder.normalize=false", i) for i in range(3)] == [False] * 3
+    assert [same("seed=43", i) for i in range(3)] == [False] * 3
+    assert [same("evaluation=null", i) for i in range(3)] == [True] * 3
+    assert len({base.stage_hash(i) for i in range(3)}) == 3
+
+
+def test_the_hash_asks_for_values_not_for_how_they_are_written():
+    first = {
+        **minimal(),
+        "seed": 3,
+        "stages": [{"name": "a", "objective": {"type": "x", "t": 1}, "data": {"path": "p"}}],
+    }
+    second = {
+        "stages": [{"data": {"path": "p", "split": "train"}, "objective": {"t": 1.0, "type": "x"}, "name": "a"}],
+        "seed": 3,
+        **minimal(memory_tokens=0),
+    }
+    assert Recipe.from_values(first).stage_hash(0) == Recipe.from_values(second).stage_hash(0)
+
+
+def test_differing_keys():
+    base = Recipe.load(NANO)
+    other = Recipe.load(NANO, ["encoder.lora.r=4", "stages.supervised.batch.size=8", "stages.0.training.extra=1"])
+    everywhere = ["encoder.lora.r", "stages.0.training.extra", "stages.2.batch.size"]
+    assert base.differing_keys(other.resolved()) == everywhere == other.differing_keys(base.resolved())
+    assert base.differing_keys(other.resolved(), index=1) == everywhere[:2]
+    assert base.differing_keys(other.resolved(0), index=0) == everywhere[:2]
+    assert base.differing_keys(Recipe.load(NANO, ["stages=[]"]).resolved()) == ["stages"]
+    assert base.differing_keys(json.loads(json.dumps(base.resolved()))) == []
+
+
+def test_recipes_do_not_change_once_made():
+    recipe = Recipe.load(NANO)
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.seed = 3  # type: ignore[misc]
+
+
+def test_configs_can_be_made_in_python_too():
+    encoder = EncoderConfig(model="nano", pooling=PoolingConfig(mode="last"))
+    recipe = Recipe(encoder=encoder)
+    assert Recipe.from_values(recipe.resolved()) == recipe
+
+
+def test_the_schema_knows_one_and_several_data_sets():
+    schema = Recipe.model_json_schema()
+    assert "data" in schema["$defs"]["StageConfig"]["required"]
+    assert json.dumps(schema["$defs"]["StageConfig"]["properties"]["data"]).count("DataConfig") >= 2
+    assert schema["additionalProperties"] is False
