@@ -1,0 +1,1 @@
+"""Export: an encoder as a folder that other tools open."""

@@ -1,0 +1,297 @@
+"""An encoder as a stock Sentence-Transformers folder, proven in a fresh process.
+
+Merged weights; BOS, memory tokens and suffix added by the tokenizer's own post-processor; attention by `is_causal` in
+the configuration; pooling by stock modules. Nothing of embrew, and no remote code, is needed to open it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from tokenizers import processors
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.proof import TEXTS, tolerance
+from embrew.modeling.saving import fresh_folder
+
+logger = logging.getLogger(__name__)
+STOCK_POOLING = {"last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
+LEGACY = "sentence_transformers.models"
+OPEN_STOCK = """
+import json, sys
+import numpy as np
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+folder, out, device = sys.argv[1:4]
+model = SentenceTransformer(folder, device=device)
+cases = json.load(open(folder + "/parity.json"))["cases"]
+save_file({str(i): np.ascontiguousarray(model.encode([t["text"] for t in case["texts"]], prompt_name=case["prompt_name"],
+          batch_size=8, show_progress_bar=False)) for i, case in enumerate(cases)}, out)
+tokenizer = model.tokenizer
+ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
+        for t in case["texts"]] for case in cases]
+json.dump(ids, open(out + ".ids", "w"))
+"""
+
+
+def export_sentence_transformer(
+    encoder: Encoder, folder: str | Path, *, overwrite: bool = False, verify: str = "full"
+) -> None:
+    """Write a folder that plain `SentenceTransformer(folder)` opens, with the same vectors.
+
+    Args:
+        encoder: what to export; it is not changed (its weights are copied once while merging).
+        folder: where to; must not exist, unless `overwrite`.
+        overwrite: replace an existing folder.
+        verify: `full` opens the folder in a fresh process and compares token ids and vectors on 16 texts and every
+            prompt; `off` trusts.
+
+    Raises:
+        ValueError: the encoder cannot be said in stock modules; says why.
+        FileExistsError: the folder exists.
+        RuntimeError: the stock folder gives other vectors; it is not left behind.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Transformer
+
+    if verify not in ("full", "off"):
+        raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
+    _check_stock(encoder)
+    with fresh_folder(Path(folder), overwrite=overwrite) as out, tempfile.TemporaryDirectory() as scratch:
+        tokenizer, ids = stock_tokenizer(encoder)
+        model = _merged(encoder, ids, len(tokenizer))
+        model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        transformer = Transformer(scratch, unpad_inputs=False)
+        modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
+        if encoder.normalize:
+            modules.append(Normalize())
+        prompts = stock_prompts(encoder)
+        stock = SentenceTransformer(
+            modules=modules,
+            prompts=prompts,
+            default_prompt_name="text" if "text" in prompts else None,
+            similarity_fn_name="cosine",
+            device=str(encoder.device),
+        )
+        stock.save_pretrained(str(out), create_model_card=False)
+        _write_widely_understood(out)
+        cases = parity_cases(encoder, prompts, ids)
+        parity = {
+            "tolerance": tolerance(encoder.backbone.dtype),
+            "encoder": encoder.describe(),
+            "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
+            "cases": cases,
+        }
+        (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
+        (out / "README.md").write_text(_card(encoder, prompts))
+        if verify == "full":
+            _prove(out, parity, str(encoder.device))
+
+
+def _check_stock(encoder: Encoder) -> None:
+    """Refuse what stock modules cannot say."""
+    reason = None
+    pooling, template = encoder.pooling, encoder.template
+    if encoder.attention.is_causal is None:
+        reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
+    elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
+        reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
+    elif pooling.over == "text" and (template.before or template.after):
+        reason = (
+            f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
+            "from the text; pool over all, or over memory tokens"
+        )
+    if reason:
+        raise ValueError(f"this encoder cannot be a stock Sentence-Transformers folder: {reason}")
+
+
+def _is_single_last(encoder: Encoder) -> bool:
+    """One memory token at the very end: its state is the last token's."""
+    return encoder.pooling.over == "memory" and len(encoder.template.memory_ids) == 1 and encoder.template.tail[-1] == "memory"
+
+
+def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:
+    """A tokenizer whose post-processor adds what the template adds, and the new ids of the memory tokens."""
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
+    taken = [name for name in names if name in tokenizer.get_vocab()]
+    if taken:
+        raise ValueError(f"the tokenizer has a token {taken[0]} already; memory tokens cannot be named so")
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    ids = dict(zip(encoder.template.memory_ids, tokenizer.convert_tokens_to_ids(names), strict=True))
+    before = encoder.template.bos_ids
+    after = [ids.get(i, i) for i in encoder.template.suffix_ids]
+    specials = [
+        {"id": name, "ids": piece, "tokens": tokenizer.convert_ids_to_tokens(piece)}
+        for name, piece in (("before", before), ("after", after))
+        if piece
+    ]
+    single = " ".join([*(["before"] if before else []), "$A", *(["after"] if after else [])])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=f"{single} $B:1", special_tokens=specials
+    )
+    tokenizer.chat_template = None  # Sentence-Transformers would render every text through it
+    tokenizer.split_special_tokens = True  # special tokens in a user's text stay text
+    tokenizer.init_kwargs["split_special_tokens"] = True
+    tokenizer.model_max_length = encoder.max_seq_length
+    tokenizer.padding_side = tokenizer.truncation_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer, ids
+
+
+def _merged(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> nn.Module:
+    """A copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
+    backbone = copy.deepcopy(encoder.backbone)
+    backbone.merge_adapter()
+    model = backbone.inner
+    rows = model.get_input_embeddings().weight.shape[0]
+    if vocabulary > rows:
+        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    if backbone.memory is not None:
+        weight = model.get_input_embeddings().weight
+        with torch.no_grad():
+            for own, stock in ids.items():
+                weight[stock] = backbone.memory[own - rows].to(weight.dtype)
+    if encoder.attention.is_causal is False:
+        model.config.is_causal = False
+    return model
+
+
+def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
+
+    width, pooling = encoder.backbone.hidden_size, encoder.pooling
+    if _is_single_last(encoder):
+        return [Pooling(width, "lasttoken")]
+    if pooling.over == "all":
+        return [Pooling(width, STOCK_POOLING[pooling.mode])]
+    size = len(tokenizer)
+    vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
+    vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
+    if pooling.over == "memory":
+        weights, other = {vocabulary[i]: 1.0 for i in ids.values()}, 0.0
+    else:
+        added = encoder.template.bos_ids + encoder.template.suffix_ids
+        weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
+    words = WordWeights(vocabulary, weights, unknown_word_weight=other)
+    return [words.requires_grad_(False), Pooling(width, "mean")]
+
+
+def stock_prompts(encoder: Encoder) -> dict[str, str]:
+    """The template's words before the text with every prompt filled in: what Sentence-Transformers puts in front."""
+    prompts = {name: encoder.template.before.replace("{instruction}", text) for name, text in encoder.prompts.items()}
+    bare = encoder.template.before.replace("{instruction}", "")
+    return {**prompts, "text": bare} if bare else prompts
+
+
+def _write_widely_understood(out: Path) -> None:
+    """Module paths and pooling flags in the form that older readers know as well; current ones read it the same."""
+    path = out / "modules.json"
+    modules = json.loads(path.read_text())
+    for module in modules:
+        module["type"] = f"{LEGACY}.{module['type'].rpartition('.')[2]}"
+    path.write_text(json.dumps(modules, indent=2))
+    for module in modules:
+        if module["type"].endswith(".Pooling"):
+            config_path = out / module["path"] / "config.json"
+            config = json.loads(config_path.read_text())
+            mode = config.get("pooling_mode")
+            flags = {
+                "pooling_mode_cls_token": mode == "cls",
+                "pooling_mode_mean_tokens": mode == "mean",
+                "pooling_mode_max_tokens": mode == "max",
+                "pooling_mode_mean_sqrt_len_tokens": False,
+                "pooling_mode_weightedmean_tokens": mode == "weightedmean",
+                "pooling_mode_lasttoken": mode == "lasttoken",
+                "word_embedding_dimension": config.get("embedding_dimension", config.get("word_embedding_dimension")),
+            }
+            config_path.write_text(json.dumps({**flags, **config}, indent=2))
+
+
+def parity_cases(encoder: Encoder, prompts: dict[str, str], ids: dict[int, int]) -> list[dict[str, Any]]:
+    """Reference texts, token ids and vectors for every prompt, as the encoder itself makes them."""
+    cases = []
+    for name in [*encoder.prompts, None]:
+        instruction = "" if name is None else encoder.prompts[name]
+        rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=encoder.max_seq_length)
+        vectors = encoder.encode(list(TEXTS), prompt=instruction, batch_size=8, show_progress_bar=False)
+        stock_name = ("text" if "text" in prompts else None) if name is None else name
+        texts = [
+            {"text": text, "ids": [ids.get(i, i) for i in row.ids], "vector": [round(float(x), 7) for x in vector]}
+            for text, row, vector in zip(TEXTS, rows, np.asarray(vectors), strict=True)
+        ]
+        cases.append({"prompt_name": stock_name, "prompt": prompts.get(stock_name or "", ""), "texts": texts})
+    return cases
+
+
+def _prove(out: Path, parity: dict[str, Any], device: str) -> None:
+    """Open the folder with Sentence-Transformers alone, in a process of its own, and compare."""
+    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
+        target = Path(scratch) / "vectors.safetensors"
+        command = [sys.executable, "-c", OPEN_STOCK, str(out), str(target), device]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"plain Sentence-Transformers cannot open the exported folder:\n{done.stderr[-2000:]}")
+        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
+    for i, case in enumerate(parity["cases"]):
+        for text, got in zip(case["texts"], ids[i], strict=True):
+            if text["ids"] != got:
+                raise RuntimeError(
+                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
+                    f"{got[:12]}… instead of {text['ids'][:12]}…"
+                )
+        ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
+        difference = float(np.abs(ours - vectors[str(i)]).max())
+        logger.info("export: prompt %s, largest difference %.1e", case["prompt_name"], difference)
+        if not difference <= parity["tolerance"]:
+            raise RuntimeError(
+                f"the exported folder gives other vectors (prompt {case['prompt_name']}): largest difference "
+                f"{difference:.2e}, allowed {parity['tolerance']:.0e}"
+            )
+
+
+def _card(encoder: Encoder, prompts: dict[str, str]) -> str:
+    described = encoder.describe()
+    named = "\n".join(f"- `{name}`: {text!r}" for name, text in prompts.items())
+    return f"""---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, feature-extraction, embrew]
+---
+
+# A text encoder on {encoder.base.name}
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")
+queries = model.encode_query(["how do I …?"])
+documents = model.encode_document(["…"])
+print(model.similarity(queries, documents))
+```
+
+{described["dimensions"]} dimensions, at most {encoder.max_seq_length} tokens, {encoder.attention.mode} attention,
+{encoder.pooling.mode} pooling over {encoder.pooling.over}, {described["memory_tokens"]} memory tokens, which the
+tokenizer adds by itself. Base: {encoder.base.name} (revision {encoder.base.revision}, sha256 {encoder.base.sha256}).
+
+Prompts:
+{named}
+
+`parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
+runs the same model.
+"""

@@ -1,0 +1,1 @@
+"""Training: the stages of a recipe, one after another, on Hugging Face's Trainer."""

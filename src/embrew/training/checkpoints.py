@@ -1,0 +1,66 @@
+"""Which checkpoints are whole: a manifest with sha256 of every file, written last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+MANIFEST = "manifest.json"
+
+
+def seal(checkpoint: Path) -> None:
+    """Flush a checkpoint's files to disk and write its manifest; from here on it counts."""
+    hashes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            hashes[str(path.relative_to(checkpoint))] = _sha256(path)
+    temporary = checkpoint / f".{MANIFEST}"
+    with temporary.open("w") as stream:
+        json.dump(hashes, stream, indent=2)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, checkpoint / MANIFEST)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether every file of the manifest is there with its content."""
+    try:
+        hashes = json.loads((checkpoint / MANIFEST).read_text())
+    except (OSError, json.JSONDecodeError):
+        return False
+    return all((checkpoint / name).is_file() and _sha256(checkpoint / name) == sha for name, sha in hashes.items())
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run; broken ones are named and passed over."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        if is_whole(checkpoint):
+            return checkpoint
+        logger.warning("%s is not whole (stopped while it was written, or damaged); an older one is used", checkpoint)
+    return None
+
+
+def rotate(folder: Path, keep: int) -> None:
+    """Remove whole checkpoints but the newest `keep`, and broken ones older than those."""
+    whole = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
+    for checkpoint in whole[keep:]:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 22):
+            digest.update(block)
+        os.fsync(stream.fileno())
+    return digest.hexdigest()

@@ -1,0 +1,203 @@
+"""A recipe's stages in order: each ends as a saved encoder; what is finished is kept, what was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import set_seed
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training import checkpoints
+from embrew.training.step import TrainStep
+from embrew.training.trainer import StageTrainer
+
+logger = logging.getLogger(__name__)
+RUN, STAGE = "run.json", "stage.json"
+Evaluate = Callable[[Encoder], dict[str, float]]
+
+
+def train(
+    recipe: Recipe,
+    output_dir: str | Path,
+    *,
+    resume: bool = False,
+    evaluate: Evaluate | None = None,
+    verify: str = "fast",
+) -> Encoder:
+    """Train a recipe.
+
+    Writes `output_dir/<stage>/` (a complete encoder) at the end of every stage and `output_dir/run.json` with scores
+    and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage.
+
+    Args:
+        recipe: what to train.
+        output_dir: where to; must not hold a run already, unless `resume`.
+        resume: skip stages that are finished with the same settings, and go on from the newest whole checkpoint.
+        evaluate: from an encoder to scores; the score `dev` is shown.
+        verify: how a saved stage is proven: `fast`, `full`, `off`.
+
+    Returns:
+        The encoder after the last stage.
+
+    Raises:
+        FileExistsError: `output_dir` holds a run and `resume` is off.
+        ValueError: a finished stage was trained with other settings; too few rows; anything a recipe can get wrong.
+    """
+    if not recipe.stages:
+        raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
+    run = Run(recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify)
+    return run.all_stages()
+
+
+class Run:
+    """One run of a recipe in one folder."""
+
+    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool, evaluate: Evaluate | None, verify: str) -> None:
+        self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.evaluate, self.verify = evaluate, verify
+        self.process = PartialState()  # starts the process group under torchrun
+        self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
+        for index in range(len(recipe.stages)):
+            self._arguments(index)  # wrong keys are found before anything is loaded
+        if (folder / RUN).exists() and not resume:
+            raise FileExistsError(f"{folder} holds a run already; say --resume to go on, or choose another folder")
+        self.process.wait_for_everyone()  # all have looked before the first one writes
+        self.log: dict[str, Any] = {"scores": {}, "seconds": {}, "final": recipe.stages[-1].name}
+        if (folder / RUN).exists():
+            self.log |= json.loads((folder / RUN).read_text())
+            self.log["final"] = recipe.stages[-1].name
+
+    def all_stages(self) -> Encoder:
+        """Run what is not finished."""
+        self._write_log()
+        encoder = None
+        for index in range(len(self.recipe.stages)):
+            if self._finished(index):
+                logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
+                encoder = None
+            else:
+                encoder = self.stage(index)
+        return encoder or Encoder.from_pretrained(self._place(len(self.recipe.stages) - 1), device=self.process.device)
+
+    def stage(self, index: int) -> Encoder:
+        """Train one stage and save it."""
+        stage, objective, place = self.recipe.stages[index], self.objectives[index], self._place(index)
+        set_seed(self.recipe.seed)
+        encoder = self._start(index)
+        if index == 0:
+            self._score("base", encoder)
+        encoder.train()
+        if encoder.backbone.memory is not None:
+            encoder.backbone.memory.requires_grad_(stage.train_memory)
+        objective.setup(encoder)
+        rows = build.dataset(stage, objective, encoder)
+        args = self._arguments(index)
+        needed = args.per_device_train_batch_size * self.process.num_processes
+        if args.dataloader_drop_last and len(rows) < needed:
+            raise ValueError(
+                f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
+            )
+        work = Path(args.output_dir)
+        if not self.resume and self.process.is_main_process:
+            shutil.rmtree(work, ignore_errors=True)
+        logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        began = time.perf_counter()
+        trainer = StageTrainer(TrainStep(encoder, objective), args, rows, stage.name)
+        encoder.steps += trainer.fit(checkpoints.newest(work) if self.resume else None)
+        encoder.backbone.zero_grad(set_to_none=True)
+        encoder.eval()
+        self.log["seconds"][stage.name] = round(time.perf_counter() - began, 1)
+        self._score(stage.name, encoder)
+        if self.process.is_main_process:
+            resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
+            encoder.save_pretrained(
+                place,
+                overwrite=self.resume,
+                verify=self.verify,
+                recipe=self.recipe.to_yaml(),
+                extra={STAGE: json.dumps(resolved, indent=2, sort_keys=True)},
+            )
+            self._write_log()
+            shutil.rmtree(work, ignore_errors=True)
+        self.process.wait_for_everyone()
+        logger.info("%s  saved and proven: %s", stage.name, place)
+        return encoder
+
+    def _start(self, index: int) -> Encoder:
+        """The encoder a stage begins with: the recipe's own, or the one before, its adapter continued or merged."""
+        if index == 0:
+            return build.encoder(self.recipe, device=self.process.device)
+        merge = self.recipe.stages[index].adapter == "merge"
+        encoder = Encoder.from_pretrained(
+            self._place(index - 1),
+            dtype=self.recipe.encoder.dtype,
+            device=self.process.device,
+            attn_implementation=self.recipe.encoder.attn_implementation,
+            merge_adapter=merge,
+        )
+        if merge:
+            build.make_trainable(encoder, self.recipe, stage=index)
+        return encoder
+
+    def _arguments(self, index: int) -> Any:
+        stage = self.recipe.stages[index]
+        work = self.folder / f"{stage.name}.work"
+        return build.training_arguments(stage, self.objectives[index], work, seed=self.recipe.seed)
+
+    def _place(self, index: int) -> Path:
+        return self.folder / self.recipe.stages[index].name
+
+    def _finished(self, index: int) -> bool:
+        """Whether a stage is there, trained with these settings.
+
+        Raises:
+            ValueError: it is there, but with other settings; names them.
+        """
+        path = self._place(index) / STAGE
+        if not path.is_file():
+            return False
+        written = json.loads(path.read_text())
+        if written["hash"] != self.recipe.stage_hash(index):
+            keys = self.recipe.differing_keys(written["recipe"], index)
+            raise ValueError(
+                f"{self._place(index)} was trained with other settings ({', '.join(keys)}); "
+                "choose another output folder, or remove this stage and those after it"
+            )
+        return True
+
+    def _score(self, name: str, encoder: Encoder) -> None:
+        if self.evaluate is None or not self.process.is_main_process:
+            return
+        if name not in self.log["scores"] or name != "base":
+            self.log["scores"][name] = self.evaluate(encoder)
+            self._write_log()
+        scores, base = self.log["scores"][name], self.log["scores"].get("base", {})
+        if name == "base":
+            logger.info("base  dev %.3f", scores["dev"])
+        else:
+            worse = "  got worse" if scores["dev"] < base.get("dev", scores["dev"]) else ""
+            logger.info("%s  dev %.3f (base %.3f)%s", name, scores["dev"], base.get("dev", float("nan")), worse)
+
+    def _write_log(self) -> None:
+        if not self.process.is_main_process:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".{RUN}"
+        temporary.write_text(json.dumps(self.log, indent=2))
+        os.replace(temporary, self.folder / RUN)
+
+
+def _trainable(encoder: Encoder) -> str:
+    counts = [p.numel() for p in encoder.parameters() if p.requires_grad]
+    share = sum(counts) / sum(p.numel() for p in encoder.parameters())
+    return f"{sum(counts):,} of the weights trained ({share:.1%})"

@@ -1,0 +1,147 @@
+"""A thin Trainer: saves what is trained, marks whole checkpoints, logs in words."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from embrew.training import checkpoints
+from embrew.training.step import TrainStep
+
+logger = logging.getLogger(__name__)
+WEIGHTS = "trainable.safetensors"
+KEEP = 2  # checkpoints of a stage in progress
+
+
+class StageTrainer(Trainer):
+    """Hugging Face's Trainer around a `TrainStep`.
+
+    Checkpoints hold the trained tensors only (safetensors) beside the Trainer's own optimiser, schedule and RNG
+    state, and count from the moment their manifest is written.
+    """
+
+    def __init__(self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str) -> None:
+        def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            return step.objective.collate(batch, step.encoder)
+
+        super().__init__(model=step, args=args, train_dataset=rows, data_collator=collate)
+        self.step = step
+        self.parts: dict[str, list[float]] = {}
+        self.remove_callback(PrinterCallback)
+        if args.disable_tqdm:
+            self.remove_callback(ProgressCallback)
+        self.add_callback(LogInWords(name))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The step's loss; its other parts are averaged until the next log line."""
+        outputs = model(**inputs)
+        for name, value in outputs.items():
+            if name != "loss":
+                self.parts.setdefault(name, []).append(float(value))
+        loss = outputs["loss"]
+        if not torch.isfinite(loss):
+            raise ValueError(
+                f"the loss is {float(loss)} at step {self.state.global_step + 1}; lower the learning rate, clip "
+                "gradients (training.max_grad_norm), or look at the data of this batch"
+            )
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the averaged parts to a log line."""
+        if self.parts and "loss" in logs:
+            logs |= {name: sum(values) / len(values) for name, values in self.parts.items()}
+            self.parts.clear()
+        super().log(logs, *args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: p.detach().cpu().contiguous() for name, p in self.step.trainable().items()}
+        save_file(tensors, folder / WEIGHTS)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        self.load_weights(Path(resume_from_checkpoint))
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Put a checkpoint's tensors into the model.
+
+        Raises:
+            ValueError: the checkpoint was written for other parameters.
+        """
+        tensors, parameters = load_file(checkpoint / WEIGHTS), self.step.trainable()
+        if tensors.keys() != parameters.keys():
+            odd = sorted(tensors.keys() ^ parameters.keys())
+            raise ValueError(f"{checkpoint} holds other parameters than are trained now: {', '.join(odd[:3])}")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors[name])
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = Path(self.args.output_dir)
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
+        if checkpoint.exists() and self.args.should_save and not checkpoints.is_whole(checkpoint):
+            shutil.rmtree(checkpoint)
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            checkpoints.seal(checkpoint)
+            checkpoints.rotate(folder, KEEP)
+        self.accelerator.wait_for_everyone()
+
+    def fit(self, checkpoint: Path | None) -> int:
+        """Train to the end, from a checkpoint where there is one.
+
+        Returns:
+            Optimiser steps of the whole stage.
+        """
+        if checkpoint is not None:
+            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            if state.global_step >= state.max_steps:  # all steps done, only the stage's folder was not written yet
+                self.load_weights(checkpoint)
+                return state.global_step
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        return self.state.global_step
+
+
+class LogInWords(TrainerCallback):
+    """Log lines through `logging` instead of printed dicts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """One line a log event of the first process."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")
+        logger.info("%s  step %d/%d  %s", self.name, state.global_step, state.max_steps, parts)
