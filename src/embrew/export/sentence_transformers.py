@@ -110,7 +110,7 @@ def _check_stock(encoder: Encoder) -> None:
         reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
     elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
-    elif pooling.over == "text" and (template.before or template.after):
+    elif pooling.over == "text" and (template.after or any(stock_prompts(encoder).values())):
         reason = (
             f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
             "from the text; pool over all, or over memory tokens"

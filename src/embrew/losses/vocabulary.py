@@ -92,7 +92,9 @@ def _apply(
     if weight.requires_grad or (bias is not None and bias.requires_grad):
         raise ValueError("the head must be frozen: its gradient is not computed here; pass weight.detach()")
     if row_weights is None:
-        row_weights = torch.full((len(hidden),), 1.0 / max(len(hidden), 1), dtype=torch.float64, device=hidden.device)
+        row_weights = torch.full(
+            (len(hidden),), 1.0 / max(len(hidden), 1), dtype=_precision(hidden), device=hidden.device
+        )
     if chunk_size is None:
         chunk_size = 64 if hidden.device.type == "cpu" else max(1, (256 << 20) // (12 * len(weight)))
     with torch.autocast(hidden.device.type, enabled=False):
@@ -112,7 +114,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         target: Tensor,
         chunk_size: int,
     ) -> Tensor:
-        precision = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        precision = _precision(hidden)
         losses = torch.zeros(len(hidden), dtype=precision, device=hidden.device)
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         scale = row_weights.to(precision)
@@ -131,6 +133,10 @@ class _ChunkedHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
         return None if grad is None else grad * grads[0].to(grad.dtype), None, None, None, None, None
+
+
+def _precision(hidden: Tensor) -> torch.dtype:
+    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
 
 def _chunk_loss(

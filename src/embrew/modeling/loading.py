@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -123,7 +124,7 @@ def open_base(
                 source, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True, **options
             )
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{name} ({architecture}) cannot be opened as a causal LM: {reason}") from error
     _probe(model.eval(), name, architecture)

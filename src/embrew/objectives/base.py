@@ -36,8 +36,12 @@ class Objective:
         """Drop rows that the objective cannot use, or add columns it wants computed once."""
         return dataset
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
-        """Rows to a batch, on the CPU."""
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """Rows to a batch, on the CPU.
+
+        Whatever is drawn at random here is drawn from `seed`, which changes with the epoch, and the row: batches are
+        made ahead of time, so a global generator would not survive a restart.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -58,6 +59,8 @@ class Compression(Objective):
             )
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
+        if self.min_target_tokens < 1:
+            raise ValueError(f"min_target_tokens={self.min_target_tokens}; a continuation has 1 token or more")
         encoder.backbone.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
 
@@ -67,10 +70,9 @@ class Compression(Objective):
         Raises:
             ValueError: nothing is left.
         """
-        shortest = self.min_context_tokens + (0 if self.divergence == "reconstruction" else self.min_target_tokens)
-        shortest -= len(encoder.template.bos_ids)
+        shortest = sum(self._fewest(encoder))
         texts = list(dataset["text"])
-        keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= max(shortest, 1)]
+        keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= shortest]
         if not keep:
             raise ValueError(f"none of {len(texts)} texts has {shortest} tokens, the least that compression can split")
         if len(keep) < len(texts):
@@ -82,17 +84,20 @@ class Compression(Objective):
             )
         return dataset.select(keep)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Split every text at a random site and lay out context, student and teacher.
 
-        The split draws from torch's global generator, anew in every epoch.
+        The site is decided by seed and text alone, so that neither a restart, nor prefetching, nor the number of
+        workers can change it.
         """
         bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
-        limit = encoder.max_length["document"]
         slots = len(encoder.template.memory_ids)
+        limit = encoder.max_length["document"]
+        room = limit - len(encoder.template.rows([[]])[0].ids)  # beside BOS, the template's words and the memory
+        fewest = self._fewest(encoder)
         contexts, targets = [], []
         for ids in text_ids([row["text"] for row in rows], encoder):
-            context, target = self._split(ids, limit - len(bos.ids), slots, len(bos.ids))
+            context, target = self._split(ids[: limit - len(bos.ids)], room, fewest, seed)
             contexts.append(context)
             targets.append(target)
         before = bos if self.decoder_bos else Row([], [])
@@ -110,21 +115,25 @@ class Compression(Objective):
             )
         return batch
 
-    def _split(self, ids: list[int], limit: int, slots: int, bos: int) -> tuple[list[int], list[int]]:
-        """Context and target of one text of at most `limit` tokens; the context leaves room for the memory tokens."""
-        if self.divergence == "reconstruction":
-            context = ids[: limit - slots]
-            return context, context
-        ids = ids[:limit]
-        first = max(self.min_context_tokens - bos, 1)
-        last = min(len(ids) - self.min_target_tokens, limit - slots)
+    def _fewest(self, encoder: Encoder) -> tuple[int, int]:
+        """Fewest text tokens of a context (BOS is one of its tokens, but none of the text's) and of a continuation."""
+        context = max(self.min_context_tokens - len(encoder.template.bos_ids), 1)
+        return context, 0 if self.divergence == "reconstruction" else self.min_target_tokens
+
+    def _split(
+        self, ids: list[int], room: int, fewest: tuple[int, int], seed: int
+    ) -> tuple[list[int], list[int]]:
+        """Context, of at most `room` tokens, and target of one text."""
+        first, last = fewest[0], min(len(ids) - fewest[1], room)
         if last < first:
             raise ValueError(
-                f"a text of {len(ids)} tokens cannot be split into a context of {self.min_context_tokens} and a "
-                f"continuation of {self.min_target_tokens} tokens beside {slots} memory tokens; raise max_length or "
-                "leave out short texts (min_chars)"
+                f"a text of {len(ids)} tokens with room for a context of {room} cannot be split into a context of "
+                f"{fewest[0]} or more tokens and a continuation of {fewest[1]} or more; raise max_length or leave out "
+                "short texts (min_chars)"
             )
-        site = int(torch.randint(first, last + 1, ()))
+        if self.divergence == "reconstruction":
+            return ids[:last], ids[:last]
+        site = random.Random(f"{seed} {ids}").randint(first, last)
         return ids[:site], ids[site:]
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:

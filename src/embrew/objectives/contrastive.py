@@ -57,7 +57,7 @@ class Contrastive(EmbeddingObjective):
                 "objective.attention_dropout or encoder.lora.lora_dropout"
             )
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Token batches by role, and keys that are equal where texts are equal."""
         lengths = encoder.max_length
         if self.positives == "dropout":

@@ -23,13 +23,13 @@ class TrainStep(nn.Module):
         device = self.encoder.device
         return self.objective(self.encoder, {name: part.to(device) for name, part in batch.items()})
 
-    def activation_checkpointing_enable(self, activation_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """Recompute activations in the backward pass."""
-        self.encoder.backbone.causal_lm.activation_checkpointing_enable(activation_checkpointing_kwargs)
+    def activation_checkpointing_enable(self, **options: Any) -> None:
+        """Recompute activations in the backward pass; the options are those of the language model's own method."""
+        self.encoder.backbone.causal_lm.activation_checkpointing_enable(**options)
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """The older name of the same."""
-        self.activation_checkpointing_enable(gradient_checkpointing_kwargs)
+    def gradient_checkpointing_enable(self, **options: Any) -> None:
+        """The same under its name in older transformers."""
+        self.encoder.backbone.causal_lm.gradient_checkpointing_enable(**options)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Parameters that are trained, by name."""

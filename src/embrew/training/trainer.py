@@ -39,7 +39,8 @@ class StageTrainer(Trainer):
 
     def __init__(self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str) -> None:
         def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
-            return step.objective.collate(batch, step.encoder)
+            epoch = int(self.state.epoch or 0)
+            return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
         super().__init__(model=step, args=args, train_dataset=rows, data_collator=collate)
         self.step = step
@@ -64,7 +65,7 @@ class StageTrainer(Trainer):
         loss = outputs["loss"]
         if not torch.isfinite(loss):
             raise ValueError(
-                f"the loss is {float(loss)} at step {self.state.global_step + 1}; lower the learning rate, clip "
+                f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}; lower the learning rate, clip "
                 "gradients (training.max_grad_norm), or look at the data of this batch"
             )
         return (loss, outputs) if return_outputs else loss

@@ -1,0 +1,84 @@
+"""Retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.SPLIT.tsv`, or gz."""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+from embrew.data.documents import Document, read_documents, text_id
+from embrew.data.reading import find_file, read_file
+
+
+@dataclass(frozen=True)
+class RetrievalData:
+    """A corpus, queries by id, and for each query of a split the grade of the documents judged."""
+
+    corpus: list[Document]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+
+
+def is_beir(folder: Path) -> bool:
+    """Whether a folder holds a corpus and queries."""
+    return folder.is_dir() and all(find_file(folder, name) for name in ("corpus", "queries"))
+
+
+def qrels_files(folder: Path) -> dict[str, Path]:
+    """The judgement files of a folder by split."""
+    files: dict[str, Path] = {}
+    for pattern, prefix in (("qrels/*.tsv*", ""), ("qrels.*.tsv*", "qrels.")):
+        for file in sorted(folder.glob(pattern)):
+            if file.name.endswith((".tsv", ".tsv.gz")):
+                split = file.name.removesuffix(".gz").removesuffix(".tsv").removeprefix(prefix)
+                if split in files:
+                    raise ValueError(f"{folder} has the split {split!r} twice: {files[split].name} and {file.name}")
+                files[split] = file
+    return files
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    """The judgement file of a split."""
+    files = qrels_files(folder)
+    if split not in files:
+        raise FileNotFoundError(f"{folder} has no qrels for split {split!r}; it has {', '.join(files) or 'none'}")
+    return files[split]
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Grades by query and document from lines `query-id <tab> corpus-id <tab> grade`, with or without a header."""
+    qrels: dict[str, dict[str, int]] = {}
+    with gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(".gz") else open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.rstrip("\r\n").split("\t")
+            if number == 1 and fields[-1].strip() in ("score", "relevance"):
+                continue
+            if not line.strip():
+                continue
+            try:
+                query, document, grade = fields
+                qrels.setdefault(query, {})[document] = int(grade)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number}: expected query-id, corpus-id, integer, tabs between"
+                ) from error
+    return qrels
+
+
+def read_beir(folder: Path, split: str) -> RetrievalData:
+    """Read a BEIR folder; queries without a judgement in `split` are left out."""
+    qrels = read_qrels(qrels_file(folder, split))
+    queries_file = find_file(folder, "queries")
+    if queries_file is None:
+        raise FileNotFoundError(f"{folder} has no queries.jsonl or queries.jsonl.gz")
+    queries: dict[str, str] = {}
+    for record in read_file(queries_file):
+        name, text = text_id(record, "_id", "id"), record.values.get("text")
+        if not isinstance(text, str):
+            raise ValueError(f"{record.where}: a query needs a column text; found {', '.join(record.values)}")
+        if name in qrels:
+            queries[name] = text
+    missing = sorted(set(qrels) - set(queries))
+    if missing:
+        raise ValueError(
+            f"{folder}: split {split!r} judges {len(missing)} queries that are not there, e.g. {missing[0]!r}"
+        )
+    return RetrievalData(corpus=read_documents(folder), queries=queries, qrels=qrels)

@@ -1,0 +1,61 @@
+"""Documents to search in: an id, a title and a text, from BEIR folders, JSON Lines, Parquet or plain text files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from embrew.data.reading import Record, expand, find_file, read, read_file
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with an id; `content` is what is embedded, title and text joined by a space as BEIR and MTEB do."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    @property
+    def content(self) -> str:
+        """Title and text."""
+        return f"{self.title} {self.text}".strip()
+
+
+def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
+    """Documents of a BEIR folder or `corpus.jsonl`, of rows with `text` (`_id` or `id`, `title`), or a line each.
+
+    Rows without an id get their row number. Ids must differ.
+    """
+    folder = Path(expand(path))
+    corpus = find_file(folder, "corpus") if folder.is_dir() else None
+    documents = list(_documents(read_file(corpus) if corpus else read(path, split=split)))
+    if not documents:
+        raise ValueError(f"{folder} holds no documents")
+    seen: set[str] = set()
+    for document in documents:
+        if document.id in seen:
+            raise ValueError(f"{folder}: two documents have the id {document.id!r}; make ids unique")
+        seen.add(document.id)
+    return documents
+
+
+def text_id(record: Record, *columns: str) -> str:
+    """The id of a row, as text; the row number where there is none."""
+    for column in columns:
+        value = record.values.get(column)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise ValueError(f"{record.where}: {column} is a {type(value).__name__}; ids are texts or integers")
+    return str(record.number)
+
+
+def _documents(records: Iterator[Record]) -> Iterator[Document]:
+    for record in records:
+        text, title = record.values.get("text"), record.values.get("title")
+        if not isinstance(text, str) or not isinstance(title, str | None):
+            columns = ", ".join(record.values)
+            raise ValueError(
+                f"{record.where}: a document needs a column text (and may have _id, title); found {columns}"
+            )
+        yield Document(id=text_id(record, "_id", "id"), text=text, title=title or "")

@@ -1,0 +1,176 @@
+"""Read data row by row: JSON Lines, plain text, Parquet, folders of them, and data sets of the Hugging Face Hub.
+
+Reading is strict. A row that cannot be read stops the run with the file, the line and what to do; nothing is skipped.
+"""
+
+import gzip
+import json
+import logging
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
+_LINES = SUFFIXES[:4]
+SPLITS = ("train", "dev", "validation", "valid", "test")
+_SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
+
+
+class Record(NamedTuple):
+    """One row and where it came from."""
+
+    values: dict[str, Any]
+    source: str
+    number: int
+
+    @property
+    def where(self) -> str:
+        """The row's place, for messages: `train.jsonl.gz, line 3`."""
+        return f"{self.source}, {'line' if self.source.endswith(_LINES) else 'row'} {self.number}"
+
+
+def expand(path: str | Path) -> str:
+    """Replace `$NAME` and `${NAME}` by environment variables, and a leading `~` by the home folder.
+
+    Example:
+        >>> os.environ["CORPORA"] = "/data"
+        >>> expand("$CORPORA/STSB")
+        '/data/STSB'
+    """
+    text = str(path)
+    for name in re.findall(r"\$\{?(\w+)\}?", text):
+        if not os.environ.get(name):
+            raise ValueError(f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER")
+    text = os.path.expandvars(text)
+    return str(Path(text).expanduser()) if text.startswith("~") else text  # Path would drop the "./" of a local path
+
+
+def read(
+    path: str | Path, *, name: str | None = None, split: str = "train", revision: str | None = None
+) -> Iterator[Record]:
+    """Rows of a file, of a folder's `split`, or of a data set on the Hub."""
+    text = expand(path)
+    local = Path(text)
+    if not local.exists():
+        yield from _read_hub(text, name, split, revision)
+        return
+    if name is not None or revision is not None:
+        logger.warning("%s is local: name=%r and revision=%r have no effect", text, name, revision)
+    for file in [local] if local.is_file() else split_files(local, split):
+        yield from read_file(file)
+
+
+def read_file(path: Path) -> Iterator[Record]:
+    """Rows of one file, by its suffix. Blank lines hold no row; a line of a text file becomes `{"text": line}`."""
+    if path.name.endswith(".parquet"):
+        yield from _read_parquet(path)
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        for number, line in _lines(path):
+            yield Record(_parse(line, f"{path}, line {number}"), str(path), number)
+    elif path.name.endswith((".txt", ".txt.gz")):
+        for number, line in _lines(path):
+            yield Record({"text": line.rstrip("\r\n")}, str(path), number)
+    else:
+        raise ValueError(f"{path}: cannot read this kind of file; write it as one of {', '.join(SUFFIXES)}")
+
+
+def stem(path: Path) -> str:
+    """File name without the data suffix: `train.jsonl.gz` gives `train`."""
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if path.name.endswith(suffix):
+            return path.name.removesuffix(suffix)
+    return path.stem
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The readable files of a folder (or of its `data/` folder, as on the Hub), sorted by name."""
+    for place in (folder, folder / "data"):
+        files = sorted(file for file in place.glob("*") if file.name.endswith(SUFFIXES) and file.is_file())
+        if files:
+            return files
+    raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {', '.join(SUFFIXES)}")
+
+
+def splits(folder: Path) -> list[str]:
+    """Names of the splits a folder holds: `train-00000.jsonl` and `dev.jsonl` give `["dev", "train"]`."""
+    return sorted({re.sub(_SHARD + "$", "", stem(file)) for file in data_files(folder)})
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """`name.jsonl` or `name.jsonl.gz` in a folder."""
+    return next((file for suffix in (".jsonl", ".jsonl.gz") if (file := folder / f"{name}{suffix}").is_file()), None)
+
+
+def split_files(folder: Path, split: str) -> list[Path]:
+    """Files of `split` in a folder; a folder whose files carry no split name at all is one `train` split."""
+    files = data_files(folder)
+    chosen = [file for file in files if re.fullmatch(re.escape(split) + _SHARD, stem(file))]
+    if chosen:
+        return chosen
+    if split == "train" and not set(splits(folder)) & set(SPLITS):
+        return files
+    raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered non-blank lines of a UTF-8 file, split at line feeds only."""
+    number = 0
+    try:
+        with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if line.strip():
+                    yield number, line
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason}); convert to UTF-8") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"{path}, after line {number}: broken gzip file ({error}); copy or download it again"
+        ) from error
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+        if "\\u" in line:  # an escaped half of a surrogate pair parses, but is no text that can be written again
+            json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: not valid JSON ({error}); mend or remove the line") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: holds a lone surrogate (\\ud800..\\udfff); mend or remove the line") from error
+    if not isinstance(values, dict):
+        raise ValueError(f'{where}: holds a {type(values).__name__}, not an object; write {{"column": value}}')
+    return values
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1000):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Record(values, str(path), number)
+    except (OSError, ValueError) as error:  # pyarrow's own errors and UnicodeDecodeError are among these
+        raise ValueError(f"{path}, after row {number}: broken Parquet file ({error}); write it again") from error
+
+
+def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path) or path.endswith(SUFFIXES):
+        raise FileNotFoundError(f"no file or folder {path!r}")
+    import datasets
+
+    try:
+        dataset = datasets.load_dataset(path, name, split=split, revision=revision)
+    except (ConnectionError, FileNotFoundError) as error:
+        raise FileNotFoundError(f"{path!r} is no file or folder here and no data set of the Hub: {error}") from error
+    source = " ".join(part for part in (path, name, split) if part)
+    for number, values in enumerate(dataset, start=1):
+        yield Record(values, source, number)

@@ -1,0 +1,82 @@
+"""What evaluation and search need of an encoder: `embrew.Encoder` and `SentenceTransformer` both have it."""
+
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """Sentence-Transformers' three ways to turn texts into vectors, and its prompts."""
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Texts put before the input, by name; `query` and `document` are used by themselves."""
+
+    def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Vectors of texts, `(texts, dimensions)`."""
+
+    def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Vectors of texts that ask."""
+
+    def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        """Vectors of texts that are searched."""
+
+
+def encode_options(
+    encoder: TextEncoder, *, batch_tokens: int | None = None, show_progress_bar: bool = False
+) -> dict[str, Any]:
+    """Keywords for the encode methods; `batch_tokens` only where the encoder knows it."""
+    options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "convert_to_numpy": True}
+    if batch_tokens is not None and "batch_tokens" in inspect.signature(encoder.encode).parameters:
+        options["batch_tokens"] = batch_tokens
+    return options
+
+
+def unit_vectors(vectors: Any, *, what: str) -> np.ndarray:
+    """Vectors as float32 of length 1; a vector that has no direction is an error, not a score."""
+    array: np.ndarray = np.asarray(vectors, dtype=np.float32)
+    norms = np.linalg.norm(array, axis=-1, keepdims=True)
+    bad = ~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
+    if bad.any():
+        raise ValueError(
+            f"{int(bad.sum())} of {len(array)} vectors of {what} are zero or not finite (the first: number "
+            f"{int(bad.argmax())}); the model has diverged, or its dtype overflows: try dtype float32"
+        )
+    unit: np.ndarray = array / norms
+    return unit
+
+
+def resolved_prompts(encoder: TextEncoder) -> dict[str, str]:
+    """The text put before plain texts, queries and documents, looked up as Sentence-Transformers does."""
+    prompts = dict(encoder.prompts or {})
+    default_name = getattr(encoder, "default_prompt_name", None)
+    default = prompts.get(default_name, "") if default_name else ""
+    document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
+    return {"text": default, "query": prompts.get("query", default), "document": document}
+
+
+def model_hash(encoder: TextEncoder) -> str:
+    """SHA-256 of what defines the vectors: the encoder's own `weights_hash()`, or weights, modules and prompts."""
+    own = getattr(encoder, "weights_hash", None)
+    if callable(own):
+        return str(own())
+    digest = hashlib.sha256()
+    modules = (
+        [type(module).__name__ for module in encoder] if hasattr(encoder, "__iter__") else [type(encoder).__name__]
+    )
+    digest.update(repr((modules, resolved_prompts(encoder), getattr(encoder, "max_seq_length", None))).encode())
+    state = encoder.state_dict() if hasattr(encoder, "state_dict") else {}
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(_bytes()).numpy().data)
+    return digest.hexdigest()
+
+
+def _bytes() -> Any:
+    import torch
+
+    return torch.uint8

@@ -1,0 +1,116 @@
+"""Retrieval over a corpus: the exact top ten by cosine, then nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
+
+Documents with equal scores rank by id (ascending), so that a ranking never depends on the order of a file.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from embrew.data.beir import RetrievalData
+from embrew.data.documents import Document
+from embrew.evaluation.protocol import TextEncoder, unit_vectors
+
+logger = logging.getLogger(__name__)
+
+_QUERY_ROWS = 1024  # scores are computed for this many queries at a time
+
+
+def evaluate_retrieval(
+    encoder: TextEncoder, data: RetrievalData, **options: Any
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Scores and counts of an encoder on a corpus, queries and judgements; `options` go to the encode methods.
+
+    A query all of whose relevant documents are missing from the corpus counts as 0 and is reported; one without any
+    relevant judgement is left out and reported.
+    """
+    relevant = {q: {d: g for d, g in grades.items() if g > 0} for q, grades in data.qrels.items()}
+    judged = {query: grades for query, grades in relevant.items() if grades}
+    if not judged:
+        raise ValueError("no query has a relevant document; check the grades of the qrels")
+    ids = {document.id for document in data.corpus}
+    missing = [query for query, grades in judged.items() if not ids & set(grades)]
+    if missing:
+        logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
+    queries = {query: data.queries[query] for query in judged}
+    ranking = rank(encoder, data.corpus, queries, **options)
+    scores = metrics(ranking, judged)
+    counts = {
+        "documents": len(data.corpus),
+        "queries": len(queries),
+        "queries_without_judgement": len(data.qrels) - len(judged),
+        "queries_without_document": len(missing),
+    }
+    return {"main_score": scores["ndcg_at_10"], **scores}, counts
+
+
+def rank(
+    encoder: TextEncoder,
+    corpus: Sequence[Document],
+    queries: Mapping[str, str],
+    *,
+    top_k: int = 10,
+    chunk_size: int = 8192,
+    **options: Any,
+) -> dict[str, list[str]]:
+    """Ids of the `top_k` nearest documents of every query; never more than `chunk_size` documents are in memory."""
+    documents = sorted(corpus, key=lambda document: document.id)
+    vectors = unit_vectors(encoder.encode_query(list(queries.values()), **options), what="queries")
+    best_scores = np.empty((len(queries), 0), dtype=np.float32)
+    best = np.empty((len(queries), 0), dtype=np.int64)
+    for start in range(0, len(documents), chunk_size):
+        chunk = documents[start : start + chunk_size]
+        encoded = encoder.encode_document([document.content for document in chunk], **options)
+        chunk_vectors = unit_vectors(encoded, what="documents")
+        found = [
+            _nearest(vectors[i : i + _QUERY_ROWS], chunk_vectors, top_k) for i in range(0, len(vectors), _QUERY_ROWS)
+        ]
+        best_scores = np.concatenate([best_scores, np.concatenate([scores for scores, _ in found])], axis=1)
+        best = np.concatenate([best, start + np.concatenate([columns for _, columns in found])], axis=1)
+        best_scores, chosen = top(best_scores, top_k)
+        best = np.take_along_axis(best, chosen, axis=1)
+    return {query: [documents[i].id for i in row] for query, row in zip(queries, best, strict=True)}
+
+
+def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` largest scores of each row, largest first, and their columns; among equals the lower column comes first.
+
+    Example:
+        >>> top(np.array([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
+        array([[1, 2]])
+    """
+    k = min(k, scores.shape[1])
+    threshold = np.partition(scores, -k, axis=1)[:, -k, None]
+    above, equal = scores > threshold, scores == threshold
+    room = k - above.sum(axis=1, keepdims=True)
+    chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))  # exactly k a row, columns ascending
+    columns = np.nonzero(chosen)[1].reshape(len(scores), k)
+    values = np.take_along_axis(scores, columns, axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
+
+
+def metrics(
+    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
+) -> dict[str, float]:
+    """Means over queries of nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k."""
+    ndcg, recall, reciprocal = [], [], []
+    for query, grades in qrels.items():
+        gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]
+        ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+        ndcg.append(_dcg(gains) / _dcg(ideal[:k]))
+        recall.append(sum(gain > 0 for gain in gains) / len(ideal))
+        reciprocal.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
+    values = {"ndcg": ndcg, "recall": recall, "mrr": reciprocal}
+    return {f"{name}_at_{k}": math.fsum(numbers) / len(numbers) for name, numbers in values.items()}
+
+
+def _nearest(queries: np.ndarray, documents: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    return top(queries @ documents.T, k)
+
+
+def _dcg(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(i + 1) for i, gain in enumerate(gains, start=1))

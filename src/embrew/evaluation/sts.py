@@ -1,0 +1,87 @@
+"""Semantic textual similarity: Spearman's correlation of cosines with human scores.
+
+Two protocols are in use and their figures must not be mixed: SentEval's `all` puts the pairs of all subsets together
+(ESE, PromptEOL); `per-subset` takes the mean of the subsets' correlations.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from embrew.evaluation.protocol import TextEncoder, unit_vectors
+
+Protocol = Literal["all", "per-subset"]
+
+
+def evaluate_sts(
+    encoder: TextEncoder,
+    sentence1: Sequence[str],
+    sentence2: Sequence[str],
+    gold: Sequence[float],
+    *,
+    subsets: Sequence[str | None] | None = None,
+    protocol: Protocol = "all",
+    **options: Any,
+) -> dict[str, Any]:
+    """Scores of an encoder on sentence pairs; `options` go to `encoder.encode`.
+
+    Returns:
+        `main_score` (by `protocol`), `cosine_spearman` and `cosine_pearson` over all pairs, and `subsets`.
+    """
+    if protocol not in ("all", "per-subset"):
+        raise ValueError(f"sts_protocol={protocol!r}; choose from all, per-subset")
+    names = sorted({name for name in subsets or [] if name is not None})
+    if protocol == "per-subset" and (not names or None in (subsets or [])):
+        raise ValueError("sts_protocol='per-subset' needs a column subset that is filled; use sts_protocol='all'")
+    cosines = pair_cosines(encoder, sentence1, sentence2, **options)
+    scores = np.asarray(gold, dtype=np.float64)
+    overall = spearman(cosines, scores)
+    by_subset: dict[str, float] = {}
+    if protocol == "per-subset" or len(names) > 1:
+        labels = np.asarray(subsets, dtype=object)
+        for name in names:
+            chosen = labels == name
+            if protocol == "per-subset" or (_varies(scores[chosen]) and _varies(cosines[chosen])):
+                by_subset[name] = spearman(cosines[chosen], scores[chosen], what=f"subset {name}")
+    main = float(np.mean(list(by_subset.values()))) if protocol == "per-subset" else overall
+    return {
+        "main_score": main,
+        "cosine_spearman": overall,
+        "cosine_pearson": float(np.corrcoef(cosines, scores)[0, 1]),
+        "protocol": protocol,
+        "subsets": by_subset,
+    }
+
+
+def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str], **options: Any) -> np.ndarray:
+    """Cosine of each pair in float32; a sentence that occurs several times is encoded once."""
+    position: dict[str, int] = {}
+    for text in [*left, *right]:
+        position.setdefault(text, len(position))
+    vectors = unit_vectors(encoder.encode(list(position), **options), what="sentences")
+    rows = [vectors[[position[text] for text in side]] for side in (left, right)]
+    cosines: np.ndarray = np.einsum("nd,nd->n", rows[0], rows[1])
+    return cosines
+
+
+def spearman(predicted: np.ndarray, gold: np.ndarray, *, what: str = "the data") -> float:
+    """Spearman's rank correlation; an error where it is not defined."""
+    from scipy.stats import spearmanr
+
+    for values, name in ((gold, "gold scores"), (predicted, "cosines")):
+        if len(values) < 2 or not np.isfinite(values).all():
+            raise ValueError(
+                f"Spearman's correlation of {what} is not defined: {len(values)} {name}, or some not finite"
+            )
+        if not _varies(values):
+            reason = "the vectors have collapsed" if name == "cosines" else "check the score column"
+            raise ValueError(f"Spearman's correlation of {what} is not defined: all {name} are {values[0]}; {reason}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return float(spearmanr(predicted, gold).statistic)
+
+
+def _varies(values: np.ndarray) -> bool:
+    return len(values) > 1 and bool((values != values[0]).any())

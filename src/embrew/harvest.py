@@ -1,0 +1,234 @@
+"""Make a small training set and two test sets from the documentation of installed Python packages.
+
+A query is the first sentence of a docstring; its document is the dotted name, the signature and the rest. Source files
+are parsed, never imported, and nothing is downloaded, so that anyone with the dependencies of embrew can train and
+judge an encoder in minutes. The split is by package: what is tested is documentation of packages never trained on.
+"""
+
+import logging
+import platform
+import random
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from embrew.data.docstrings import Documented, documented
+from embrew.data.writing import atomic_folder, check_free, write_json, write_jsonl
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+TEST_PACKAGES = ("networkx", "sklearn", "rich", "pydantic", "fsspec")
+# Always installed: transformers needs huggingface_hub, torch needs jinja2, sentence-transformers needs scipy. A client
+# of a service, a template language and numerical functions lie about as far from training as the test packages do.
+DEV_PACKAGES = ("huggingface_hub", "jinja2", "scipy")
+# embrew itself; packages that carry the documentation of a test package or consist of test code.
+EXCLUDED = {
+    "embrew",
+    "pydantic_core",
+    "pydantic_settings",
+    "pydantic_extra_types",
+    "rich_click",
+    "rich_toolkit",
+    "test",
+}
+_SKIPPED_FOLDERS = re.compile(
+    r"tests?|testing|_.*|vendor|vendored|extern|externals|third_party|site-packages|examples?|benchmarks?|"
+    r"lib2to3|idlelib|conftest|deprecated|v1",
+)
+_STOP_WORDS = frozenset(
+    "a an the of for to in on and or is are be by with this that it its as from return returns get gets set".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class Package:
+    """An importable top-level name: its source and the version of what it came with."""
+
+    name: str
+    path: Path
+    version: str
+
+
+def harvest(
+    output: str | Path,
+    *,
+    seed: int = 42,
+    overwrite: bool = False,
+    max_documents: int = 400,
+    max_pairs: int = 10_000,
+    max_queries: int = 500,
+    packages: Sequence[Package] | None = None,
+) -> dict[str, Any]:
+    """Write `texts.jsonl`, `pairs.jsonl`, `dev/` and `test/` (BEIR folders) and `manifest.json` into `output`.
+
+    Args:
+        max_documents: Documents a package.
+        max_pairs: Training pairs in all.
+        max_queries: Queries of a test set; the corpus holds all documents of its packages.
+        packages: Default: all installed ones and the standard library.
+
+    Returns:
+        The manifest: counts a package, versions, settings.
+    """
+    folder = Path(output)
+    check_free(folder, marker=MANIFEST, overwrite=overwrite)
+    packages = sorted(packages if packages is not None else installed_packages(), key=lambda package: package.name)
+    found = {package.name for package in packages}
+    for name in (*TEST_PACKAGES, *DEV_PACKAGES):
+        if name not in found:
+            logger.warning("package %s is not installed; the %s set goes without it", name, _split(name))
+    unread: Counter[str] = Counter()
+    taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
+    chosen: dict[str, dict[str, list[Documented]]] = {"test": {}, "dev": {}, "train": {}}
+    for package in sorted(packages, key=lambda package: (list(chosen).index(_split(package.name)), package.name)):
+        entries = _choose(package, taken, unread, seed=seed, limit=max_documents)
+        if entries:
+            chosen[_split(package.name)][package.name] = entries
+    if not chosen["train"] or not chosen["test"]:
+        raise ValueError(
+            "no documentation for training or for the test; are the packages installed with their sources?"
+        )
+    pairs = [(package, entry) for package, entries in chosen["train"].items() for entry in entries]
+    random.Random(f"{seed}:pairs").shuffle(pairs)
+    pairs = pairs[:max_pairs]
+    versions = {package.name: package.version for package in packages}
+    with atomic_folder(folder, marker=MANIFEST, overwrite=overwrite) as new:
+        rows = ({"query": e.summary, "positive": document_text(e), "source": package} for package, e in pairs)
+        write_jsonl(new / "pairs.jsonl", rows)
+        write_jsonl(new / "texts.jsonl", ({"text": raw_text(e), "source": package} for package, e in pairs))
+        manifest: dict[str, Any] = {
+            "made_of": "docstrings of installed Python packages, read with ast",
+            "seed": seed,
+            "max_documents": max_documents,
+            "train": _counts(Counter(package for package, _ in pairs), versions) | {"pairs": len(pairs)},
+            "files_not_parsed": dict(sorted(unread.items())),
+        }
+        for split in ("dev", "test"):
+            entries = [entry for package in chosen[split].values() for entry in package]
+            queries = _write_beir(new / split, split, entries, seed=seed, max_queries=max_queries)
+            counts = Counter({name: len(found) for name, found in chosen[split].items()})
+            manifest[split] = _counts(counts, versions) | {"documents": len(entries), "queries": queries}
+        write_json(new / MANIFEST, manifest)
+    logger.info("harvested %d pairs from %d packages into %s", len(pairs), len(chosen["train"]), folder)
+    return manifest
+
+
+def installed_packages() -> list[Package]:
+    """Importable top-level packages and modules of this environment and of the standard library."""
+    paths = sysconfig.get_paths()
+    distributions = metadata.packages_distributions()
+    packages: dict[str, Package] = {}
+    for place in dict.fromkeys(Path(paths[key]) for key in ("stdlib", "purelib", "platlib")):
+        for path in sorted(place.iterdir()) if place.is_dir() else []:
+            name = path.stem
+            is_source = path.suffix == ".py" or (path / "__init__.py").is_file()
+            if not is_source or not name.isidentifier() or _SKIPPED_FOLDERS.fullmatch(name) or name in EXCLUDED:
+                continue
+            if place == Path(paths["stdlib"]):
+                version = platform.python_version()
+            elif name in distributions:
+                version = metadata.version(min(distributions[name]))
+            else:
+                continue  # belongs to no distribution: an editable hook or a stray file
+            packages.setdefault(name, Package(name, path, version))
+    return sorted(packages.values(), key=lambda package: package.name)
+
+
+def document_text(entry: Documented, *, limit: int = 1500) -> str:
+    """Name, signature and the docstring without its first sentence, cut at a word."""
+    text = f"{entry.name}\n{entry.signature}\n{entry.rest}" if entry.signature else f"{entry.name}\n{entry.rest}"
+    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0]
+
+
+def raw_text(entry: Documented) -> str:
+    """Signature and whole docstring, for stages that learn from running text."""
+    return f"{entry.signature or entry.name}\n{entry.docstring}"
+
+
+def is_useful(entry: Documented) -> bool:
+    """Whether the first sentence asks for something that the rest can answer."""
+    words = re.findall(r"[A-Za-z]{2,}", entry.summary)
+    content = {word.lower() for word in words} - _STOP_WORDS
+    named = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", entry.name)}
+    letters = sum(character.isalpha() or character.isspace() for character in entry.summary)
+    return (
+        4 <= len(words) <= 40
+        and len(re.findall(r"\w+", entry.rest)) >= 8
+        and len(content - named) >= 2  # says more than the name does
+        and letters >= 0.75 * len(entry.summary)
+        and entry.summary.isascii()
+        and entry.summary[0].isalpha()
+        and not re.match(
+            r"(same as|see|alias|undocumented|internal|base class|wrapper|usage|example|todo)\b", entry.summary, re.I
+        )
+        and not re.search(r"https?://|::|>>>|[{}<>|=]{2}|^:|:$", entry.summary)
+        and entry.summary.rstrip(".").lower() not in entry.rest.lower()
+    )
+
+
+def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
+    """At most `limit` useful entries, from files in a seeded order, stopping when there are enough to choose from."""
+    files = sorted(_source_files(package.path))
+    order = random.Random(f"{seed}:{package.name}")
+    order.shuffle(files)
+    entries: list[Documented] = []
+    for file, module in files:
+        try:
+            candidates = [entry for entry in documented(file, module) if is_useful(entry)]
+        except (SyntaxError, ValueError, RecursionError):
+            unread[package.name] += 1
+            continue
+        for entry in candidates:
+            key = _key(entry.summary)
+            if key not in taken and _key(entry.rest) not in taken:
+                taken |= {key, _key(entry.rest)}
+                entries.append(entry)
+        if len(entries) >= 1.5 * limit:
+            break
+    order.shuffle(entries)
+    return sorted(entries[:limit], key=lambda entry: entry.name)
+
+
+def _source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path, str]]:
+    """Source files below a package with their module names; tests, vendored copies and private folders left out."""
+    module = module or path.stem
+    if path.is_file():
+        yield path, module
+        return
+    for child in sorted(path.iterdir()):
+        if child.is_dir() and child.name.isidentifier() and not _SKIPPED_FOLDERS.fullmatch(child.name):
+            yield from _source_files(child, f"{module}.{child.name}")
+        elif child.name == "__init__.py":
+            yield child, module
+        elif child.suffix == ".py" and not re.match(r"(test_|conftest|setup)|.*_test$", child.stem):
+            yield child, f"{module}.{child.stem}"
+
+
+def _write_beir(folder: Path, split: str, entries: Sequence[Documented], *, seed: int, max_queries: int) -> int:
+    """A corpus of all entries, and a seeded sample of them as queries, each with its one relevant document."""
+    numbers = sorted(random.Random(f"{seed}:{split}").sample(range(len(entries)), min(max_queries, len(entries))))
+    corpus = ({"_id": f"d{i}", "title": "", "text": document_text(entry)} for i, entry in enumerate(entries))
+    write_jsonl(folder / "corpus.jsonl", corpus)
+    write_jsonl(folder / "queries.jsonl", ({"_id": f"q{i}", "text": entries[i].summary} for i in numbers))
+    (folder / "qrels").mkdir()
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in numbers)]
+    (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return len(numbers)
+
+
+def _split(package: str) -> str:
+    return "test" if package in TEST_PACKAGES else "dev" if package in DEV_PACKAGES else "train"
+
+
+def _counts(counts: Counter[str], versions: dict[str, str]) -> dict[str, Any]:
+    return {"packages": {name: {"documents": counts[name], "version": versions[name]} for name in sorted(counts)}}
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()

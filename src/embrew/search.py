@@ -1,0 +1,156 @@
+"""Search documents by meaning: an exact inner-product index over unit vectors, bound to the encoder that made it."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.data.documents import Document, read_documents
+from embrew.data.writing import atomic_folder, check_free, write_json, write_jsonl
+from embrew.evaluation.protocol import TextEncoder, encode_options, model_hash, unit_vectors
+from embrew.evaluation.report import content_hash, versions
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+_INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document found, with its cosine to the query."""
+
+    document: Document
+    score: float
+
+
+class SearchIndex:
+    """Documents and their vectors.
+
+    Example:
+        >>> index = SearchIndex.build(encoder, read_documents("corpus.jsonl"))
+        >>> index.save("index")
+        >>> index = SearchIndex.load("index", encoder)
+        >>> [hit.document.title for hit in index.search(["shortest path in a graph"], top_k=3)[0]]
+    """
+
+    def __init__(self, encoder: TextEncoder, documents: Sequence[Document], index: Any, *, encoder_hash: str) -> None:
+        self.encoder = encoder
+        self.documents = list(documents)
+        self.index = index
+        self.encoder_hash = encoder_hash
+
+    @classmethod
+    def build(
+        cls,
+        encoder: TextEncoder,
+        documents: Sequence[Document] | str | Path,
+        *,
+        batch_tokens: int | None = None,
+        show_progress_bar: bool = False,
+        chunk_size: int = 8192,
+    ) -> "SearchIndex":
+        """Embed documents (or those of a file or folder, see `read_documents`), title and text together."""
+        import faiss
+
+        if isinstance(documents, str | Path):
+            documents = read_documents(documents)
+        if not documents:
+            raise ValueError("no documents to index")
+        for number, document in enumerate(documents):
+            if not document.content:
+                raise ValueError(f"document {document.id!r} (number {number}) is empty; remove it")
+        options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+        index = None
+        for start in range(0, len(documents), chunk_size):
+            texts = [document.content for document in documents[start : start + chunk_size]]
+            vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents")
+            index = index or faiss.IndexFlatIP(vectors.shape[1])
+            index.add(vectors)
+        return cls(encoder, documents, index, encoder_hash=model_hash(encoder))
+
+    def search(self, queries: Sequence[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
+        """The `top_k` nearest documents of every query, best first; equal scores in the order of the documents."""
+        if isinstance(queries, str):
+            raise TypeError(f"queries={queries!r}; give a list of texts")
+        if top_k < 1:
+            raise ValueError(f"top_k={top_k}; give a number above 0")
+        if not queries:
+            return []
+        vectors = self.encoder.encode_query(list(queries), **encode_options(self.encoder, batch_tokens=batch_tokens))
+        unit = unit_vectors(vectors, what="queries")
+        if unit.shape[1] != self.index.d:
+            raise ValueError(
+                f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
+                "set truncate_dim as it was when the index was built, or build it again"
+            )
+        found = self.index.search(unit, min(top_k, len(self.documents)))
+        return [
+            [
+                Hit(self.documents[i], float(score))
+                for score, i in sorted(zip(*row, strict=True), key=lambda x: (-x[0], x[1]))
+            ]
+            for row in zip(*found, strict=True)
+        ]
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the index, the documents and a manifest; the folder is there whole or not at all."""
+        import faiss
+
+        with atomic_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as new:
+            faiss.write_index(self.index, str(new / _INDEX))
+            write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
+            manifest = {
+                "format": 1,
+                "encoder_hash": self.encoder_hash,
+                "documents": len(self.documents),
+                "dimensions": self.index.d,
+                "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
+                "versions": versions(),
+            }
+            write_json(new / MANIFEST, manifest)
+
+    @classmethod
+    def load(cls, folder: str | Path, encoder: TextEncoder) -> "SearchIndex":
+        """Open a saved index with the encoder that made it; another encoder is refused."""
+        import faiss
+
+        folder = Path(folder)
+        if not (folder / MANIFEST).is_file():
+            raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.get("format") != 1:
+            raise ValueError(f"{folder}: index format {manifest.get('format')!r}; this version reads 1, build it again")
+        own = model_hash(encoder)
+        if manifest["encoder_hash"] != own:
+            raise ValueError(
+                f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {own[:12]} (hashes); "
+                "their vectors cannot be compared: give the encoder that built the index, or build it again"
+            )
+        for name, expected in manifest["files"].items():
+            if not (folder / name).is_file() or content_hash([folder / name]) != expected:
+                raise ValueError(
+                    f"{folder / name} is missing or has changed since it was written; build the index again"
+                )
+        lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
+        documents = [Document(**json.loads(line)) for line in lines if line]
+        return cls(encoder, documents, faiss.read_index(str(folder / _INDEX)), encoder_hash=own)
+
+
+def build_index(
+    encoder: TextEncoder,
+    documents: str | Path,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> SearchIndex:
+    """Read documents, embed them and save the index; a folder that cannot be written is refused before the work."""
+    check_free(Path(folder), marker=MANIFEST, overwrite=overwrite)
+    index = SearchIndex.build(encoder, documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    index.save(folder, overwrite=overwrite)
+    logger.info("indexed %d documents into %s", len(index.documents), folder)
+    return index

@@ -1,0 +1,110 @@
+import re
+
+import pytest
+
+from embrew.data.columns import ACCEPTED, canonical_rows, check_filled, match, understood
+
+
+def rows(values, kind="pairs", mapping=None, **options):
+    return list(canonical_rows(values, match(values, kind, mapping=mapping), kind, where="file, line 1", **options))
+
+
+def pair(negatives=(), instruction=None, positive="p"):
+    return {"query": "q", "positive": positive, "negatives": list(negatives), "instruction": instruction}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"query": "q", "positive": "p"}, [pair()]),
+        ({"anchor": "q", "positive": "p", "negative": "n"}, [pair(["n"])]),  # Sentence-Transformers
+        ({"anchor": "q", "positive": "p", "negative_2": "b", "negative_10": "c", "negative_1": "a"}, [pair("abc")]),
+        ({"query": "q", "positive": "p", "negatives": ["a", "b"]}, [pair("ab")]),
+        ({"query": "q", "positive": "p", "negatives": None}, [pair()]),
+        ({"query": "q", "pos": ["p", "r"], "neg": ["n"]}, [pair("n"), pair("n", positive="r")]),  # FlagEmbedding
+        ({"query": "q", "pos": ["p"], "neg": [], "prompt": "do", "pos_scores": [1], "type": "x"}, [pair((), "do")]),
+        ({"query": "q", "positive": "p", "instruction": None, "source": "web"}, [pair()]),
+    ],
+)
+def test_layouts_of_pairs(values, expected):
+    assert rows(values) == expected
+
+
+def test_an_explicit_mapping_stands_over_names():
+    values = {"instruction": "q", "context": "p", "target": "t"}  # here "instruction" is the question itself
+    assert rows(values, mapping={"query": "instruction", "positive": "context"}) == [pair()]
+
+
+def test_the_given_instruction_stands_over_the_rows():
+    assert rows({"query": "q", "pos": ["p"], "prompt": "row"}, instruction="given") == [pair((), "given")]
+
+
+def test_text_and_scored_rows():
+    assert rows({"text": "t", "source": "x"}, "text") == [{"text": "t"}]
+    assert rows({"body": "t"}, "text", {"text": "body"}) == [{"text": "t"}]
+    scored = {"sentence1": "a", "sentence2": "b", "score": 3, "subset": 12}
+    assert rows(scored, "scored") == [{"sentence1": "a", "sentence2": "b", "score": 3.0, "subset": "12"}]
+    assert (
+        rows({"a": "a", "sentence2": "b", "label": 1}, "scored", {"sentence1": "a", "score": "label"})[0]["score"] == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "mapping", "message"),
+    [
+        (["question", "answer"], "pairs", {}, "no column for 'query'; the columns found are answer, question"),
+        (["text", "title"], "pairs", {}, "query | anchor"),
+        (["sentence1", "sentence2", "label"], "scored", {}, "no column for 'score'"),
+        (["query", "anchor", "positive"], "pairs", {}, "query and anchor could both be 'query'"),
+        (["query", "positive", "negative", "negative_1"], "pairs", {}, "could both be 'negatives'"),
+        (["query", "positive", "hard_negative"], "pairs", {}, "column 'hard_negative' looks like a text"),
+        (["text"], "text", {"document": "text"}, "'document' is no column of text rows; choose from text"),
+        (["text"], "text", {"text": "body"}, "'body' is not there; the columns found are text"),
+    ],
+)
+def test_columns_that_are_not_understood(columns, kind, mapping, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        match(columns, kind, mapping=mapping)
+
+
+def test_missing_columns_say_how_to_map():
+    for kind in ACCEPTED:
+        with pytest.raises(ValueError, match="Map others with columns: {canonical: column in the file}"):
+            match(["nothing"], kind)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"query": None, "positive": "p"}, "file, line 1: column 'query' holds null"),
+        ({"query": 3, "positive": "p"}, "column 'query' holds a int"),
+        ({"query": "q", "positive": {}}, "column 'positive' holds a dict"),
+        ({"query": "q", "positive": []}, "every row needs a positive"),
+        ({"query": "q", "positive": "p", "negative": None}, "column 'negative' holds null"),
+        ({"query": "q", "positive": "p", "negatives": ["n", None]}, "column 'negatives' holds null in its list"),
+    ],
+)
+def test_values_that_are_no_text(values, message):
+    with pytest.raises(ValueError, match=message):
+        rows(values)
+
+
+@pytest.mark.parametrize("score", [None, "3", True, float("nan"), float("inf")])
+def test_scores_are_finite_numbers(score):
+    with pytest.raises(ValueError, match="column 'score' holds .*, not a finite number"):
+        rows({"sentence1": "a", "sentence2": "b", "score": score}, "scored")
+
+
+@pytest.mark.parametrize("row", [{"text": ""}, {"query": "q", "positive": " \n"}, {"negatives": ["n", "\u3000"]}])
+def test_empty_texts(row):
+    with pytest.raises(ValueError, match="line 7: .* is empty"):
+        check_filled(row, where="line 7")
+
+
+def test_an_instruction_may_be_empty():
+    check_filled({"query": "q", "positive": "p", "negatives": [], "instruction": ""}, where="")
+
+
+def test_understood_names_what_is_not_used():
+    columns = ["anchor", "positive", "source"]
+    assert understood(columns, match(columns, "pairs")) == "query <- anchor; positive <- positive (not used: source)"

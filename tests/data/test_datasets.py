@@ -1,0 +1,153 @@
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embrew.data import describe, load
+from embrew.data.prompts import LLM2COMP_EVALUATION, LLM2COMP_TRAINING
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def numbered(path: Path, count: int = 20) -> Path:
+    """Texts of 1, 2, .. `count` characters."""
+    return write(path, [{"text": "x" * (i + 1)} for i in range(count)])
+
+
+def test_canonical_features_do_not_depend_on_the_values(tmp_path):
+    empty = load(write(tmp_path / "a.jsonl", [{"query": "q", "positive": "p"}]), kind="pairs")
+    full = load(write(tmp_path / "b.jsonl", [{"query": "q", "pos": ["p"], "neg": ["n"], "prompt": "i"}]), kind="pairs")
+    assert empty.features == full.features
+    assert list(empty[0]) == ["query", "positive", "negatives", "instruction"]
+    assert empty[0]["negatives"] == []
+    assert empty[0]["instruction"] is None
+
+
+def test_rows_of_one_file_may_differ_in_optional_columns(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"query": "a", "pos": ["b"]}, {"query": "c", "pos": ["d"], "neg": ["e"]}])
+    assert load(file, kind="pairs")["negatives"] == [[], ["e"]]
+
+
+def test_filters_then_shuffle_then_max_rows(tmp_path):
+    file = numbered(tmp_path / "a.jsonl")
+    lengths = [len(text) for text in load(file, kind="text", min_chars=5, max_chars=14)["text"]]
+    assert lengths == list(range(5, 15))
+    shuffled = load(file, kind="text", min_chars=5, max_chars=14, shuffle_seed=1)["text"]
+    assert sorted(len(text) for text in shuffled) == lengths
+    few = load(file, kind="text", min_chars=5, max_chars=14, shuffle_seed=1, max_rows=4)["text"]
+    assert few[:] == shuffled[:4]
+    assert load(file, kind="text", shuffle_seed=1)["text"] != load(file, kind="text", shuffle_seed=2)["text"]
+    assert load(file, kind="text", max_rows=3)["text"][:] == ["x", "xx", "xxx"]
+    assert len(load(file, kind="text", max_rows=100)) == 20
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(seed=st.integers(0, 2**31), max_rows=st.integers(1, 25))
+def test_loading_is_deterministic(tmp_path, seed, max_rows):
+    file = numbered(tmp_path / "a.jsonl")
+    first, second = (load(file, kind="text", shuffle_seed=seed, max_rows=max_rows)["text"][:] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == min(max_rows, 20)
+
+
+def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):
+    row = {"query": "q" * 3, "positive": "p" * 9, "negatives": ["n" * 50]}
+    file = write(tmp_path / "a.jsonl", [row])
+    assert len(load(file, kind="pairs", min_chars=3, max_chars=9)) == 1
+    for limits in ({"min_chars": 4}, {"max_chars": 8}):
+        with pytest.raises(ValueError, match="none of 1 rows has min_chars"):
+            load(file, kind="pairs", **limits)
+
+
+def test_empty_rows_are_an_error_unless_filtered(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"text": "good"}, {"text": "  "}])
+    with pytest.raises(ValueError, match="a.jsonl, line 2: text is empty"):
+        load(file, kind="text")
+    assert load(file, kind="text", min_chars=1)["text"][:] == ["good"]
+
+
+def test_errors_name_the_row_and_the_file(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"text": "good"}, {"text": None}])
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2: column 'text' holds null"):
+        load(file, kind="text")
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: no column for 'query'"):
+        load(file, kind="pairs")
+
+
+def test_empty_files_and_wrong_limits(tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="a.jsonl holds no rows"):
+        load(tmp_path / "a.jsonl", kind="text")
+    with pytest.raises(ValueError, match="max_rows=0"):
+        load(tmp_path / "a.jsonl", kind="text", max_rows=0)
+
+
+def test_several_paths_follow_one_another(tmp_path):
+    files = [write(tmp_path / name, [{"text": name}]) for name in ("b.jsonl", "a.jsonl")]
+    assert load(files, kind="text")["text"][:] == ["b.jsonl", "a.jsonl"]
+
+
+def test_an_instruction_without_effect_is_said(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        load(numbered(tmp_path / "a.jsonl"), kind="text", instruction="Find")
+    assert "has no effect on text rows" in caplog.text
+
+
+def test_beir_folders_are_pairs(tmp_path):
+    write(tmp_path / "corpus.jsonl", [{"_id": "d1", "title": "T", "text": "one"}, {"_id": "d2", "text": "two"}])
+    write(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "first?"}, {"_id": "q2", "text": "second?"}])
+    (tmp_path / "qrels.train.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t1\nq1\td1\t2\nq2\td2\t0\n"
+    )
+    dataset = load(tmp_path, kind="pairs", instruction="Find it")
+    assert dataset["query"][:] == ["first?", "first?"]
+    assert dataset["positive"][:] == ["T one", "two"]
+    assert set(dataset["instruction"]) == {"Find it"}
+    with pytest.raises(FileNotFoundError, match="no qrels for split 'dev'; it has train"):
+        load(tmp_path, kind="pairs", split="dev")
+    with pytest.raises(ValueError, match="BEIR folder, which gives pairs"):
+        load(tmp_path, kind="text")
+
+
+def test_describe_shows_three_rows_and_what_was_matched(tmp_path):
+    rows = [{"anchor": f"q{i}", "positive": "p" * 200, "source": "x"} for i in range(5)]
+    found = describe(load(write(tmp_path / "a.jsonl", rows), kind="pairs", shuffle_seed=1, max_rows=4))
+    assert found["rows"] == 4
+    assert found["columns"] == "query <- anchor; positive <- positive (not used: source)"
+    assert len(found["examples"]) == 3
+    assert all(len(example["positive"]) == 80 for example in found["examples"])
+
+
+def test_nothing_is_written_beside_the_data(tmp_path):
+    file = numbered(tmp_path / "a.jsonl")
+    load(file, kind="text", shuffle_seed=1)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_instructions_of_the_paper_are_all_there():
+    assert len(LLM2COMP_TRAINING) == 14
+    assert len(LLM2COMP_EVALUATION) == 14
+    assert sum(len(instructions) for instructions in LLM2COMP_TRAINING.values()) == 16
+
+
+@pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
+@pytest.mark.parametrize(
+    ("folder", "kind", "options", "count"),
+    [
+        ("STSB", "scored", {"split": "test"}, 1379),
+        ("nli_triplets", "pairs", {}, 6275),
+        ("asset_simplification_pairs", "pairs", {}, 22735),
+        ("cranfield", "pairs", {"split": "test", "min_chars": 1}, 1611),  # 1612 judgements, one of an empty document
+        ("squad_instruct", "pairs", {"columns": {"query": "instruction", "positive": "context"}, "max_rows": 9}, 9),
+    ],
+)
+def test_real_folders(folder, kind, options, count):
+    assert len(load(f"$EMBREW_DATA/{folder}", kind=kind, **options)) == count

@@ -1,0 +1,200 @@
+"""Every case twice: the joint batch in one process, then a shard of it in each of two; torchrun ... FOLDER OUT.
+
+`FOLDER` holds a tiny causal LM, `OUT` becomes a safetensors file with loss and gradients of both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from embrew.distributed import gather, sum_over_processes
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokens import Tokens
+from embrew.objectives import Compression, Contrastive
+from embrew.objectives.contrastive import text_keys
+from embrew.training.step import TrainStep
+from tests.conftest import SENTENCES, stir
+
+WORLD = 2
+Shards = list[dict[str, Any]]  # the batches of the processes; a single one holds the joint batch
+Result = dict[str, Tensor]
+
+
+class Projection(nn.Module):
+    """A stand-in for an encoder, in float64: given vectors times one trained matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(6, 5, generator=generator, dtype=torch.float64))
+
+
+class Vectors(nn.Module):
+    """A contrastive loss of projected vectors; `batch` holds vectors and text keys by role."""
+
+    def __init__(self, objective: Contrastive) -> None:
+        super().__init__()
+        self.objective, self.encoder = objective, Projection()
+
+    def forward(self, **batch: Tensor) -> dict[str, Tensor]:
+        embeddings = {role: batch[role] @ self.encoder.weight for role in ("query", "document")}
+        return self.objective.loss(embeddings, batch)
+
+
+class Squares(nn.Module):
+    """Weighted squares of gathered rows, whose weights depend on the place in the joint batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Projection()
+
+    def forward(self, rows: Tensor) -> dict[str, Tensor]:
+        everything = gather(rows @ self.encoder.weight)
+        place = torch.arange(1, len(everything) + 1, dtype=torch.float64)
+        return {"loss": (everything.square().sum(-1) * place).sum()}
+
+
+def rows_of(*counts: int) -> tuple[Shards, Shards]:
+    """Random rows, so many a process: shards, and the joint batch."""
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(count, 6, generator=generator, dtype=torch.float64) for count in counts]
+    return [{"rows": part} for part in parts], [{"rows": torch.cat(parts)}]
+
+
+def vectors_of(negatives: tuple[int, int], *, repeated: bool = False) -> tuple[Shards, Shards]:
+    """Three pairs a process and so many hard negatives; `repeated`: texts of one process come again in the other."""
+    generator = torch.Generator().manual_seed(2)
+    shards: Shards = []
+    for number, count in enumerate(negatives):
+        words = [f"{number}-{i}" for i in range(3 + count)]
+        if repeated:
+            words[1], words[-1] = "everywhere", "q0-0"
+        shards.append(
+            {
+                "query": torch.randn(3, 6, generator=generator, dtype=torch.float64),
+                "document": torch.randn(3 + count, 6, generator=generator, dtype=torch.float64),
+                "query_keys": text_keys([f"q{number}-{i}" for i in range(3)]),
+                "document_keys": text_keys(words),
+            }
+        )
+    joint = {
+        key: torch.cat([shard[key] for shard in shards])
+        if key.startswith("query")
+        else torch.cat([shard[key][:3] for shard in shards] + [shard[key][3:] for shard in shards])
+        for key in shards[0]
+    }
+    return shards, [joint]
+
+
+def encoder(folder: str) -> Encoder:
+    built = Encoder.from_pretrained(
+        folder,
+        dtype="float32",
+        device="cpu",
+        memory_tokens=3,
+        template="{instruction}{text}{memory}",
+        attention="bidirectional",
+        pooling=Pooling("mean", "memory"),
+    )
+    built.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    stir(built.backbone)
+    return built.double().train()
+
+
+def pairs_of(encoder: Encoder, objective: Contrastive, negatives: tuple[int, ...]) -> tuple[Shards, Shards]:
+    """Four pairs, two a process, with ragged hard negatives."""
+    rows = [
+        {"query": text[5:20], "positive": text, "negatives": [f"{text[8:16]} {n}" for n in range(count)]}
+        for text, count in zip(SENTENCES, negatives, strict=False)
+    ]
+    return [objective.collate(part, encoder) for part in (rows[:2], rows[2:])], [objective.collate(rows, encoder)]
+
+
+def texts_of(encoder: Encoder, objective: Compression) -> tuple[Shards, Shards]:
+    """Four texts with fixed splits; those of the second process have many more target tokens."""
+    torch.manual_seed(4)
+    texts = [SENTENCES[0][:18], SENTENCES[1][:24], SENTENCES[2] * 2, SENTENCES[3] * 2]
+    joint = objective.collate([{"text": text} for text in texts], encoder)
+    parts = [
+        {name: Tokens(t.input_ids[rows], t.segment_ids[rows]) for name, t in joint.items()}
+        for rows in (slice(0, 2), slice(2, 4))
+    ]
+    return parts, [joint]
+
+
+def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
+    """Modules with their shards and joint batch, by name."""
+    found: dict[str, tuple[nn.Module, tuple[Shards, Shards]]] = {
+        "gather": (Squares(), rows_of(2, 5)),
+        "gather, one process empty": (Squares(), rows_of(0, 3)),
+        "vectors": (Vectors(Contrastive()), vectors_of((0, 0))),
+        "vectors, ragged negatives": (Vectors(Contrastive(temperature=0.5)), vectors_of((5, 2))),
+        "vectors, negatives in one process": (Vectors(Contrastive(temperature=0.5)), vectors_of((0, 4))),
+        "vectors, symmetric": (Vectors(Contrastive(temperature=0.5, symmetric=True)), vectors_of((1, 3))),
+        "vectors, repeated texts": (
+            Vectors(Contrastive(temperature=0.5, symmetric=True)),
+            vectors_of((1, 3), repeated=True),
+        ),
+    }
+    for name, contrastive, negatives in (
+        ("encoder", Contrastive(), (0, 0, 0, 0)),
+        ("encoder, ragged negatives", Contrastive(), (2, 0, 1, 3)),
+        ("encoder, symmetric", Contrastive(symmetric=True), (0, 1, 0, 0)),
+    ):
+        built = encoder(folder)
+        found[name] = TrainStep(built, contrastive), pairs_of(built, contrastive, negatives)
+    lengths: dict[str, Any] = {"min_context_tokens": 4, "min_target_tokens": 3}
+    for name, compression in (
+        ("compression, nll", Compression(divergence="nll", **lengths)),
+        ("compression, kl", Compression(**lengths)),
+        ("compression, kl and nll", Compression(nll_weight=0.5, **lengths)),
+        ("compression, reconstruction", Compression(divergence="reconstruction")),
+    ):
+        built = encoder(folder)
+        found[name] = TrainStep(built, compression), texts_of(built, compression)
+    return found
+
+
+def measure(module: nn.Module, batch: dict[str, Any], parameters: Callable[[], Any]) -> Result:
+    """Loss and gradients of one call."""
+    module.zero_grad(set_to_none=True)
+    loss = module(**batch)["loss"]
+    loss.backward()
+    result = {f"grad {name}": p.grad.clone() for name, p in parameters() if p.requires_grad}
+    return {"loss": loss.detach().clone(), **result}
+
+
+def main(folder: str, out: str) -> None:
+    """Measure all cases alone, then together, and write them from the first process."""
+    torch.set_num_threads(1)
+    found = cases(folder)
+    tensors: Result = {}
+    for name, (module, (_, joint)) in found.items():
+        for key, value in measure(module, joint[0], module.named_parameters).items():
+            tensors[f"{name} | joint | {key}"] = value
+    distributed.init_process_group("gloo")
+    assert distributed.get_world_size() == WORLD
+    rank = int(os.environ["RANK"])
+    for name, (module, (shards, _)) in found.items():
+        wrapped = DistributedDataParallel(module)  # averages gradients over processes, as in training
+        result = measure(wrapped, shards[rank], module.named_parameters)
+        result["loss"] = sum_over_processes(result["loss"]) / WORLD
+        for key, value in result.items():
+            tensors[f"{name} | split | {key}"] = value
+    if rank == 0:
+        save_file(tensors, out)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

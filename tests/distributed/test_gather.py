@@ -1,0 +1,63 @@
+"""Two processes are one: losses and gradients over shards equal those of the joint batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embrew.distributed import gather, rank, sum_over_processes, world_size
+
+CASES = 14
+LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
+
+
+def test_two_processes_equal_one(model_folder, tmp_path):
+    root = Path(__file__).parents[2]
+    out = tmp_path / "results.safetensors"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*command, str(Path(__file__).with_name("gather_worker.py")), str(model_folder("llama")), str(out)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = {}
+    for place, tensor in load_file(out).items():
+        case, side, key = place.split(" | ")
+        results.setdefault(case, {}).setdefault(side, {})[key] = tensor
+    assert len(results) == CASES
+    for case, sides in results.items():
+        joint, split = sides["joint"], sides["split"]
+        assert joint.keys() == split.keys(), case
+        assert len(joint) == 1 + (1 if case.startswith(("gather", "vectors")) else LORA_AND_MEMORY), case
+        # Pooled embeddings and the row weights of a vocabulary loss are float32; everything else is float64.
+        close = 1e-12 if case.startswith(("gather", "vectors")) else 2e-6
+        for key, wanted in joint.items():
+            assert wanted.abs().max() > 0, (case, key)
+            difference = (split[key] - wanted).abs().max() / wanted.abs().max()
+            assert difference <= close, (case, key, float(difference))
+
+
+def test_a_single_process_needs_nothing():
+    rows = torch.randn(3, 2, requires_grad=True)
+    assert world_size() == 1
+    assert rank() == 0
+    assert gather(rows) is rows
+    assert sum_over_processes(rows) is rows
+
+
+def test_the_worker_is_found():
+    assert Path(__file__).with_name("gather_worker.py").is_file()
+
+
+@pytest.fixture(autouse=True)
+def _no_process_group():
+    """A process group of another test would be taken for ours."""
+    assert not torch.distributed.is_initialized()

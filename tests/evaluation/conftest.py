@@ -1,0 +1,67 @@
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+class BagOfWords:
+    """An encoder whose vectors can be worked out by hand: counts of words, hashed into buckets."""
+
+    def __init__(self, dimensions: int = 512) -> None:
+        self.dimensions = dimensions
+        self.prompts = {"query": "q: ", "document": "d: "}
+        self.calls: list[tuple[str, int, dict]] = []
+
+    def encode(self, inputs: Sequence[str], *, show_progress_bar=False, convert_to_numpy=True, **options) -> np.ndarray:
+        return self._vectors("text", inputs, options)
+
+    def encode_query(self, inputs: Sequence[str], *, show_progress_bar=False, convert_to_numpy=True, **options):
+        return self._vectors("query", inputs, options)
+
+    def encode_document(self, inputs: Sequence[str], *, show_progress_bar=False, convert_to_numpy=True, **options):
+        return self._vectors("document", inputs, options)
+
+    def _vectors(self, side: str, inputs: Sequence[str], options: dict) -> np.ndarray:
+        self.calls.append((side, len(inputs), options))
+        vectors = np.zeros((len(inputs), self.dimensions), dtype=np.float32)
+        for row, text in enumerate(inputs):
+            for word in text.lower().split():
+                vectors[row, zlib.crc32(word.encode()) % self.dimensions] += 1
+        return vectors
+
+
+@pytest.fixture
+def bag_of_words() -> BagOfWords:
+    return BagOfWords()
+
+
+@pytest.fixture
+def sts_folder(tmp_path: Path) -> Path:
+    """Three pairs whose bag-of-words cosines are 1, 1/2 and 0, in the order of their scores."""
+    rows = [
+        {"sentence1": "a cat", "sentence2": "a cat", "score": 5.0, "subset": "x"},
+        {"sentence1": "a cat", "sentence2": "a dog", "score": 3.0, "subset": "x"},
+        {"sentence1": "a cat", "sentence2": "blue sky", "score": 0.0, "subset": "y"},
+    ]
+    folder = tmp_path / "STS"
+    folder.mkdir()
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def retrieval_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "pets"
+    (folder / "qrels").mkdir(parents=True)
+    documents = {"d1": "cats sleep", "d2": "dogs bark loudly", "d3": "fish swim"}
+    rows = [{"_id": key, "title": "", "text": text} for key, text in documents.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = {"q1": "cats", "q2": "dogs", "q3": "birds fish"}
+    rows = [{"_id": key, "text": text} for key, text in queries.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = ["query-id\tcorpus-id\tscore", "q1\td1\t1", "q2\td2\t1", "q3\td9\t1"]
+    (folder / "qrels" / "dev.tsv").write_text("\n".join(lines) + "\n")
+    return folder

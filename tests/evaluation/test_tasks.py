@@ -1,0 +1,85 @@
+import json
+import os
+
+import pytest
+
+from embrew.evaluation.tasks import find_task
+
+
+def folder(path, *, rows, files=("test.jsonl",)):
+    path.mkdir(parents=True)
+    for file in files:
+        (path / file).write_text(json.dumps(rows) + "\n")
+    return path
+
+
+STS = {"sentence1": "a", "sentence2": "b", "score": 1.0}
+
+
+def test_sentence_pairs(tmp_path):
+    task = find_task(folder(tmp_path / "STSX", rows=STS, files=("train.jsonl", "dev.jsonl", "test.jsonl")))
+    assert (task.name, task.kind, task.split) == ("STSX", "sts", "test")
+    assert [file.name for file in task.files] == ["test.jsonl"]
+    assert find_task(tmp_path / "STSX", split="train").files[0].name == "train.jsonl"
+    assert find_task(tmp_path / "STSX" / "dev.jsonl").split == "test"  # a file has no splits
+
+
+def test_retrieval_and_its_split(retrieval_folder):
+    task = find_task(retrieval_folder)
+    assert (task.name, task.kind, task.split) == ("pets", "retrieval", "dev")
+    assert [file.name for file in task.files] == ["corpus.jsonl", "queries.jsonl", "dev.tsv"]
+    with pytest.raises(FileNotFoundError, match="no qrels for split 'test'; it has dev"):
+        find_task(retrieval_folder, split="test")
+
+
+def test_a_folder_named_after_a_split_takes_its_parents_name(tmp_path):
+    assert find_task(folder(tmp_path / "harvest" / "test", rows=STS)).name == "harvest-test"
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ({"sentence1": "a", "sentence2": "b", "label": 1}, "pair classification"),
+        ({"text": "a", "label": 1}, "classification or clustering"),
+        ({"query": "a", "positive": ["b"], "negative": ["c"]}, "reranking"),
+        ({"text": "a"}, r"unknown \(columns text\)"),
+    ],
+)
+def test_other_kinds_are_named(tmp_path, rows, kind):
+    with pytest.raises(ValueError, match=f"the kind {kind} are not evaluated; supported are sts .* and retrieval"):
+        find_task(folder(tmp_path / "x", rows=rows))
+
+
+def test_the_kind_can_be_said(tmp_path, retrieval_folder):
+    assert find_task(folder(tmp_path / "x", rows={"sentence1": "a"}), kind="sts").kind == "sts"
+    with pytest.raises(ValueError, match="kind='clustering'; choose from sts, retrieval"):
+        find_task(tmp_path / "x", kind="clustering")
+    with pytest.raises(ValueError, match="kind='sts' cannot be; use retrieval"):
+        find_task(retrieval_folder, kind="sts")
+    with pytest.raises(FileNotFoundError, match=r"lacks corpus.jsonl or queries.jsonl"):
+        find_task(tmp_path / "x", kind="retrieval")
+
+
+def test_folders_that_cannot_be_judged(tmp_path):
+    with pytest.raises(ValueError, match="neither a test nor a dev split; name one of train as split"):
+        find_task(folder(tmp_path / "x", rows=STS, files=("train.jsonl",)))
+    with pytest.raises(FileNotFoundError, match="no data folder"):
+        find_task(tmp_path / "missing")
+    (tmp_path / "x" / "test.jsonl").write_text("")
+    with pytest.raises(ValueError, match="holds no rows"):
+        find_task(tmp_path / "x")
+
+
+@pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
+@pytest.mark.parametrize(
+    ("name", "kind", "split"),
+    [
+        ("STS12", "sts", "test"),
+        ("STSB", "sts", "test"),
+        ("cranfield", "retrieval", "test"),
+        ("squad_retrieval", "retrieval", "dev"),
+    ],
+)
+def test_real_folders(name, kind, split):
+    task = find_task(f"$EMBREW_DATA/{name}")
+    assert (task.name, task.kind, task.split) == (name, kind, split)

@@ -1,0 +1,122 @@
+"""The exported folder is stock: plain Sentence-Transformers gives the same vectors, on every family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig
+
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from tests.conftest import FAMILIES, SENTENCES
+
+TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
+CASES = {
+    "memory": {"pooling": Pooling("mean", "memory"), "memory_tokens": 3},
+    "memory-with-words": {
+        "template": 'task: {instruction}"{text}" means:{memory}',
+        "prompts": {"query": "find ", "document": "keep "},
+        "memory_tokens": 2,
+    },
+    "one-memory-token": {"pooling": Pooling("last", "memory"), "memory_tokens": 1},
+    "last-with-words": {
+        "template": 'This text: "{text}" means in one word: "',
+        "pooling": Pooling("last", "all"),
+        "memory_tokens": 0,
+        "attention": "causal",
+    },
+    "last-eos": {"template": "{instruction}{text}{eos}", "memory_tokens": 0, "attention": "causal"},
+    "mean-text": {"pooling": Pooling("mean", "text"), "memory_tokens": 0, "attention": "causal"},
+    "mean-all-raw": {"pooling": Pooling("mean", "all"), "memory_tokens": 0, "normalize": False},
+    "weighted": {"pooling": Pooling("weighted_mean", "all"), "memory_tokens": 0, "attention": "causal"},
+}
+
+
+def compare(encoder: Encoder, folder: Path) -> None:
+    stock = SentenceTransformer(str(folder), device="cpu")
+    options = {"show_progress_bar": False}
+    assert np.abs(stock.encode(TEXTS, **options) - encoder.encode(TEXTS)).max() < 1e-5
+    assert np.abs(stock.encode_query(TEXTS, **options) - encoder.encode_query(TEXTS)).max() < 1e-5
+    assert np.abs(stock.encode_document(TEXTS, **options) - encoder.encode_document(TEXTS)).max() < 1e-5
+    assert stock.max_seq_length == encoder.max_seq_length
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={}, max_length=64, **CASES[case])
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    compare(encoder, tmp_path / "stock")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(family, lora={}, max_length=64)
+    before = encoder.encode(TEXTS)
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    compare(encoder, tmp_path / "stock")
+    assert np.array_equal(encoder.encode(TEXTS), before), "exporting changes nothing"
+    assert AutoConfig.from_pretrained(tmp_path / "stock").is_causal is False
+
+
+def test_proven_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    """The one default-run test of the full proof; a folder that fails it is not left behind."""
+    encoder = make_encoder(lora={}, max_length=64)
+    export_sentence_transformer(encoder, tmp_path / "stock")
+    parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
+    assert [case["prompt_name"] for case in parity["cases"]] == ["query", "document", None]
+    assert all(len(case["texts"]) == 16 for case in parity["cases"])
+    with pytest.raises(FileExistsError, match="choose another folder"):
+        export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+
+
+def test_a_failed_proof_leaves_nothing(
+    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embrew.export import sentence_transformers as module
+
+    encoder = make_encoder(lora={}, max_length=64)
+    monkeypatch.setattr(module, "stock_prompts", lambda encoder: {"query": "other ", "document": ""})
+    with pytest.raises(RuntimeError, match="other ids for"):
+        export_sentence_transformer(encoder, tmp_path / "stock")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_older_readers_need_is_there(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={}, max_length=64)
+    encoder.tokenizer = type(encoder.tokenizer).from_pretrained(_saved(encoder, tmp_path))
+    encoder.tokenizer.chat_template = "{% for m in messages %}CHAT {{ m.content }}{% endfor %}"
+    encoder.template.tokenizer = encoder.tokenizer
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    modules = json.loads((tmp_path / "stock" / "modules.json").read_text())
+    assert {m["type"].rpartition(".")[0] for m in modules} == {"sentence_transformers.models"}
+    pooling = json.loads((tmp_path / "stock" / "2_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_mean_tokens"] is True and pooling["pooling_mode"] == "mean"
+    assert not list((tmp_path / "stock").rglob("*.jinja")), "no chat template: texts are not rendered through it"
+    compare(encoder, tmp_path / "stock")
+    assert not [p for p in (tmp_path / "stock").rglob("*") if p.suffix in (".bin", ".pkl", ".pt", ".py")]
+
+
+def _saved(encoder: Encoder, folder: Path) -> Path:
+    encoder.tokenizer.save_pretrained(folder / "tokenizer")
+    return folder / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"attention": "memory_causal"}, "only causal and bidirectional are stock"),
+        ({"pooling": Pooling("weighted_mean", "memory")}, "has no stock module"),
+        ({"template": "say {text}", "memory_tokens": 0, "pooling": Pooling("mean", "text")}, "leaves out the words"),
+    ],
+)
+def test_what_cannot_be_stock_says_why(
+    settings: dict[str, object], words: str, make_encoder: Callable[..., Encoder], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        export_sentence_transformer(make_encoder(**settings), tmp_path / "stock")

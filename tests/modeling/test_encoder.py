@@ -1,0 +1,133 @@
+"""`encode` as Sentence-Transformers has it, and the batching under it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import plan
+from embrew.modeling.pooling import Pooling
+from tests.conftest import SENTENCES
+
+ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم", "x " * 5000, *SENTENCES]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 600), max_size=200),
+    batch_size=st.integers(1, 40),
+    batch_tokens=st.none() | st.integers(1, 2000),
+)
+def test_plan_covers_every_row_once(lengths: list[int], batch_size: int, batch_tokens: int | None) -> None:
+    batches = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        widest = max(lengths[i] for i in batch)
+        if batch_tokens is None:
+            assert 1 <= len(batch) <= batch_size
+        else:
+            assert len(batch) == 1 or len(batch) * widest <= batch_tokens
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 4, "batch_tokens": 0}])
+def test_plan_refuses_nothing_at_a_time(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        plan([3], **options)
+
+
+def test_order_and_companions_do_not_matter(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(max_length=64)
+    vectors = encoder.encode(ODD)
+    order = random.Random(0).sample(range(len(ODD)), len(ODD))
+    for options in ({"batch_size": 1}, {"batch_size": 3}, {"batch_tokens": 100}, {"batch_tokens": 10**6}):
+        shuffled = encoder.encode([ODD[i] for i in order], **options)
+        assert np.abs(shuffled - vectors[order]).max() < 2e-6, options
+    assert vectors.dtype == np.float32 and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_shapes_and_kinds(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder()
+    assert encoder.encode("one").shape == (32,) and encoder.encode([]).shape == (0, 32)
+    assert encoder.encode([20, 21, 22]).shape == (32,), "a list of ids is one text"
+    assert isinstance(encoder.encode(["a", "b"], convert_to_tensor=True), torch.Tensor)
+    assert isinstance(encoder.encode(["a", "b"], convert_to_numpy=False), list)
+    assert encoder.encode(["a"], precision="ubinary").shape == (1, 4)
+    assert encoder.get_embedding_dimension() == 32
+
+
+def test_truncated_then_normalised(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(normalize=False)
+    full = encoder.encode(SENTENCES)
+    cut = encoder.encode(SENTENCES, truncate_dim=8, normalize_embeddings=True)
+    by_hand = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
+    assert np.allclose(cut, by_hand, atol=1e-6)
+    assert not np.allclose(np.linalg.norm(full, axis=1), 1)
+
+
+def test_fewer_layers(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder()
+    assert not np.allclose(encoder.encode(SENTENCES, num_layers=1), encoder.encode(SENTENCES))
+    assert np.array_equal(encoder.encode(SENTENCES, num_layers=2), encoder.encode(SENTENCES))
+
+
+def test_prompts_and_sides(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(prompts={"query": "find: "}, max_length={"query": 12, "document": 40})
+    query = encoder.encode_query(SENTENCES)
+    assert np.array_equal(query, encoder.encode(SENTENCES, prompt_name="query", max_length=12))
+    assert np.array_equal(query, encoder.encode(SENTENCES, prompt="find: ", max_length=12))
+    document = encoder.encode_document(SENTENCES)
+    assert np.array_equal(document, encoder.encode(SENTENCES)) and not np.allclose(query, document)
+    assert np.array_equal(encoder.encode_query(SENTENCES, prompt=""), encoder.encode(SENTENCES, max_length=12))
+    assert encoder.max_seq_length == 40
+    with pytest.raises(ValueError, match="this encoder has document, query"):
+        encoder.encode(SENTENCES, prompt_name="passage")
+
+
+def test_similarity_is_cosine(make_encoder: Callable[..., Encoder]) -> None:
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0]])
+    encoder = make_encoder()
+    assert torch.allclose(encoder.similarity(a, b), torch.tensor([[0.96, 0.8], [0.8, 0.0]]))
+    assert torch.allclose(encoder.similarity_pairwise(a, b), torch.tensor([0.96, 0.0]))
+
+
+def test_an_empty_text_pooled_over_text_is_the_zero_vector(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(memory_tokens=0, pooling=Pooling("mean", "text"))
+    vectors = encoder.encode(["", "a word"])
+    assert not vectors[0].any() and vectors[1].any()
+
+
+def test_not_text_and_not_offered(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder()
+    with pytest.raises(TypeError, match="text 1 is NoneType"):
+        encoder.encode(["a", None])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="text 1 holds a lone surrogate"):
+        encoder.encode(["a", "\ud800"])
+    with pytest.raises(ValueError, match="only sentence_embedding"):
+        encoder.encode("a", output_value="token_embeddings")
+    with pytest.raises(ValueError, match="truncate_dim=33"):
+        encoder.encode("a", truncate_dim=33)
+    with pytest.raises(ValueError, match="one process per device"):
+        encoder.encode("a", chunk_size=8)  # type: ignore[arg-type]
+
+
+def test_broken_weights_never_give_vectors(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder()
+    with torch.no_grad():
+        encoder.backbone.causal_lm.get_input_embeddings().weight[25] = float("nan")
+    with pytest.raises(ValueError, match="text 1 has a NaN or infinite embedding"):
+        encoder.encode([[20, 21], [25, 22], [23]])
+
+
+def test_bfloat16_stays_close(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder()
+    exact = encoder.encode(SENTENCES)
+    rounded = encoder.to(torch.bfloat16).encode(SENTENCES)
+    assert rounded.dtype == np.float32
+    assert (exact * rounded).sum(1).min() > 0.99

@@ -1,0 +1,43 @@
+"""Pooling by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokens import Row, Segment, Tokens
+
+P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)
+TOKENS = Tokens.pad([Row([1, 2, 3, 4], [P, X, X, M]), Row([1, 4], [P, M])])
+STATES = torch.tensor([[[1.0], [2.0], [4.0], [8.0]], [[1.0], [8.0], [99.0], [99.0]]])  # 99: padding, never read
+
+
+@pytest.mark.parametrize(
+    ("mode", "over", "wanted"),
+    [
+        ("last", "all", [8, 8]),
+        ("last", "text", [4, 0]),
+        ("mean", "all", [15 / 4, 9 / 2]),
+        ("mean", "text", [3, 0]),
+        ("mean", "memory", [8, 8]),
+        ("weighted_mean", "all", [(1 + 2 * 2 + 3 * 4 + 4 * 8) / 10, (1 + 2 * 8) / 3]),
+        ("weighted_mean", "text", [(2 + 2 * 4) / 3, 0]),
+    ],
+)
+def test_by_hand(mode: str, over: str, wanted: list[float]) -> None:
+    pooled = Pooling(mode, over)(STATES, TOKENS)  # type: ignore[arg-type]
+    assert torch.allclose(pooled[:, 0], torch.tensor(wanted, dtype=torch.float32))
+
+
+def test_float32_whatever_the_states_are() -> None:
+    assert Pooling("mean", "all")(STATES.bfloat16(), TOKENS).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(Pooling("mean", "all")(STATES, TOKENS), Pooling("mean", "all")(STATES, TOKENS))
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match="choose from last, mean, weighted_mean"):
+        Pooling("max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="choose from all, text, memory"):
+        Pooling("mean", "prompt")  # type: ignore[arg-type]

@@ -1,0 +1,214 @@
+"""Folders: what is written opens again as the same encoder, alone, and writing is all or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from embrew.modeling import proof
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from tests.conftest import SENTENCES, stir
+
+SETTINGS = {
+    "template": "{instruction}{text}{memory}",
+    "attention": "bidirectional",
+    "pooling": Pooling("mean", "memory"),
+    "prompts": {"query": "find: "},
+    "max_length": {"query": 32, "document": 64},
+}
+
+
+def opened(folder: Path, lora: bool = True, **options: object) -> Encoder:
+    encoder = Encoder.from_pretrained(folder, memory_tokens=3, **{**SETTINGS, **options})  # type: ignore[arg-type]
+    if lora:
+        encoder.backbone.add_lora({"r": 4})
+        stir(encoder.backbone)
+        encoder.steps = 5
+    return encoder
+
+
+def same(a: Encoder, b: Encoder) -> None:
+    assert np.abs(a.encode_query(SENTENCES) - b.encode_query(SENTENCES)).max() < 1e-6
+    assert a.weights_hash() == b.weights_hash()
+    assert a.settings() == b.settings() and a.steps == b.steps
+
+
+@pytest.mark.parametrize("family", ["llama-tied", "qwen3", "gemma3", "gpt-neox"])
+def test_round_trip(family: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder(family))
+    encoder.save_pretrained(tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved")
+    same(encoder, again)
+    checks = json.loads((tmp_path / "saved" / "embrew.json").read_text())["checks"]
+    assert checks["reopened_max_difference"] <= 1e-6 and checks["attention"] == "bidirectional"
+    assert checks["cosine_to_switched_off"] < 0.9999
+    again.save_pretrained(tmp_path / "twice")
+    same(encoder, Encoder.from_pretrained(tmp_path / "twice"))
+
+
+def test_the_folder_stands_alone(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """A base without a public name travels with the encoder, and no path of this machine is written."""
+    base = tmp_path / "somewhere" / "my-base"
+    base.mkdir(parents=True)
+    for path in model_folder("llama").iterdir():
+        (base / path.name).write_bytes(path.read_bytes())
+    encoder = opened(base)
+    encoder.save_pretrained(tmp_path / "saved")
+    for path in (tmp_path / "saved").rglob("*.json"):
+        assert str(tmp_path) not in path.read_text(), path
+    moved = (tmp_path / "saved").rename(tmp_path / "moved")
+    (tmp_path / "somewhere").rename(tmp_path / "gone")
+    same(encoder, Encoder.from_pretrained(moved))
+
+
+def test_a_chain_of_merged_adapters(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder("llama"))
+    encoder.save_pretrained(tmp_path / "one")
+    second = Encoder.from_pretrained(tmp_path / "one", merge_adapter=True)
+    assert np.abs(second.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 2e-6
+    second.backbone.add_lora({"r": 2})
+    stir(second.backbone, seed=9)
+    second.save_pretrained(tmp_path / "two")
+    again = Encoder.from_pretrained(tmp_path / "two")
+    same(second, again)
+    assert len(again.chain) == 1 and again.backbone.merged_stages == 1
+    encoder.merge_adapter()
+    encoder.save_pretrained(tmp_path / "merged")
+    same(encoder, Encoder.from_pretrained(tmp_path / "merged"))
+
+
+def test_trained_embeddings_and_full_weights(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder("llama-tied"), lora=False)
+    encoder.backbone.add_lora({"r": 2}, train_embeddings=True)
+    with torch.no_grad():
+        encoder.backbone.causal_lm.get_input_embeddings().weight[20:60] += 0.2
+    encoder.steps = 1
+    encoder.save_pretrained(tmp_path / "embeddings")
+    same(encoder, Encoder.from_pretrained(tmp_path / "embeddings"))
+    whole = opened(model_folder("llama-tied"), lora=False)
+    whole.backbone.train_all()
+    with torch.no_grad():
+        for parameter in whole.backbone.model.parameters():
+            parameter += 0.01
+    whole.save_pretrained(tmp_path / "whole")
+    again = Encoder.from_pretrained(tmp_path / "whole")
+    same(whole, again)
+    assert again.backbone.trains_all and not (tmp_path / "whole" / "base").exists()
+
+
+def test_nano_is_named_by_its_hash_and_proven_in_a_fresh_process(tmp_path: Path) -> None:
+    encoder = Encoder.from_pretrained("nano", pooling="mean", max_length=64)
+    encoder.backbone.add_lora({"r": 2})
+    stir(encoder.backbone, 0.02)
+    encoder.steps = 1
+    encoder.save_pretrained(tmp_path / "saved", verify="full")
+    written = json.loads((tmp_path / "saved" / "embrew.json").read_text())
+    assert written["base"]["name"] == "nano" and len(written["base"]["sha256"]) == 64
+    assert not (tmp_path / "saved" / "base").exists() and written["checks"]["verify"] == "full"
+    written["base"]["sha256"] = "0" * 64
+    (tmp_path / "saved" / "embrew.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match="adapter means nothing on other weights"):
+        Encoder.from_pretrained(tmp_path / "saved")
+
+
+def test_an_existing_folder_is_left_alone(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder("llama"))
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "mine.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="choose another folder"):
+        encoder.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "mine.txt").read_text() == "precious"
+    encoder.save_pretrained(tmp_path / "saved", overwrite=True)
+    same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"], "nothing temporary is left behind"
+
+
+def corrupt_adapter(folder: Path) -> None:
+    path = next(folder.glob("adapters/*/adapter_model.safetensors"))
+    tensors = load_file(path)
+    tensors[sorted(tensors)[0]] += 0.5
+    save_file(tensors, path)
+
+
+def corrupt_memory(folder: Path) -> None:
+    save_file({"memory": load_file(folder / "memory.safetensors")["memory"] * 2}, folder / "memory.safetensors")
+
+
+def corrupt_settings(folder: Path) -> None:
+    written = json.loads((folder / "embrew.json").read_text())
+    (folder / "embrew.json").write_text(json.dumps({**written, "template": "query: {text}{memory}"}))
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "words"),
+    [
+        (corrupt_adapter, "written with other values"),
+        (corrupt_memory, "largest difference"),
+        (corrupt_settings, "embrew.json holds template"),
+    ],
+)
+def test_the_proof_notices(
+    corrupt: Callable[[Path], None],
+    words: str,
+    model_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is damaged between writing and proving is found; the folder is not left behind, the model unchanged."""
+    encoder = opened(model_folder("llama"))
+    before = encoder.encode(SENTENCES)
+    honest = proof.prove
+
+    def damaged(encoder: Encoder, folder: Path, verify: str) -> dict[str, object]:
+        corrupt(folder)
+        return honest(encoder, folder, verify)
+
+    monkeypatch.setattr(proof, "prove", damaged)
+    with pytest.raises(RuntimeError, match=words):
+        encoder.save_pretrained(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+    assert np.array_equal(encoder.encode(SENTENCES), before)
+
+
+def test_an_adapter_that_does_nothing_is_noticed(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder("llama"), lora=False)
+    encoder.backbone.add_lora({"r": 4})  # B is zero
+    encoder.save_pretrained(tmp_path / "untrained")
+    encoder.steps = 3
+    with pytest.raises(RuntimeError, match="trained for 3 steps and changes no vector"):
+        encoder.save_pretrained(tmp_path / "saved")
+
+
+def test_attention_that_is_not_what_it_says(model_folder: Callable[[str], Path]) -> None:
+    encoder = opened(model_folder("llama"))
+    assert proof.check_attention(encoder) == "bidirectional"
+    hidden = encoder.hidden_states
+    causal = Encoder(encoder.backbone, encoder.tokenizer, encoder.base, **{**SETTINGS, "attention": "causal"})  # type: ignore[arg-type]
+    encoder.hidden_states = causal.hidden_states  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="does not move"):
+        proof.check_attention(encoder)
+    causal.hidden_states = hidden  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="moves"):
+        proof.check_attention(causal)
+
+
+def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = opened(model_folder("llama"))
+    encoder.save_pretrained(tmp_path / "saved")
+    files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".json", ".safetensors", ".yaml"}
+    with pytest.raises(ValueError, match="leave out memory_tokens"):
+        Encoder.from_pretrained(tmp_path / "saved", memory_tokens=2)
+    with pytest.raises(ValueError, match="choose from fast, full, off"):
+        encoder.save_pretrained(tmp_path / "other", verify="some")
+    written = json.loads((tmp_path / "saved" / "embrew.json").read_text())
+    (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**written, "format": 99}))
+    with pytest.raises(ValueError, match="format 99; this embrew reads format 1"):
+        Encoder.from_pretrained(tmp_path / "saved")

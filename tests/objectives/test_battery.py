@@ -1,0 +1,163 @@
+"""What every objective owes, whatever its method."""
+
+from dataclasses import asdict, fields
+
+import pytest
+import torch
+
+from embrew import build
+from embrew.modeling.tokens import Tokens
+from embrew.objectives import OBJECTIVES, EmbeddingObjective
+from tests.conftest import SENTENCES
+
+LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
+SETTINGS = {
+    "compression": [
+        LENGTHS,
+        {**LENGTHS, "include_last": False, "decoder_bos": False},
+        {**LENGTHS, "nll_weight": 0.5},
+        {**LENGTHS, "divergence": "nll"},
+        {"divergence": "reconstruction"},
+    ],
+    "contrastive": [
+        {},
+        {"symmetric": True, "temperature": 0.2},
+        {"mask_same_text": False, "gather": False},
+        {"positives": "dropout", "attention_dropout": 0.1},
+        {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
+    ],
+}
+CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
+IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
+every_case = pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+LORA = {"lora_dropout": 0.0}
+
+
+def rows_for(objective):
+    if objective.rows_kind == "text":
+        return [{"text": text} for text in SENTENCES]
+    return [
+        {
+            "query": text.split()[i],
+            "positive": text,
+            "negatives": [SENTENCES[i - 1][:20]] * (i % 3),
+            "instruction": None,
+        }
+        for i, text in enumerate(SENTENCES)
+    ]
+
+
+def ready(make_encoder, name, settings, *, dropout=False):
+    """Encoder, objective and batch; dropout off, unless asked for."""
+    encoder = make_encoder(lora=LORA)
+    objective = build.objective({"type": name, **settings})
+    objective.setup(encoder)
+    if not dropout:
+        encoder.backbone.set_attention_dropout(0.0)
+    torch.manual_seed(0)
+    return encoder.train(), objective, objective.collate(rows_for(objective), encoder)
+
+
+def loss_and_gradients(encoder, objective, batch):
+    encoder.zero_grad(set_to_none=True)
+    loss = objective(encoder, batch)["loss"]
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+def test_every_objective_is_here():
+    assert set(SETTINGS) == set(OBJECTIVES)
+    assert len(OBJECTIVES) == 2
+    assert len(CASES) == 10
+
+
+@every_case
+def test_the_loss_is_a_finite_scalar_and_only_what_is_trained_gets_a_gradient(make_encoder, name, settings):
+    encoder, objective, batch = ready(make_encoder, name, settings, dropout=True)
+    parts = objective(encoder, batch)
+    assert parts["loss"].shape == ()
+    assert torch.isfinite(parts["loss"])
+    assert not any(value.requires_grad for key, value in parts.items() if key != "loss")
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    assert loss > 0
+    assert set(grads) == {key for key, p in encoder.named_parameters() if p.requires_grad}
+    assert all(torch.isfinite(grad).all() for grad in grads.values())
+    assert all(grad.abs().max() > 0 for grad in grads.values())
+
+
+@every_case
+def test_the_order_of_a_batch_does_not_matter(make_encoder, name, settings):
+    encoder, objective, batch = ready(make_encoder, name, settings)
+    order = [3, 0, 4, 2, 1]
+    if isinstance(objective, EmbeddingObjective):
+        rows = rows_for(objective)
+        shuffled = objective.collate([rows[i] for i in order], encoder)
+    else:  # splits are drawn by collate, so the finished batch is shuffled
+        shuffled = {key: Tokens(t.input_ids[order], t.segment_ids[order]) for key, t in batch.items()}
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    again, others = loss_and_gradients(encoder, objective, shuffled)
+    torch.testing.assert_close(again, loss, rtol=1e-5, atol=1e-6)
+    for key, grad in grads.items():
+        torch.testing.assert_close(others[key], grad, rtol=1e-3, atol=1e-5)
+
+
+@every_case
+def test_activation_checkpointing_changes_nothing(make_encoder, name, settings):
+    encoder, objective, batch = ready(make_encoder, name, settings)
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    runs = []
+    encoder.backbone.inner.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(torch.is_grad_enabled()))
+    loss_and_gradients(encoder, objective, batch)
+    plain = len(runs)
+    encoder.backbone.causal_lm.activation_checkpointing_enable()
+    again, others = loss_and_gradients(encoder, objective, batch)
+    assert len(runs) - plain > plain  # layers were run a second time
+    assert again.item() == pytest.approx(loss.item(), rel=1e-6)
+    assert set(others) == set(grads)
+    for key, grad in grads.items():
+        torch.testing.assert_close(others[key], grad, rtol=1e-4, atol=1e-6)
+
+
+@every_case
+def test_a_batch_holds_tensors_only_and_moves_as_one(make_encoder, name, settings):
+    _, _, batch = ready(make_encoder, name, settings)
+    moved = {key: part.to("cpu") for key, part in batch.items()}
+    assert all(isinstance(part, torch.Tensor | Tokens) for part in moved.values())
+
+
+@every_case
+def test_settings_round_trip(name, settings):
+    objective = build.objective({"type": name, **settings})
+    assert type(objective) is OBJECTIVES[name]
+    assert objective == OBJECTIVES[name](**settings)
+    assert build.objective({"type": name, **asdict(objective)}) == objective
+    assert asdict(objective) == {**asdict(OBJECTIVES[name]()), **settings}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(name):
+    keys = [field.name for field in fields(OBJECTIVES[name])]
+    assert keys
+    for key in keys:
+        with pytest.raises(ValueError, match=f"objective {name} has no key '{key}x' .did you mean '{key}'"):
+            build.objective({"type": name, f"{key}x": 1})
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_unknown_type_is_refused_with_the_nearest_name(name):
+    with pytest.raises(ValueError, match=f"choose from .*did you mean '{name}'"):
+        build.objective({"type": name[:-1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("compression", "divergence", "rkl"),
+        ("compression", "min_target_tokens", "many"),
+        ("contrastive", "positives", "noise"),
+        ("contrastive", "temperature", float("nan")),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_by_name(name, key, value):
+    with pytest.raises(ValueError, match=f"objective {name}: {key}="):
+        build.objective({"type": name, key: value})

@@ -1,0 +1,238 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, normalize
+
+from embrew.modeling.tokens import Segment, Tokens
+from embrew.objectives import Contrastive
+from embrew.objectives.contrastive import text_keys
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog near the river.",
+    "A vector.",
+    "She sells sea shells by the sea shore.",
+    "Numbers such as 1234 and 3.14 are text too.",
+]
+PAIRS = [
+    {"query": "which animal jumps", "positive": TEXTS[0], "negatives": [], "instruction": None},
+    {
+        "query": "embedding?",
+        "positive": TEXTS[1],
+        "negatives": ["A word.", "A language model reads."],
+        "instruction": None,
+    },
+    {"query": "who sells shells", "positive": TEXTS[2], "negatives": ["He buys them."], "instruction": None},
+]
+
+
+def text_rows(texts=TEXTS):
+    return [{"text": text} for text in texts]
+
+
+def plain_loop(queries, candidates, places, temperature=0.05, dropped=()):
+    """InfoNCE over unit vectors, number by number; `dropped` holds (query, column) pairs that are left out."""
+    total = 0.0
+    for b, query in enumerate(queries):
+        scores = {
+            j: float(np.dot(query, candidate)) / temperature
+            for j, candidate in enumerate(candidates)
+            if (b, j) not in dropped
+        }
+        total += math.log(sum(math.exp(score) for score in scores.values())) - scores[places[b]]
+    return total / len(queries)
+
+
+def call(objective, encoder, rows):
+    with torch.no_grad():
+        return objective(encoder, objective.collate(rows, encoder))["loss"].item()
+
+
+# ---- dropout positives ----------------------------------------------------------------------------------------
+
+
+def test_dropout_positives_need_dropout(make_encoder):
+    with pytest.raises(ValueError, match="positives=dropout without any dropout"):
+        Contrastive(positives="dropout").setup(make_encoder(lora={"lora_dropout": 0.0}))
+    Contrastive(positives="dropout").setup(make_encoder(lora={"lora_dropout": 0.05}))
+    Contrastive(positives="dropout", attention_dropout=0.2).setup(make_encoder(lora={}))
+
+
+def test_setup_sets_the_attention_dropout_of_the_stage(make_encoder):
+    encoder = make_encoder(lora={})
+    for probability in (0.2, 0.0):
+        Contrastive(attention_dropout=probability).setup(encoder)
+        assert {layer.self_attn.attention_dropout for layer in encoder.backbone.inner.layers} == {probability}
+
+
+@pytest.mark.parametrize(("attention_dropout", "lora_dropout"), [(0.2, 0.0), (0.0, 0.3)])
+def test_two_masks_give_two_vectors(make_encoder, attention_dropout, lora_dropout):
+    encoder = make_encoder(lora={"lora_dropout": lora_dropout})
+    objective = Contrastive(positives="dropout", attention_dropout=attention_dropout)
+    objective.setup(encoder)
+    encoder.train()
+    batch = objective.collate(text_rows(), encoder)
+    losses = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        embeddings = objective.embed(encoder, batch)
+        losses.append(objective.loss(embeddings, batch)["loss"].item())
+        assert (embeddings["query"] - embeddings["document"]).abs().max(-1).values.min() > 1e-3  # z ≠ z' in every text
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_without_dropout_the_loss_is_that_of_the_self_similarity_matrix(make_encoder):
+    encoder = make_encoder(lora={})
+    objective = Contrastive(positives="dropout", temperature=0.1)
+    batch = objective.collate(text_rows(), encoder)
+    with torch.no_grad():
+        embeddings = objective.embed(encoder, batch)
+        z = embeddings["query"]
+        torch.testing.assert_close(z, embeddings["document"], rtol=0, atol=1e-6)
+        unit = normalize(z, dim=-1)
+        expected = cross_entropy(unit @ unit.T / 0.1, torch.arange(4))
+        assert objective.loss(embeddings, batch)["loss"].item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_dropout_positives_ask_for_texts_and_pairs_for_pairs():
+    assert Contrastive(positives="dropout").rows_kind == "text"
+    assert Contrastive().rows_kind == "pairs"
+
+
+# ---- pairs with hard negatives --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory_tokens", [0, 3])
+def test_ragged_negatives_are_a_plain_loop(make_encoder, memory_tokens):
+    encoder = make_encoder(memory_tokens=memory_tokens, lora={})
+    queries = [encoder.encode_query(row["query"]) for row in PAIRS]
+    columns = [row["positive"] for row in PAIRS] + [text for row in PAIRS for text in row["negatives"]]
+    assert len(columns) == 3 + 0 + 2 + 1
+    candidates = [encoder.encode_document(text) for text in columns]
+    loss = call(Contrastive(), encoder, PAIRS)
+    assert loss == pytest.approx(plain_loop(queries, candidates, [0, 1, 2]), rel=1e-4)
+
+
+def test_rows_without_negatives(make_encoder):
+    encoder = make_encoder(lora={})
+    bare = [{"query": row["query"], "positive": row["positive"], "negatives": None} for row in PAIRS]
+    queries = [encoder.encode_query(row["query"]) for row in bare]
+    candidates = [encoder.encode_document(row["positive"]) for row in bare]
+    assert call(Contrastive(), encoder, bare) == pytest.approx(plain_loop(queries, candidates, [0, 1, 2]), rel=1e-4)
+    assert call(Contrastive(), encoder, bare[:1]) == 0.0  # a single candidate
+
+
+def test_columns_of_the_same_text_are_left_out(make_encoder):
+    encoder = make_encoder(lora={})
+    rows = [
+        {"query": "one", "positive": "same answer", "negatives": ["one", "no"]},
+        {"query": "two", "positive": "same answer", "negatives": ["other"]},
+        {"query": "one", "positive": "another answer", "negatives": ["same answer"]},
+    ]
+    columns = ["same answer", "same answer", "another answer", "one", "no", "other", "same answer"]
+    dropped = {(0, 1), (0, 3), (0, 6), (1, 0), (1, 6), (2, 3)}
+    queries = [encoder.encode_query(row["query"]) for row in rows]
+    candidates = [encoder.encode_document(text) for text in columns]
+    masked = plain_loop(queries, candidates, [0, 1, 2], dropped=dropped)
+    whole = plain_loop(queries, candidates, [0, 1, 2])
+    assert abs(masked - whole) > 0.01
+    assert call(Contrastive(), encoder, rows) == pytest.approx(masked, rel=1e-4)
+    assert call(Contrastive(mask_same_text=False), encoder, rows) == pytest.approx(whole, rel=1e-4)
+
+
+def test_duplicates_among_dropout_positives_are_left_out(make_encoder):
+    encoder = make_encoder(lora={})
+    vectors = [encoder.encode(text) for text in TEXTS]
+    doubled = [*TEXTS, TEXTS[0]]
+    vectors.append(vectors[0])
+    loss = call(Contrastive(positives="dropout"), encoder, text_rows(doubled))
+    expected = plain_loop(vectors, vectors, range(5), dropped={(0, 4), (4, 0)})
+    assert loss == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_instructions_stand_before_queries_only(make_encoder):
+    encoder = make_encoder(prompts={"query": "search: ", "document": "text: "}, lora={})
+    rows = [
+        {"query": "fox", "positive": TEXTS[0], "negatives": ["fox"], "instruction": "find the animal: "},
+        {"query": "fox", "positive": TEXTS[1], "negatives": [], "instruction": None},
+        {"query": "fox", "positive": TEXTS[2], "negatives": [], "instruction": ""},
+        {"query": "fox", "positive": TEXTS[3]},
+    ]
+    batch = Contrastive().collate(rows, encoder)
+
+    def words(tokens, segment):
+        return [
+            encoder.tokenizer.decode(ids[labels == segment]).replace("<s>", "")
+            for ids, labels in zip(tokens.input_ids, tokens.segment_ids, strict=True)
+        ]
+
+    assert words(batch["query"], Segment.PROMPT) == ["find the animal: ", "search: ", "", "search: "]
+    assert words(batch["query"], Segment.TEXT) == ["fox"] * 4
+    assert words(batch["document"], Segment.PROMPT) == ["text: "] * 5
+    assert words(batch["document"], Segment.TEXT) == [*TEXTS, "fox"]
+    prompts = ["find the animal: ", "search: ", "", "search: "]
+    queries = [encoder.encode("fox", prompt=prompt) for prompt in prompts]
+    candidates = [encoder.encode_document(text) for text in [*TEXTS, "fox"]]
+    dropped = {(b, 4) for b in range(4)}  # the negative with the words of every query
+    assert call(Contrastive(), encoder, rows) == pytest.approx(
+        plain_loop(queries, candidates, range(4), dropped=dropped), rel=1e-4
+    )
+
+
+def test_symmetric_is_the_mean_of_both_directions(make_encoder):
+    encoder = make_encoder(lora={})
+    rows = [*PAIRS, {"query": PAIRS[0]["query"], "positive": "another", "negatives": [TEXTS[1]]}]
+    queries = [encoder.encode_query(row["query"]) for row in rows]
+    columns = [row["positive"] for row in rows] + [text for row in rows for text in row["negatives"] or []]
+    candidates = [encoder.encode_document(text) for text in columns]
+    there = plain_loop(queries, candidates, range(4), dropped={(1, len(columns) - 1)})
+    back = plain_loop(candidates[:4], queries, range(4), dropped={(0, 3), (3, 0)})  # two rows ask the same
+    assert call(Contrastive(), encoder, rows) == pytest.approx(there, rel=1e-4)
+    assert call(Contrastive(symmetric=True), encoder, rows) == pytest.approx((there + back) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_not_positive_is_refused(make_encoder, temperature):
+    with pytest.raises(ValueError, match="it must be positive"):
+        Contrastive(temperature=temperature).setup(make_encoder(lora={}))
+
+
+# ---- memory tokens --------------------------------------------------------------------------------------------
+
+
+def test_long_texts_keep_their_memory_tokens(make_encoder):
+    encoder = make_encoder(max_length={"query": 12, "document": 20}, lora={})
+    rows = [{"query": TEXTS[0] * 5, "positive": TEXTS[2] * 5, "negatives": [TEXTS[3] * 5]}]
+    batch = Contrastive().collate(rows, encoder)
+    for role, limit in (("query", 12), ("document", 20)):
+        assert batch[role].input_ids.shape[1] == limit
+        assert batch[role].input_ids[:, -3:].tolist() == [encoder.backbone.memory_ids] * len(batch[role])
+        assert bool((batch[role].segment_ids[:, -3:] == Segment.MEMORY).all())
+    texts = Contrastive(positives="dropout").collate(text_rows([TEXTS[0] * 5]), encoder)
+    assert texts["query"].input_ids[0, -3:].tolist() == encoder.backbone.memory_ids
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional", "memory_causal"])
+def test_a_row_alone_has_the_memory_states_it_has_in_a_padded_batch(make_encoder, attention):
+    encoder = make_encoder(attention=attention, lora={})
+    tokens = encoder.tokens(TEXTS)
+    assert bool((tokens.segment_ids == Segment.PAD).any())
+    with torch.no_grad():
+        together = encoder.memory(tokens)
+        pooled = encoder(tokens)
+        for b, text in enumerate(TEXTS):
+            alone = encoder.tokens([text])
+            torch.testing.assert_close(encoder.memory(alone)[0], together[b], rtol=0, atol=2e-5)
+            torch.testing.assert_close(together[b].mean(0), pooled[b], rtol=0, atol=2e-5)
+        backwards = Tokens(tokens.input_ids.flip(0), tokens.segment_ids.flip(0))
+        torch.testing.assert_close(encoder.memory(backwards).flip(0), together, rtol=0, atol=2e-5)
+
+
+def test_text_keys_are_equal_where_texts_are():
+    keys = text_keys(["a", "b", "a", "", "ü", "a "]).tolist()
+    assert keys[0] == keys[2]
+    assert len(set(keys)) == 5
+    assert text_keys(["a"]).tolist() == keys[:1]
+    assert text_keys(["a"]).dtype == torch.int64

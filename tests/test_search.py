@@ -1,0 +1,135 @@
+import json
+import zlib
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embrew.data import Document
+from embrew.search import SearchIndex, build_index
+
+
+class BagOfWords:
+    """Counts of words, hashed into buckets."""
+
+    prompts: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, dimensions=256):
+        self.dimensions = dimensions
+
+    def weights_hash(self):
+        return f"bag of words {self.dimensions}"
+
+    def encode(self, inputs, **_):
+        vectors = np.zeros((len(inputs), self.dimensions), dtype=np.float32)
+        for row, text in enumerate(inputs):
+            for word in text.lower().split():
+                vectors[row, zlib.crc32(word.encode()) % self.dimensions] += 1
+        return vectors
+
+    encode_query = encode_document = encode
+
+
+DOCUMENTS = [
+    Document(id="a", title="Cats", text="sleep all day"),
+    Document(id="b", text="dogs bark"),
+    Document(id="c", text="dogs sleep"),
+]
+
+
+def test_nearest_first_with_cosines():
+    (hits,) = SearchIndex.build(BagOfWords(), DOCUMENTS).search(["dogs bark"], top_k=2)
+    assert [hit.document.id for hit in hits] == ["b", "c"]
+    assert [hit.score for hit in hits] == pytest.approx([1.0, 0.5])  # two of two words, one of two
+
+
+def test_titles_are_searched():
+    (hits,) = SearchIndex.build(BagOfWords(), DOCUMENTS).search(["cats"], top_k=1)
+    assert hits[0].document == DOCUMENTS[0]
+    assert hits[0].score == pytest.approx(0.5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    texts=st.lists(st.text("abc ", min_size=1).filter(str.strip), min_size=1, max_size=12),
+    top_k=st.integers(1, 15),
+    chunk_size=st.integers(1, 5),
+)
+def test_search_is_exact(texts, top_k, chunk_size):
+    """The scores are those of all cosines, sorted."""
+    encoder = BagOfWords(16)
+    documents = [Document(id=str(i), text=text) for i, text in enumerate(texts)]
+    (hits,) = SearchIndex.build(encoder, documents, chunk_size=chunk_size).search(["a b ab"], top_k=top_k)
+    unit = encoder.encode(["a b ab", *texts])
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    expected = sorted((unit[1:] @ unit[0]).tolist(), reverse=True)[:top_k]
+    assert [hit.score for hit in hits] == pytest.approx(expected, abs=1e-6)
+    assert [hit.score for hit in hits] == pytest.approx(
+        [float(unit[1 + int(hit.document.id)] @ unit[0]) for hit in hits]
+    )
+
+
+def test_save_and_load(tmp_path):
+    index = SearchIndex.build(BagOfWords(), DOCUMENTS)
+    index.save(tmp_path / "index")
+    assert sorted(file.name for file in (tmp_path / "index").iterdir()) == [
+        "documents.jsonl",
+        "index.faiss",
+        "manifest.json",
+    ]
+    assert json.loads((tmp_path / "index" / "manifest.json").read_text())["encoder_hash"] == "bag of words 256"
+    loaded = SearchIndex.load(tmp_path / "index", BagOfWords())
+    assert loaded.documents == DOCUMENTS
+    assert loaded.search(["dogs", "cats"]) == index.search(["dogs", "cats"])
+
+
+def test_another_encoder_is_refused(tmp_path):
+    SearchIndex.build(BagOfWords(), DOCUMENTS).save(tmp_path / "index")
+    with pytest.raises(ValueError, match="give the encoder that built the index, or build it again"):
+        SearchIndex.load(tmp_path / "index", BagOfWords(128))
+
+
+def test_an_existing_folder_is_kept(tmp_path):
+    index = SearchIndex.build(BagOfWords(), DOCUMENTS)
+    index.save(tmp_path / "index")
+    with pytest.raises(FileExistsError, match="exists already"):
+        index.save(tmp_path / "index")
+    SearchIndex.build(BagOfWords(), DOCUMENTS[:1]).save(tmp_path / "index", overwrite=True)
+    assert len(SearchIndex.load(tmp_path / "index", BagOfWords()).documents) == 1
+
+
+def test_a_changed_file_is_named(tmp_path):
+    SearchIndex.build(BagOfWords(), DOCUMENTS).save(tmp_path / "index")
+    file = tmp_path / "index" / "documents.jsonl"
+    file.write_text(file.read_text().replace("dogs", "cats"))
+    with pytest.raises(ValueError, match="documents.jsonl is missing or has changed"):
+        SearchIndex.load(tmp_path / "index", BagOfWords())
+    with pytest.raises(FileNotFoundError, match="holds no search index"):
+        SearchIndex.load(tmp_path, BagOfWords())
+
+
+def test_index_of_a_text_file(tmp_path):
+    (tmp_path / "notes.txt").write_text("cats sleep\ndogs bark\n")
+    build_index(BagOfWords(), tmp_path / "notes.txt", tmp_path / "index")
+    (hits,) = SearchIndex.load(tmp_path / "index", BagOfWords()).search(["bark"], top_k=1)
+    assert (hits[0].document.id, hits[0].document.text) == ("2", "dogs bark")
+    with pytest.raises(FileExistsError):  # before anything is read or embedded
+        build_index(BagOfWords(), tmp_path / "missing.txt", tmp_path / "index")
+
+
+def test_what_cannot_be_searched():
+    with pytest.raises(ValueError, match="no documents to index"):
+        SearchIndex.build(BagOfWords(), [])
+    with pytest.raises(ValueError, match=r"document 'x' \(number 1\) is empty"):
+        SearchIndex.build(BagOfWords(), [DOCUMENTS[0], Document(id="x", text=" ")])
+    index = SearchIndex.build(BagOfWords(), DOCUMENTS)
+    with pytest.raises(TypeError, match="give a list of texts"):
+        index.search("cats")
+    with pytest.raises(ValueError, match="top_k=0"):
+        index.search(["cats"], top_k=0)
+    assert index.search([]) == []
+    index.encoder.dimensions = 8
+    with pytest.raises(ValueError, match="the encoder gives 8 dimensions, the index has 256; set truncate_dim"):
+        index.search(["cats"])

@@ -1,0 +1,300 @@
+"""Runs of recipes: hand-over, exact resumption, and refusals before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training import checkpoints
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from tests.conftest import SENTENCES
+
+LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+
+
+@pytest.fixture
+def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any]:
+    """LLM2Comp in small: compress, then unsupervised, then supervised, with the paper's hand-over."""
+    texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pairs = [{"query": t[:40], "positive": t[40:], "negative": t[10:30]} for t in texts]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    text_data, pair_data = {"path": str(tmp_path / "texts.jsonl")}, {"path": str(tmp_path / "pairs.jsonl")}
+    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 2, "use_cpu": True}
+    return {
+        "encoder": {
+            "model": str(model_folder("llama")),
+            "template": "{instruction}{text}{memory}",
+            "memory_tokens": 3,
+            "attention": "bidirectional",
+            "pooling": {"mode": "mean", "over": "memory"},
+            "max_length": {"query": 64, "document": 64},
+            "lora": LORA,
+        },
+        "stages": [
+            {
+                "name": "compress",
+                "objective": {"type": "compression", "min_context_tokens": 4, "min_target_tokens": 4},
+                "data": text_data,
+                "training": {**training, "per_device_train_batch_size": 4},
+            },
+            {
+                "name": "unsupervised",
+                "adapter": "merge",
+                "train_memory": False,
+                "objective": {"type": "contrastive", "positives": "dropout", "attention_dropout": 0.2},
+                "data": text_data,
+                "batch": {"size": 4},
+                "training": training,
+            },
+            {
+                "name": "supervised",
+                "adapter": "merge",
+                "train_memory": False,
+                "objective": {"type": "contrastive"},
+                "data": pair_data,
+                "batch": {"size": 4},
+                "training": training,
+            },
+        ],
+    }
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    found = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        if "base" not in path.relative_to(folder).parts:
+            found |= {f"{path.relative_to(folder)}:{name}": t for name, t in load_file(path).items()}
+    return found
+
+
+def equal(a: Path, b: Path) -> None:
+    ours, theirs = tensors(a), tensors(b)
+    assert ours.keys() == theirs.keys() and ours
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
+    """Each stage ends as a complete encoder; memory tokens move in the first only; scores are kept."""
+    scored: list[int] = []
+
+    def evaluate(encoder: Encoder) -> dict[str, float]:
+        scored.append(encoder.steps)
+        return {"dev": 0.5 + 0.01 * len(scored)}
+
+    encoder = train(Recipe.from_values(values), tmp_path / "run", evaluate=evaluate)
+    assert scored == [0, 4, 8, 12], "the base first, then after every stage"
+    log = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert log["scores"]["supervised"]["dev"] == pytest.approx(0.54) and log["final"] == "supervised"
+    folders = [tmp_path / "run" / name for name in ("compress", "unsupervised", "supervised")]
+    memory = [load_file(folder / "memory.safetensors")["memory"] for folder in folders]
+    assert torch.equal(memory[0], memory[1]) and torch.equal(memory[1], memory[2])
+    assert [len(list((folder / "adapters").iterdir())) for folder in folders] == [1, 2, 3]
+    opened = Encoder.from_pretrained(tmp_path / "run")
+    assert abs(opened.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["compress", "run.json", "supervised", "unsupervised"]
+    started = build.encoder(Recipe.from_values(values))
+    assert not torch.equal(memory[0], started.backbone.memory.detach())
+    assert "Loading" not in (folders[0] / "recipe.yaml").read_text()
+    assert Recipe.load(folders[0] / "recipe.yaml") == Recipe.from_values(values)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_stopped_and_resumed_is_never_stopped(
+    index: int, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped inside stage `index` after 3 of 4 steps (the last checkpoint is at 2): bit-equal weights in the end."""
+    recipe = Recipe.from_values(values)
+    train(recipe, tmp_path / "whole")
+    whole_step, seen = StageTrainer.training_step, {"stages": -1, "steps": 0}
+    whole_fit = StageTrainer.fit
+
+    def fit(self: StageTrainer, checkpoint: Path | None) -> int:
+        seen["stages"] += 1
+        seen["steps"] = 0
+        return whole_fit(self, checkpoint)
+
+    def training_step(self: StageTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen["steps"] += 1
+        if seen["stages"] == index and seen["steps"] == 4:
+            raise KeyboardInterrupt
+        return whole_step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageTrainer, "fit", fit)
+        patch.setattr(StageTrainer, "training_step", training_step)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "halves")
+    assert (tmp_path / "halves" / f"{recipe.stages[index].name}.work" / "checkpoint-2").is_dir()
+    with pytest.raises(FileExistsError, match="say --resume"):
+        train(recipe, tmp_path / "halves")
+    train(recipe, tmp_path / "halves", resume=True)
+    for stage in recipe.stages:
+        equal(tmp_path / "whole" / stage.name, tmp_path / "halves" / stage.name)
+
+
+def test_a_finished_run_is_skipped_and_other_settings_are_refused(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values["stages"] = values["stages"][:1]
+    train(Recipe.from_values(values), tmp_path / "run")
+    monkeypatch.setattr(StageTrainer, "fit", lambda *_: pytest.fail("nothing is left to train"))
+    assert train(Recipe.from_values(values), tmp_path / "run", resume=True).steps == 4
+    values["stages"][0]["training"] = {**values["stages"][0]["training"], "learning_rate": 0.02}
+    with pytest.raises(ValueError, match=r"other settings \(stages.0.training.learning_rate\)"):
+        train(Recipe.from_values(values), tmp_path / "run", resume=True)
+
+
+def test_all_steps_done_but_not_saved(values: dict[str, Any], tmp_path: Path) -> None:
+    """Stopped between the last step and the stage's folder: no step is made twice."""
+    values["stages"] = values["stages"][:1]
+    recipe = Recipe.from_values(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "halves")
+    train(recipe, tmp_path / "halves", resume=True)
+    train(recipe, tmp_path / "whole")
+    equal(tmp_path / "whole" / "compress", tmp_path / "halves" / "compress")
+    assert Encoder.from_pretrained(tmp_path / "halves").steps == 4
+
+
+@pytest.mark.parametrize("damage", ["half-written", "flipped byte"])
+def test_a_damaged_checkpoint_is_passed_over(
+    damage: str, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values["stages"] = values["stages"][:1]
+    recipe = Recipe.from_values(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run")
+    work = tmp_path / "run" / "compress.work"
+    newest = work / "checkpoint-4"
+    assert checkpoints.newest(work) == newest
+    if damage == "half-written":
+        (newest / checkpoints.MANIFEST).unlink()
+        (newest / "optimizer.pt").write_bytes(b"half")
+    else:
+        path = newest / "trainable.safetensors"
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 1
+        path.write_bytes(bytes(content))
+    assert checkpoints.newest(work) == work / "checkpoint-2"
+    assert "checkpoint-4 is not whole" in caplog.text
+    train(recipe, tmp_path / "run", resume=True)
+    train(recipe, tmp_path / "whole")
+    equal(tmp_path / "whole" / "compress", tmp_path / "run" / "compress")
+
+
+def test_checkpoints_hold_no_pickled_weights(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = values["stages"][:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(Recipe.from_values(values), tmp_path / "run")
+    checkpoint = tmp_path / "run" / "compress.work" / "checkpoint-4"
+    names = {path.name for path in checkpoint.iterdir()}
+    assert names == {
+        "trainable.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        checkpoints.MANIFEST,
+    }, "tensors in safetensors; the trainer's own state beside it, listed with its sha256; no pickled arguments"
+    assert set(json.loads((checkpoint / checkpoints.MANIFEST).read_text())) == names - {checkpoints.MANIFEST}
+
+
+@pytest.mark.parametrize("hand_over", ["continue", "merge"])
+def test_hand_over(hand_over: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """Continue: one adapter, trained on. Merge: the first becomes weights, a second one starts at zero."""
+    values["stages"] = values["stages"][:2]
+    values["stages"][1]["adapter"] = hand_over
+    train(Recipe.from_values(values), tmp_path / "run")
+    adapters = sorted((tmp_path / "run" / "unsupervised" / "adapters").iterdir())
+    assert len(adapters) == (1 if hand_over == "continue" else 2)
+    if hand_over == "merge":
+        equal(tmp_path / "run" / "compress" / "adapters" / "0", adapters[0])
+
+
+def test_a_generative_stage_after_a_merge_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = [values["stages"][1], {**values["stages"][0], "adapter": "merge"}]
+    with pytest.raises(ValueError, match="needs the original LM, but an earlier stage merged"):
+        train(Recipe.from_values(values), tmp_path / "run")
+
+
+def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:
+    values["encoder"]["lora"] = None
+    values["stages"] = [values["stages"][0], {**values["stages"][1], "adapter": "continue"}]
+    values["stages"][1]["train_memory"] = True
+    encoder = train(Recipe.from_values(values), tmp_path / "run")
+    assert (tmp_path / "run" / "unsupervised" / "weights" / "model.safetensors").is_file()
+    assert abs(Encoder.from_pretrained(tmp_path / "run").encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
+
+
+def test_activation_checkpointing_changes_nothing(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = values["stages"][:2]
+    train(Recipe.from_values(values), tmp_path / "plain")
+    for stage in values["stages"]:
+        stage["training"] = {**stage["training"], "activation_checkpointing": True}
+    train(Recipe.from_values(values), tmp_path / "checkpointed")
+    ours, theirs = tensors(tmp_path / "plain" / "unsupervised"), tensors(tmp_path / "checkpointed" / "unsupervised")
+    for name, tensor in ours.items():
+        assert torch.allclose(tensor, theirs[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"objective": {"type": "compresion"}}, r"choose from compression, contrastive \(did you mean 'compression'"),
+        ({"objective": {"type": "compression", "divergance": "kl"}}, "did you mean 'divergence'"),
+        ({"objective": {"type": "compression", "divergence": "js"}}, "divergence='js'"),
+        ({"training": {"learning_rat": 1}}, "did you mean 'learning_rate'"),
+        ({"training": {"output_dir": "x"}}, "set by embrew"),
+        ({"batch": {"size": 4}}, "takes training.per_device_train_batch_size"),
+        ({"data": {"path": "no-such-file.jsonl"}}, "no-such-file.jsonl"),
+        ({"data": {"path": "$EMBREW_NOWHERE/x.jsonl"}}, "EMBREW_NOWHERE"),
+    ],
+)
+def test_refused(change: dict[str, Any], words: str, values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = [{**values["stages"][0], **change}]
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        train(Recipe.from_values(values), tmp_path / "run")
+    assert not (tmp_path / "run" / "compress").exists()
+
+
+def test_fewer_rows_than_a_batch(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = [{**values["stages"][1], "batch": {"size": 400}}]
+    with pytest.raises(ValueError, match="25 rows, fewer than one batch of 400; lower batch.size"):
+        train(Recipe.from_values(values), tmp_path / "run")
+
+
+def test_texts_too_short_to_be_split(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = [{**values["stages"][0], "objective": {"type": "compression", "min_target_tokens": 500}}]
+    with pytest.raises(ValueError, match="none of 25 texts has 509 tokens"):
+        train(Recipe.from_values(values), tmp_path / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = [{**values["stages"][0], "training": {**values["stages"][0]["training"], "learning_rate": 1e30}}]
+    with pytest.raises(ValueError, match="lower the learning rate"):
+        train(Recipe.from_values(values), tmp_path / "run")
+
+
+def test_nothing_to_train(values: dict[str, Any], tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    with pytest.raises(ValueError, match="nothing to train"):
+        train(Recipe.from_values({**values, "stages": []}), tmp_path / "run")
