@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0)
 
 
 @pytest.fixture
-def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., Encoder]]:
+def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
     """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
 
     def make(
@@ -159,7 +159,7 @@ def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., E
             stir(backbone, noise)
         return encoder.eval()
 
-    yield make
+    return make
 
 
 def stir(backbone: Backbone, noise: float = 0.1, seed: int = 2) -> None:

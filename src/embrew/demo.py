@@ -101,8 +101,10 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
         for hit in hits:
             text = hit.document.content
             console.print(f"    {hit.score:.2f}  [bold]{_first_line(text)}[/]  {escape(_rest(text))}", soft_wrap=False)
-    console.print(f"\nYour own question:\n  embrew search {output / 'model'} --index {output / 'index'} \"…\"")
-    console.print(f"Table: {output / 'table.md'}   plot: {output / 'scores.png'}   model for any tool: {output / 'export'}")
+    console.print(f'\nYour own question:\n  embrew search {output / "model"} --index {output / "index"} "…"')
+    console.print(
+        f"Table: {output / 'table.md'}   plot: {output / 'scores.png'}   model for any tool: {output / 'export'}"
+    )
     return rows
 
 
@@ -155,7 +157,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     for shift, (key, label, colour) in zip(
         (-0.2, 0.2), (("ndcg_at_10", "nDCG@10", "#2f6f8f"), ("recall_at_10", "Recall@10", "#d98c3f")), strict=True
     ):
-        bars = axes.barh([p + shift for p in places], [row[key] for row in rows], height=0.38, label=label, color=colour)
+        bars = axes.barh(
+            [p + shift for p in places], [row[key] for row in rows], height=0.38, label=label, color=colour
+        )
         axes.bar_label(bars, fmt="%.3f", padding=3, fontsize=9)
     axes.set_yticks(list(places), steps)
     axes.invert_yaxis()

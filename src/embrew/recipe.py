@@ -9,15 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from string import Formatter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
+from embrew.modeling.pattern import split_pattern
 from embrew.overrides import apply_overrides, dump_yaml, line_of, nearest, parse_yaml
 from embrew.recipe_errors import KeyPath, dotted, explain
-
-TEMPLATE_FIELDS = ("instruction", "text", "memory", "eos")
 
 
 class _Config(BaseModel):
@@ -67,12 +65,13 @@ class EncoderConfig(_Config):
     @field_validator("template")
     @classmethod
     def _check_template(cls, template: str) -> str:
-        check_template(template)
+        split_pattern(template)
         return template
 
     @model_validator(mode="after")
     def _check_together(self) -> EncoderConfig:
-        has_memory = "memory" in _fields(self.template)
+        pattern = split_pattern(self.template)
+        has_memory = "memory" in pattern.tail
         if self.pooling.over == "memory" and not (has_memory and self.memory_tokens):
             raise ValueError(
                 f"pooling.over='memory' with memory_tokens={self.memory_tokens} and template={self.template!r}; "
@@ -88,7 +87,7 @@ class EncoderConfig(_Config):
                 "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
                 "so give memory_tokens and {memory}, or choose causal or bidirectional"
             )
-        if "instruction" not in _fields(self.template) and (self.prompts.query or self.prompts.document):
+        if "{instruction}" not in pattern.before and (self.prompts.query or self.prompts.document):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self
 
@@ -244,37 +243,6 @@ class Recipe(_Config):
     def to_yaml(self) -> str:
         """The resolved recipe as YAML; `Recipe.load` reads it back to the same recipe."""
         return dump_yaml(self.model_dump(mode="json"))
-
-
-def check_template(template: str) -> None:
-    """Refuse a template that is not `words {instruction} words {text} words {memory} {eos}`.
-
-    Raises:
-        ValueError: not one `{text}`, an unknown field, or fields out of order.
-    """
-    fields = _fields(template)
-    for field in fields:
-        if field not in TEMPLATE_FIELDS:
-            known = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
-            raise ValueError(f"{template!r} has the field {{{field}}}; choose from {known}")
-    if fields.count("text") != 1:
-        raise ValueError(f"{template!r} has {{text}} {fields.count('text')} times; it must stand there once")
-    for field in ("instruction", "memory", "eos"):
-        if fields.count(field) > 1:
-            raise ValueError(f"{template!r} has {{{field}}} {fields.count(field)} times; once is enough")
-    if "instruction" in fields and fields.index("instruction") > fields.index("text"):
-        raise ValueError(f"{template!r}: {{instruction}} stands before {{text}}")
-    if fields[fields.index("text") + 1 :] != [field for field in fields if field in ("memory", "eos")]:
-        raise ValueError(f"{template!r}: {{memory}} and {{eos}} stand after {{text}}")
-    if re.search(r"\{(memory|eos)\}(?!\{(memory|eos)\}).", template, re.DOTALL):
-        raise ValueError(f"{template!r} has words after {{memory}} or {{eos}}; they come last")
-
-
-def _fields(template: str) -> list[str]:
-    try:
-        return [field for _, field, _, _ in Formatter().parse(template) if field is not None]
-    except ValueError as error:
-        raise ValueError(f"{template!r} is not a valid template: {error}") from None
 
 
 def list_recipes() -> list[str]:

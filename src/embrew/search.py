@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.documents import Document, read_documents
-from embrew.data.writing import atomic_folder, check_free, write_json, write_jsonl
 from embrew.evaluation.protocol import TextEncoder, encode_options, model_hash, unit_vectors
 from embrew.evaluation.report import content_hash, versions
+from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Hit:
 class SearchIndex:
     """Documents and their vectors.
 
-    Example:
+    Examples:
         >>> index = SearchIndex.build(encoder, read_documents("corpus.jsonl"))
         >>> index.save("index")
         >>> index = SearchIndex.load("index", encoder)

@@ -161,6 +161,11 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
     ):
         built = encoder(folder)
         found[name] = TrainStep(built, compression), texts_of(built, compression)
+    for name in ("encoder, ragged negatives", "compression, kl"):
+        step, batches = found[name]
+        again = TrainStep(encoder(folder), step.objective)
+        again.activation_checkpointing_enable()
+        found[f"{name}, checkpointing"] = again, batches
     return found
 
 

@@ -27,7 +27,9 @@ def test_not_there() -> None:
 
 
 def test_an_encoder_is_not_a_causal_lm(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    config = BertConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64)
+    config = BertConfig(
+        vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64
+    )
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"BertForMaskedLM.*lets tokens see their future.*causal LM is needed"):

@@ -124,7 +124,11 @@ def test_an_existing_folder_is_left_alone(model_folder: Callable[[str], Path], t
     (tmp_path / "saved" / "mine.txt").write_text("precious")
     with pytest.raises(FileExistsError, match="choose another folder"):
         encoder.save_pretrained(tmp_path / "saved")
+    with pytest.raises(FileExistsError, match="it is left alone"):
+        encoder.save_pretrained(tmp_path / "saved", overwrite=True)
     assert (tmp_path / "saved" / "mine.txt").read_text() == "precious"
+    (tmp_path / "saved" / "mine.txt").unlink()
+    encoder.save_pretrained(tmp_path / "saved")
     encoder.save_pretrained(tmp_path / "saved", overwrite=True)
     same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
     assert [path.name for path in tmp_path.iterdir()] == ["saved"], "nothing temporary is left behind"

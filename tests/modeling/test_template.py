@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from embrew.modeling.template import Template, split_pattern
+from embrew.modeling.pattern import split_pattern
+from embrew.modeling.template import Template
 from embrew.modeling.tokens import Segment
 
 MEMORY = [300, 301]

@@ -23,7 +23,10 @@ def test_no_rows() -> None:
 
 def test_predicting_is_one_to_the_left_of_the_target() -> None:
     tokens = Tokens.pad([Row([1, 2, 3, 4, 5], [P, S, S, Y, Y]), Row([1, 2, 4], [P, S, Y])])
-    assert tokens.predicting(Segment.TARGET).tolist() == [[False, False, True, True, False], [False, True] + [False] * 3]
+    assert tokens.predicting(Segment.TARGET).tolist() == [
+        [False, False, True, True, False],
+        [False, True] + [False] * 3,
+    ]
     with_last = tokens.predicting(Segment.TARGET, include_last=True)
     assert with_last.sum(-1).tolist() == [3, 2], "L + 1 rows for L target tokens"
     assert with_last[0, 4] and with_last[1, 2]

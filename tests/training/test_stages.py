@@ -104,7 +104,12 @@ def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
     assert [len(list((folder / "adapters").iterdir())) for folder in folders] == [1, 2, 3]
     opened = Encoder.from_pretrained(tmp_path / "run")
     assert abs(opened.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["compress", "run.json", "supervised", "unsupervised"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "compress",
+        "run.json",
+        "supervised",
+        "unsupervised",
+    ]
     started = build.encoder(Recipe.from_values(values))
     assert not torch.equal(memory[0], started.backbone.memory.detach())
     assert "Loading" not in (folders[0] / "recipe.yaml").read_text()

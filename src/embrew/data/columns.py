@@ -38,7 +38,7 @@ LENGTH_OF = {"text": ("text",), "pairs": ("query", "positive"), "scored": ("sent
 def match(columns: Collection[str], kind: Kind, *, mapping: Mapping[str, str] | None = None) -> Layout:
     """Which columns of a file are taken for which canonical column.
 
-    Example:
+    Examples:
         >>> match(["anchor", "positive", "negative"], "pairs")
         {'query': ('anchor',), 'positive': ('positive',), 'negatives': ('negative',)}
     """

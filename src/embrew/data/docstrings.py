@@ -109,7 +109,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 def clean(docstring: str) -> str:
     r"""A docstring as prose: no doctests, examples, references, reST directives, roles, underlines or links.
 
-    Example:
+    Examples:
         >>> clean("Sort ``x``.\n\n    >>> sort([2, 1])\n    [1, 2]\n\n.. versionadded:: 1.2\n")
         'Sort x.'
     """

@@ -37,7 +37,7 @@ class Record(NamedTuple):
 def expand(path: str | Path) -> str:
     """Replace `$NAME` and `${NAME}` by environment variables, and a leading `~` by the home folder.
 
-    Example:
+    Examples:
         >>> os.environ["CORPORA"] = "/data"
         >>> expand("$CORPORA/STSB")
         '/data/STSB'

@@ -42,7 +42,7 @@ def evaluate(
         kind: Default: by the columns.
         batch_tokens: Tokens a batch, for encoders that know it.
 
-    Example:
+    Examples:
         >>> [result.main_score for result in evaluate(encoder, ["$EMBREW_DATA/STSB"])]
         [0.8203]
     """

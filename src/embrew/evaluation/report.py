@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.data.writing import write_json
 from embrew.evaluation.protocol import TextEncoder, model_hash, resolved_prompts
 from embrew.evaluation.tasks import Task
+from embrew.writing import write_json
 
 
 @dataclass(frozen=True)

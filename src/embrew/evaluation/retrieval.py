@@ -78,7 +78,7 @@ def rank(
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The `k` largest scores of each row, largest first, and their columns; among equals the lower column comes first.
 
-    Example:
+    Examples:
         >>> top(np.array([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
         array([[1, 2]])
     """

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.proof import TEXTS, tolerance
-from embrew.modeling.saving import fresh_folder
+from embrew.writing import atomic_folder
 
 logger = logging.getLogger(__name__)
 STOCK_POOLING = {"last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
@@ -38,8 +38,9 @@ from sentence_transformers import SentenceTransformer
 folder, out, device = sys.argv[1:4]
 model = SentenceTransformer(folder, device=device)
 cases = json.load(open(folder + "/parity.json"))["cases"]
-save_file({str(i): np.ascontiguousarray(model.encode([t["text"] for t in case["texts"]], prompt_name=case["prompt_name"],
-          batch_size=8, show_progress_bar=False)) for i, case in enumerate(cases)}, out)
+options = {"batch_size": 8, "show_progress_bar": False}
+vectors = [model.encode([t["text"] for t in c["texts"]], prompt_name=c["prompt_name"], **options) for c in cases]
+save_file({str(i): np.ascontiguousarray(v) for i, v in enumerate(vectors)}, out)
 tokenizer = model.tokenizer
 ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
         for t in case["texts"]] for case in cases]
@@ -70,7 +71,10 @@ def export_sentence_transformer(
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
     _check_stock(encoder)
-    with fresh_folder(Path(folder), overwrite=overwrite) as out, tempfile.TemporaryDirectory() as scratch:
+    with (
+        atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         tokenizer, ids = stock_tokenizer(encoder)
         model = _merged(encoder, ids, len(tokenizer))
         model.save_pretrained(scratch)
@@ -121,7 +125,11 @@ def _check_stock(encoder: Encoder) -> None:
 
 def _is_single_last(encoder: Encoder) -> bool:
     """One memory token at the very end: its state is the last token's."""
-    return encoder.pooling.over == "memory" and len(encoder.template.memory_ids) == 1 and encoder.template.tail[-1] == "memory"
+    return (
+        encoder.pooling.over == "memory"
+        and len(encoder.template.memory_ids) == 1
+        and encoder.template.tail[-1] == "memory"
+    )
 
 
 def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:
@@ -132,7 +140,7 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     if taken:
         raise ValueError(f"the tokenizer has a token {taken[0]} already; memory tokens cannot be named so")
     tokenizer.add_special_tokens({"additional_special_tokens": names})
-    ids = dict(zip(encoder.template.memory_ids, tokenizer.convert_tokens_to_ids(names), strict=True))
+    ids = dict(zip(encoder.template.memory_ids, [tokenizer.get_vocab()[name] for name in names], strict=True))
     before = encoder.template.bos_ids
     after = [ids.get(i, i) for i in encoder.template.suffix_ids]
     specials = [
@@ -154,7 +162,7 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     return tokenizer, ids
 
 
-def _merged(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> nn.Module:
+def _merged(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
     """A copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
     backbone = copy.deepcopy(encoder.backbone)
     backbone.merge_adapter()

@@ -27,7 +27,7 @@ def info_nce(
     Raises:
         ValueError: τ is not positive, or a mask covers a positive.
 
-    Example:
+    Examples:
         >>> q = torch.eye(2)
         >>> round(float(info_nce(q, q, torch.arange(2), temperature=1.0)), 4)  # log(1 + exp(-1))
         0.3133

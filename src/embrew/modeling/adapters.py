@@ -67,7 +67,7 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers")
     with torch.no_grad():
         for name in layer.active_adapters:
-            if name in layer.lora_A:
+            if name in getattr(layer, "lora_A", {}):
                 delta = layer.get_delta_weight(name).float()
                 weight.copy_((weight.float() + delta).to(weight.dtype))
 
@@ -81,7 +81,9 @@ class AdapterSwitch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.layers = [m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)]
+        self.layers: list[Any] = [
+            m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)
+        ]
         self.dropouts = [
             (m, attribute)
             for m in model.modules()

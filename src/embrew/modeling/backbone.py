@@ -35,16 +35,16 @@ class Backbone(nn.Module):
         self.memory: nn.Parameter | None = None
         self.merged_stages = 0
         self._switch: AdapterSwitch | None = None
-        self._clone: list[PreTrainedModel] = []  # in a list, so that it is neither trained, saved nor wrapped
+        self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
 
     @property
-    def causal_lm(self) -> PreTrainedModel:
-        """The causal LM itself, adapter layers included."""
+    def causal_lm(self) -> Any:
+        """The causal LM itself (a `PreTrainedModel`), adapter layers included."""
         return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
 
     @property
-    def inner(self) -> PreTrainedModel:
-        """The LM without its head."""
+    def inner(self) -> Any:
+        """The LM without its head (a `PreTrainedModel`)."""
         return self.causal_lm.base_model
 
     @property
@@ -154,7 +154,7 @@ class Backbone(nn.Module):
         Raises:
             ValueError: the family has no such dropout.
         """
-        modules = [m for m in self.inner.modules() if hasattr(m, "attention_dropout")]
+        modules: list[Any] = [m for m in self.inner.modules() if hasattr(m, "attention_dropout")]
         if not modules and probability:
             raise ValueError(f"{type(self.inner).__name__} has no attention dropout; use lora_dropout instead")
         for module in modules:
@@ -203,7 +203,10 @@ class Backbone(nn.Module):
 
 
 class Head(NamedTuple):
-    """The language-model head, frozen: logits = hidden @ weight.T + bias, `(vocabulary, hidden)` and `(vocabulary,)`."""
+    """The language-model head, frozen: logits = hidden @ weight.T + bias.
+
+    `weight` is `(vocabulary, hidden)`, `bias` `(vocabulary,)` or None.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -212,7 +215,7 @@ class Head(NamedTuple):
 class FrozenLM:
     """The original causal LM: hidden states under causal attention, and its head."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
 
     def hidden_states(self, tokens: Tokens) -> Tensor:
@@ -244,9 +247,7 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     return embedded.masked_scatter(places, tokens.soft.to(embedded.dtype))
 
 
-def forward(
-    inner: PreTrainedModel, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None
-) -> Tensor:
+def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
     if num_layers is not None and not 1 <= num_layers <= len(inner.layers):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
@@ -258,7 +259,7 @@ def forward(
     return seen(inputs_embeds=embedded, attention_mask=mask, use_cache=False).last_hidden_state
 
 
-def view(inner: PreTrainedModel, *, is_causal: bool, num_layers: int | None = None) -> PreTrainedModel:
+def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
     """The same modules and weights under another configuration: causal or not, all layers or the first few.
 
     The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads

@@ -93,7 +93,8 @@ class Encoder(nn.Module):
         """Open a saved encoder, or put an encoder around a causal LM.
 
         Args:
-            name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or Hub id of a causal LM.
+            name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or
+                Hub id of a causal LM.
             revision: Hub revision of the LM.
             dtype: `auto` (float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`.
             device: defaults to the first GPU, else the CPU.
@@ -105,7 +106,7 @@ class Encoder(nn.Module):
             merge_adapter: add a saved encoder's adapter to its weights.
             **settings: `template`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an LM only).
 
-        Example:
+        Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
         """
         place = pick_device(device)
@@ -129,7 +130,7 @@ class Encoder(nn.Module):
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
         )
-        backbone = Backbone(model.to(place))
+        backbone = Backbone(model).to(place)
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         encoder = cls(backbone, tokenizer, base, **settings)

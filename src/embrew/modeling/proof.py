@@ -56,7 +56,8 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def proof_vectors(encoder: Encoder) -> Tensor:
     """Unit vectors of the proof texts, `(16, hidden)` float32."""
-    return torch.nn.functional.normalize(encoder.encode(list(TEXTS), batch_size=8, convert_to_tensor=True, show_progress_bar=False), dim=-1)
+    vectors = encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)
+    return torch.nn.functional.normalize(torch.as_tensor(vectors), dim=-1)
 
 
 def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:

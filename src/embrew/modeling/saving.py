@@ -7,8 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +23,7 @@ from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet
 from embrew.modeling.pooling import Pooling
+from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -62,47 +62,18 @@ def adapter_state(model: PeftModel) -> AdapterState:
     return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
 
 
-@contextmanager
-def fresh_folder(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
-
-    Raises:
-        FileExistsError: the folder exists and may not be replaced.
-    """
-    if folder.exists() and not overwrite:
-        raise FileExistsError(f"{folder} exists; choose another folder, or say overwrite to replace it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield temporary
-        for path in temporary.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        if folder.exists():
-            aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-            os.replace(folder, aside / folder.name)
-            os.replace(temporary, folder)
-            shutil.rmtree(aside)
-        else:
-            os.replace(temporary, folder)
-        os.chmod(folder, 0o755)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
 def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
     """Write an encoder's folder and prove it; see `Encoder.save_pretrained`."""
     from embrew.modeling.proof import prove
 
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
-    with fresh_folder(folder, overwrite=overwrite) as out:
+    with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         states = list(encoder.chain)
-        active = isinstance(encoder.backbone.model, PeftModel)
-        if active:
-            states.append(adapter_state(encoder.backbone.model))
+        model = encoder.backbone.model
+        active = isinstance(model, PeftModel)
+        if isinstance(model, PeftModel):
+            states.append(adapter_state(model))
         for i, state in enumerate(states):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
             AdapterState(config, state.tensors).write(out / "adapters" / str(i))
@@ -190,7 +161,7 @@ def load_encoder(
     for state in merged:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
         backbone.merge_adapter()
-    backbone.model.to(target)
+    backbone.to(target)
     if active:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
     if (folder / "memory.safetensors").is_file():

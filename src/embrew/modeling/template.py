@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
+from embrew.modeling.pattern import split_pattern
 from embrew.modeling.tokens import Row, Segment
-
-FIELDS = ("instruction", "text", "memory", "eos")
 
 
 class Template:
@@ -144,21 +142,21 @@ class Template:
         encoded_strings = {}
         if strings:
             encoded = self._encode([prefixes[i] + text for i, text in strings])
-            for (i, text), ids, offsets in zip(strings, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            for (i, _), ids, offsets in zip(strings, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 begin = len(prefixes[i])
                 labels = [int(segment if end > begin or begin == 0 else Segment.PROMPT) for _, end in offsets]
                 encoded_strings[i] = Row(list(ids), labels)
         bodies = []
-        for i, text in enumerate(texts):
-            if isinstance(text, str):
+        for i, given in enumerate(texts):
+            if isinstance(given, str):
                 bodies.append(encoded_strings[i])
             else:
                 prefix = self._encode([prefixes[i]])["input_ids"][0] if prefixes[i] else []
-                bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(text, segment))
+                bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(given, segment))
         return bodies
 
     def _encode(self, rendered: list[str]) -> dict[str, list]:
-        return self.tokenizer(  # type: ignore[return-value]
+        return self.tokenizer(
             rendered,
             add_special_tokens=False,
             split_special_tokens=True,
@@ -184,46 +182,3 @@ def check_text(text: object, place: int) -> None:
             f"text {place} holds a lone surrogate ({text[error.start]!r} at character {error.start}), which is not "
             "valid Unicode; repair it, for instance with text.encode('utf-8', 'replace').decode()"
         ) from None
-
-
-def split_pattern(pattern: str) -> tuple[str, str, list[str]]:
-    """Split a template pattern into what stands before the text, the words after it, and the fields at the end.
-
-    >>> split_pattern('{instruction}"{text}" means:{memory}')
-    ('{instruction}"', '" means:', ['memory'])
-
-    Raises:
-        ValueError: not one `{text}`, an unknown field, or fields out of order.
-    """
-    try:
-        pieces = list(string.Formatter().parse(pattern))
-    except ValueError as error:
-        raise ValueError(f"template={pattern!r} is not a valid pattern: {error}") from None
-    fields = [field for _, field, _, _ in pieces if field is not None]
-    for field in fields:
-        if field not in FIELDS:
-            raise ValueError(
-                f"template={pattern!r} has the field {{{field}}}; choose from {{" + "}, {".join(FIELDS) + "}"
-            )
-    if fields.count("text") != 1:
-        raise ValueError(f"template={pattern!r} has {{text}} {fields.count('text')} times; it must stand there once")
-    before, after, tail = "", "", []
-    seen_text = False
-    for literal, field, _, _ in pieces:
-        if literal and tail:
-            raise ValueError(f"template={pattern!r} has words after {{{tail[-1]}}}; {{memory}} and {{eos}} come last")
-        if seen_text:
-            after += literal
-        else:
-            before += literal
-        if field == "text":
-            seen_text = True
-        elif field == "instruction":
-            if seen_text or "{instruction}" in before:
-                raise ValueError(f"template={pattern!r}: {{instruction}} stands once, before {{text}}")
-            before += "{instruction}"
-        elif field in ("memory", "eos"):
-            if not seen_text or field in tail:
-                raise ValueError(f"template={pattern!r}: {{{field}}} stands once, after {{text}}")
-            tail.append(field)
-    return before, after, tail

@@ -120,9 +120,7 @@ class Compression(Objective):
         context = max(self.min_context_tokens - len(encoder.template.bos_ids), 1)
         return context, 0 if self.divergence == "reconstruction" else self.min_target_tokens
 
-    def _split(
-        self, ids: list[int], room: int, fewest: tuple[int, int], seed: int
-    ) -> tuple[list[int], list[int]]:
+    def _split(self, ids: list[int], room: int, fewest: tuple[int, int], seed: int) -> tuple[list[int], list[int]]:
         """Context, of at most `room` tokens, and target of one text."""
         first, last = fewest[0], min(len(ids) - fewest[1], room)
         if last < first:

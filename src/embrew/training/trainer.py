@@ -65,8 +65,8 @@ class StageTrainer(Trainer):
         loss = outputs["loss"]
         if not torch.isfinite(loss):
             raise ValueError(
-                f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}; lower the learning rate, clip "
-                "gradients (training.max_grad_norm), or look at the data of this batch"
+                f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}; lower the learning rate, "
+                "clip gradients (training.max_grad_norm), or look at the data of this batch"
             )
         return (loss, outputs) if return_outputs else loss
 
@@ -78,7 +78,7 @@ class StageTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach().cpu().contiguous() for name, p in self.step.trainable().items()}
         save_file(tensors, folder / WEIGHTS)
@@ -101,7 +101,7 @@ class StageTrainer(Trainer):
                 parameter.copy_(tensors[name])
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        folder = Path(self.args.output_dir)
+        folder = Path(self.args.output_dir or ".")
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
         if checkpoint.exists() and self.args.should_save and not checkpoints.is_whole(checkpoint):
             shutil.rmtree(checkpoint)

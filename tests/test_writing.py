@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from embrew.data.writing import atomic_folder, atomic_path, write_json, write_jsonl
+from embrew.writing import atomic_folder, atomic_path, write_json, write_jsonl
 
 
 def half_written(file):

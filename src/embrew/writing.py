@@ -39,6 +39,10 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
         new.mkdir()
         yield new
         assert (new / marker).exists(), f"{marker} was not written"
+        for path in new.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         if folder.exists():
             os.rename(folder, old)
         try:

@@ -1,0 +1,485 @@
+"""Continuation with distillation: our step on one copy of the weights against the published one on two copies."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import harness
+import torch
+from harness import SEED, Bar, Benchmark, Measure, Outcome
+from peft import LoraConfig, PeftModel
+from tokenizers import Tokenizer, models, processors
+from torch import Tensor, nn
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
+from two_copy import TwoCopy, TwoCopyBatch
+
+from embrew.modeling.adapters import AdapterSwitch, attach_lora
+from embrew.modeling.backbone import Backbone
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import Base
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.objectives.compression import Compression
+from embrew.training.step import TrainStep
+
+BOS = 1
+MEMORY_TOKENS = 8
+LORA: dict[str, Any] = {
+    "r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,  # the paper has 0.05; noise would leave nothing to compare
+    "target_modules": ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+}
+LOSS, GRADIENTS = 1e-6, 1e-5  # relative differences that are allowed
+
+
+class Texts(NamedTuple):
+    """Token ids of texts that were split: contexts begin with BOS."""
+
+    contexts: list[list[int]]
+    continuations: list[list[int]]
+
+    @property
+    def tokens(self) -> int:
+        """All of them."""
+        return sum(map(len, self.contexts)) + sum(map(len, self.continuations))
+
+
+class Side(NamedTuple):
+    """One way to compute the step.
+
+    Attributes:
+        module: what holds the weights.
+        batch: texts to what `loss` takes.
+        loss: a batch to the loss, with its graph.
+        trained: what gets a gradient, under names that both sides share.
+    """
+
+    module: nn.Module
+    batch: Callable[[Texts], Any]
+    loss: Callable[[Any], Tensor]
+    trained: dict[str, nn.Parameter]
+
+    def step(self, batch: Any) -> Tensor:
+        """Forward and backward, from cleared gradients; the loss."""
+        for parameter in self.trained.values():
+            parameter.grad = None
+        loss = self.loss(batch)
+        loss.backward()
+        return loss.detach()
+
+
+def random_model(config: PreTrainedConfig, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Random weights, the same for the same configuration and device, of a size that gives logits of deviation 1."""
+    torch.manual_seed(SEED)
+    config.initializer_range = config.hidden_size**-0.5
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
+
+
+def random_texts(vocab_size: int, lengths: Iterable[tuple[int, int]], seed: int = SEED) -> Texts:
+    """Texts of given lengths (context with BOS, continuation)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(length: int) -> list[int]:
+        return torch.randint(3, vocab_size, (length,), generator=generator).tolist()
+
+    pairs = list(lengths)
+    return Texts([[BOS, *draw(context - 1)] for context, _ in pairs], [draw(more) for _, more in pairs])
+
+
+def memory_rows(model: PreTrainedModel) -> Tensor:
+    """What the memory tokens start from."""
+    weight = model.get_input_embeddings().weight.detach()
+    return weight[3 : 3 + MEMORY_TOKENS].float().clone()
+
+
+def lora_parameters(model: nn.Module, memory: nn.Parameter) -> dict[str, nn.Parameter]:
+    """LoRA's matrices, filled with noise so that the adapter does something, and the memory tokens."""
+    generator = torch.Generator().manual_seed(SEED)
+    trained = {name: p for name, p in model.named_parameters() if "lora_" in name}
+    with torch.no_grad():
+        for name in sorted(trained):
+            noise = torch.randn(trained[name].shape, generator=generator)
+            trained[name].copy_(noise * (0.02 if "lora_B" in name else trained[name].shape[-1] ** -0.5))
+    return {**trained, "memory": memory}
+
+
+def build_ours(model: PreTrainedModel) -> Side:
+    """The `Compression` objective in the step that training runs."""
+    backbone = Backbone(model)
+    backbone.add_memory(MEMORY_TOKENS)
+    assert backbone.memory is not None
+    backbone.memory.data.copy_(memory_rows(model))
+    backbone.add_lora(LORA)
+    encoder = Encoder(
+        backbone,
+        bos_tokenizer(),
+        Base("folder", "random"),
+        template="{text}{memory}",
+        attention="bidirectional",
+        pooling=Pooling("mean", "memory"),
+    )
+    objective = Compression()
+    objective.setup(encoder)
+    step = TrainStep(encoder, objective).train()
+
+    def batch(texts: Texts) -> dict[str, Tokens]:
+        """The layout of `Compression.collate`, for texts that are split already."""
+        bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
+        soft = bos + Row.of([0] * MEMORY_TOKENS, Segment.SOFT)
+        targets = [Row.of(ids, Segment.TARGET) for ids in texts.continuations]
+        bare = [ids[1:] for ids in texts.contexts]
+        contexts = [bos + Row.of(ids, Segment.TEXT) for ids in bare]
+        rows = {
+            "context": encoder.template.rows(bare),
+            "student": [soft + target for target in targets],
+            "teacher": [context + target for context, target in zip(contexts, targets, strict=True)],
+        }
+        return {name: Tokens.pad(part).to(encoder.device) for name, part in rows.items()}
+
+    return Side(step, batch, lambda batch: step(**batch)["loss"], lora_parameters(backbone.model, backbone.memory))
+
+
+def build_peer(model: PreTrainedModel) -> Side:
+    """The published step."""
+    peer = TwoCopy(model, memory_rows(model), LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
+
+    def batch(texts: Texts) -> TwoCopyBatch:
+        return TwoCopyBatch.of(texts.contexts, texts.continuations, model.device)
+
+    return Side(peer, batch, peer, lora_parameters(peer.encoder, peer.memory))
+
+
+def bos_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer that does nothing but put BOS first; the texts here are token ids."""
+    built = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": BOS, "a": 2}, unk_token="<pad>"))
+    built.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", BOS)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=built, pad_token="<pad>", bos_token="<s>")
+
+
+def require_same_step(ours: Side, peer: Side, texts: Texts) -> dict[str, float]:
+    """Loss and every gradient of one step, compared."""
+    losses = (ours.step(ours.batch(texts)), peer.step(peer.batch(texts)))
+    if ours.trained.keys() != peer.trained.keys():
+        raise harness.Unequal(f"trained: {sorted(ours.trained.keys() ^ peer.trained.keys())[:3]} on one side only")
+    gradients = []
+    for name, parameter in ours.trained.items():
+        other = peer.trained[name]
+        if parameter.grad is None or other.grad is None:
+            raise harness.Unequal(f"{name} has no gradient on one side")
+        gradients.append((parameter.grad, other.grad))
+    return {
+        f"loss ({float(losses[1]):.6f})": harness.require_equal("losses", [losses], LOSS),
+        f"gradients ({len(gradients)} tensors)": harness.require_equal("gradients", gradients, GRADIENTS),
+    }
+
+
+# ---- step time and memory on a CPU ---------------------------------------------------------------------------------
+
+
+def small_llama(vocab_size: int) -> LlamaConfig:
+    """6 layers, width 256."""
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        max_position_embeddings=1024,
+        bos_token_id=BOS,
+    )
+
+
+def cpu_texts(vocab_size: int) -> Texts:
+    """4 texts of 128 tokens of context and 128 of continuation."""
+    return random_texts(vocab_size, [(128, 128)] * 4)
+
+
+def step_time(benchmark: Benchmark, *, vocab_size: int, bar: Bar) -> Outcome:
+    """Forward and backward."""
+    texts = cpu_texts(vocab_size)
+    ours, peer = (build(random_model(small_llama(vocab_size))) for build in (build_ours, build_peer))
+    equality = require_same_step(ours, peer, texts)
+    own, theirs = partial(ours.step, ours.batch(texts)), partial(peer.step, peer.batch(texts))
+    measure = harness.time_pairs("step time", own, theirs, bar)
+    speed, counted = harness.gemm_gflops(), {"ours": harness.gflop(own), "peer": harness.gflop(theirs)}
+    return Outcome(
+        equality=equality,
+        measures=[measure],
+        notes={
+            "GFLOP of a step, ours": counted["ours"],
+            "GFLOP of a step, peer": counted["peer"],
+            "ratio of GFLOP": counted["peer"] / counted["ours"],
+            "GFLOP/s of a 512³ matrix product, same run": speed,
+            "ours as a share of that": counted["ours"] / (measure.ours / 1e3) / speed,
+            "peer as a share of that": counted["peer"] / (measure.peer / 1e3) / speed,
+        },
+    )
+
+
+def memory_variant(build: Callable[[PreTrainedModel], Side], vocab_size: int) -> Callable[[], dict[str, float]]:
+    """One side alone, for a process of its own; a step returns what tells whether it computed the same."""
+    side = build(random_model(small_llama(vocab_size)))
+    batch = side.batch(cpu_texts(vocab_size))
+
+    def step() -> dict[str, float]:
+        loss = side.step(batch)
+        norm = sum(float(p.grad.double().square().sum()) for p in side.trained.values() if p.grad is not None) ** 0.5
+        return {"loss": float(loss), "gradient_norm": norm}
+
+    return step
+
+
+def memory_growth(benchmark: Benchmark, *, bar: Bar) -> Outcome:
+    """Peak of resident memory over what the built models take, each side in a fresh process."""
+    ours, peer = (harness.memory_of(benchmark, variant) for variant in ("ours", "peer"))
+    equality = {
+        name: harness.require_equal(name, [(ours[name], peer[name])], tolerance)
+        for name, tolerance in (("loss", LOSS), ("gradient_norm", GRADIENTS))
+    }
+    growth = Measure(
+        what="growth of peak memory in 3 steps",
+        unit="MB",
+        ours=ours["grew"],
+        peer=peer["grew"],
+        ratio=peer["grew"] / ours["grew"],
+        bar=bar,
+    )
+    built = {f"MB after building, {name}": side["built"] for name, side in (("ours", ours), ("peer", peer))}
+    return Outcome(equality=equality, measures=[growth], notes=built)
+
+
+# ---- switching the adapter off and on ------------------------------------------------------------------------------
+
+
+def adapter_toggle(benchmark: Benchmark) -> Outcome:
+    """Entering and leaving the context, on 32 layers with 6 adapters each."""
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=32, num_attention_heads=4
+    )
+    ids = torch.tensor(random_texts(256, [(32, 1)] * 2).contexts)
+    with torch.no_grad():
+        base = random_model(config)(ids).logits
+        model: PeftModel = attach_lora(random_model(config), LORA)
+        lora_parameters(model, nn.Parameter(torch.zeros(1)))
+        switch = AdapterSwitch(model)
+        adapted = model(ids).logits
+        with switch.off():
+            ours = model(ids).logits
+        with model.disable_adapter():
+            peer = model(ids).logits
+        back = model(ids).logits
+    if torch.equal(adapted, base):
+        raise harness.Unequal("the adapter does nothing, so that switching it off proves nothing")
+    equality = {
+        "switched off, ours to PEFT's": harness.require_equal("outputs", [(ours, peer)], 0.0),
+        "switched off, ours to the model before it had an adapter": harness.require_equal("outputs", [(ours, base)], 0),
+        "switched on again": harness.require_equal("outputs", [(back, adapted)], 0.0),
+    }
+
+    def own() -> None:
+        with switch.off():
+            pass
+
+    def theirs() -> None:
+        with model.disable_adapter():
+            pass
+
+    bar = Bar(gate=10, target=20)
+    measure = harness.time_pairs("off and on", own, theirs, bar, unit="us", rounds=15, warm_ups=2, repeat=(200, 4))
+    return Outcome(equality=equality, measures=[measure], notes={"adapter layers": len(switch.layers)})
+
+
+# ---- the same step on a GPU ----------------------------------------------------------------------------------------
+
+GPU_LENGTHS = (256, 256)
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+
+
+def qwen3(hidden: int, intermediate: int, layers: int = 28) -> Qwen3Config:
+    """The shapes of Qwen3-0.6B and 1.7B."""
+    return Qwen3Config(
+        vocab_size=151936,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
+        tie_word_embeddings=True,
+    )
+
+
+def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome:
+    """Tokens a second and peak memory in bfloat16, each side at the micro-batch that suits it best."""
+    equality = gpu_equality(hidden, intermediate)
+    builds = {"ours": build_ours, "peer": build_peer}
+    sides, weights = {}, {}
+    for name, build in builds.items():
+        before = torch.cuda.memory_allocated()
+        sides[name] = build(random_model(qwen3(hidden, intermediate), "cuda", torch.bfloat16))
+        weights[name] = (torch.cuda.memory_allocated() - before) / 2**30
+    texts = {size: [random_texts(151936, [GPU_LENGTHS] * size, seed) for seed in range(4)] for size in MICRO_BATCHES}
+    losses = [float(side.step(side.batch(texts[2][0]))) for side in sides.values()]
+    equality[f"loss in bfloat16 ({losses[1]:.4f})"] = harness.require_equal("losses", [(losses[0], losses[1])], 0.05)
+
+    def stepper(name: str, size: int) -> Callable[[], Tensor]:
+        """A step that goes round four batches."""
+        side = sides[name]
+        batches = [side.batch(part) for part in texts[size]]
+        turn = iter(range(10**9))
+        return lambda: side.step(batches[next(turn) % len(batches)])
+
+    sweep: list[dict[str, Any]] = []
+    for size in MICRO_BATCHES:
+        row: dict[str, Any] = {"micro-batch": size}
+        for name, other in (("ours", "peer"), ("peer", "ours")):
+            step = stepper(name, size)
+            room = harness.fits(step)
+            seconds = statistics.median(harness.cuda_seconds(step) for _ in range(7)) if room else None
+            row[f"{name}, tokens/s"] = texts[size][0].tokens / seconds if seconds else "out of memory"
+            row[f"{name}, GB"] = harness.cuda_peak(step, weights[other]) if room else None
+            clear(sides[name])
+        sweep.append(row)
+    best = {name: max(sweep, key=partial(_speed, name))["micro-batch"] for name in builds}
+    both = [row for row in sweep if row["ours, GB"] and row["peer, GB"]]
+    if not both:
+        raise RuntimeError("not even a micro-batch of 1 fits this card on both sides")
+
+    own, theirs = stepper("ours", best["ours"]), stepper("peer", best["peer"])
+    own(), theirs()
+    taken = [(harness.cuda_seconds(own), harness.cuda_seconds(theirs)) for _ in range(20)]
+    rates = [(texts[best["ours"]][0].tokens / a, texts[best["peer"]][0].tokens / b) for a, b in taken]
+    pairs = tuple(a / b for a, b in rates)
+    speed = Measure(
+        what="step time for as many tokens, each side at its best micro-batch",
+        unit="us per token",
+        ours=1e6 / statistics.median(a for a, _ in rates),
+        peer=1e6 / statistics.median(b for _, b in rates),
+        ratio=statistics.median(pairs),
+        bar=Bar(gate=1.2, target=1.2),
+        low=min(pairs),
+        high=max(pairs),
+        pairs=pairs,
+        steady=max(pairs) / min(pairs) <= harness.SPREAD,
+    )
+    at = max(row["micro-batch"] for row in both if row["micro-batch"] <= 4)
+    peaks = next(row for row in both if row["micro-batch"] == at)
+    memory = Measure(
+        what=f"peak memory at micro-batch {at}",
+        unit="GB",
+        ours=peaks["ours, GB"],
+        peer=peaks["peer, GB"],
+        ratio=peaks["peer, GB"] / peaks["ours, GB"],
+        bar=Bar(gate=2.5, target=2.5),
+    )
+    notes = {
+        "tokens of a text": sum(GPU_LENGTHS),
+        "best micro-batch, ours": best["ours"],
+        "best micro-batch, peer": best["peer"],
+        "tokens/s, ours": statistics.median(a for a, _ in rates),
+        "tokens/s, peer": statistics.median(b for _, b in rates),
+        "GB of weights, ours": weights["ours"],
+        "GB of weights, peer": weights["peer"],
+        "TFLOP of a text, ours": harness.gflop(stepper("ours", 1)) / 1e3,
+        "TFLOP of a text, peer": harness.gflop(stepper("peer", 1)) / 1e3,
+        **harness.cuda_ceilings(),
+        "sweep": sweep,
+    }
+    for name, side in list(sides.items()):
+        clear(side)
+        del sides[name]
+    gc.collect()
+    torch.cuda.empty_cache()
+    return Outcome(equality=equality, measures=[speed, memory], notes=notes)
+
+
+def gpu_equality(hidden: int, intermediate: int) -> dict[str, float]:
+    """The step on a cut of the model to four layers, in float64."""
+    sides = [build(random_model(qwen3(hidden, intermediate, 4), "cuda")) for build in (build_ours, build_peer)]
+    for side in sides:
+        side.module.double()
+    found = require_same_step(*sides, random_texts(151936, [(40, 24), (33, 31)]))
+    sides.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {f"{name}, 4 layers in float64": gap for name, gap in found.items()}
+
+
+def clear(side: Side) -> None:
+    """Drop the gradients, and give cached memory back."""
+    for parameter in side.trained.values():
+        parameter.grad = None
+    torch.cuda.empty_cache()
+
+
+def _speed(name: str, row: dict[str, Any]) -> float:
+    rate = row[f"{name}, tokens/s"]
+    return rate if isinstance(rate, float) else 0.0
+
+
+def _cpu(tag: str, vocab_size: int, time_bar: Bar, memory_bar: Bar) -> list[Benchmark]:
+    setting = f"6-layer Llama of width 256, V={vocab_size:,}, 4 texts of 128+8+128, float32, LoRA r=16"
+    return [
+        Benchmark(
+            name=f"ctkd-step-{tag}",
+            title=f"Time of a distillation step, two copies against one: {setting}.",
+            run=partial(step_time, vocab_size=vocab_size, bar=time_bar),
+        ),
+        Benchmark(
+            name=f"ctkd-memory-{tag}",
+            title=f"Memory of a distillation step, two copies against one: {setting}.",
+            run=partial(memory_growth, bar=memory_bar),
+            variants={
+                "ours": partial(memory_variant, build_ours, vocab_size),
+                "peer": partial(memory_variant, build_peer, vocab_size),
+            },
+        ),
+    ]
+
+
+def _gpu(tag: str, hidden: int, intermediate: int) -> Benchmark:
+    return Benchmark(
+        name=f"ctkd-gpu-{tag}",
+        title=f"A distillation step, two copies against one: random weights of Qwen3-{tag.upper()}'s shape, bfloat16.",
+        run=partial(gpu_step, hidden=hidden, intermediate=intermediate),
+        gpu=True,
+    )
+
+
+BENCHMARKS = (
+    *_cpu(
+        "32k",
+        32_000,
+        Bar(gate=1.15, target=1.3, stretch=1.5),
+        Bar(gate=2, target=2.5, stretch=3),
+    ),
+    *_cpu(
+        "128k",
+        128_256,
+        Bar(gate=1.25, target=1.5, stretch=1.8),
+        Bar(gate=2.5, target=3.5, stretch=4),
+    ),
+    Benchmark(
+        name="adapter-toggle",
+        title="Switching 192 adapter layers off and on: PEFT's disable_adapter against AdapterSwitch.",
+        run=adapter_toggle,
+    ),
+    _gpu("0.6b", 1024, 3072),
+    _gpu("1.7b", 2048, 6144),
+)

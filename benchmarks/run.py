@@ -1,0 +1,67 @@
+"""Run benchmarks: `python benchmarks/run.py [NAME ...] [--gpu] [--output DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import harness  # first: it sets the environment that torch reads at import
+import torch
+from ctkd import BENCHMARKS as CTKD
+
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD,)}
+
+
+def main() -> int:
+    """0 if every gate was reached, 1 if not, 2 if two sides did not compute the same."""
+    parser = argparse.ArgumentParser(description="Compare embrew with peers; results go to benchmarks/results/.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all that need no GPU by default")
+    parser.add_argument("--gpu", action="store_true", help="run those that need a GPU instead")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
+    parser.add_argument("--variant", help=argparse.SUPPRESS)  # NAME:VARIANT, one side of a memory benchmark
+    arguments = parser.parse_args()
+
+    if arguments.list:
+        for benchmark in BENCHMARKS.values():
+            print(f"{benchmark.name:18}{'GPU  ' if benchmark.gpu else 'CPU  '}{benchmark.title}")
+        return 0
+    if arguments.variant:
+        name, variant = arguments.variant.split(":")
+        print(json.dumps(harness.grow(BENCHMARKS[name], variant)))
+        return 0
+    unknown = sorted(set(arguments.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    names = arguments.names or [b.name for b in BENCHMARKS.values() if b.gpu == arguments.gpu]
+    return max(run(BENCHMARKS[name], arguments.output) for name in names)
+
+
+def run(benchmark: harness.Benchmark, folder: Path) -> int:
+    """Run one, write its files, say what it found."""
+    print(f"{benchmark.name}: {benchmark.title}", flush=True)
+    if benchmark.gpu and not torch.cuda.is_available():
+        print("  skipped: this machine has no CUDA device\n", flush=True)
+        return 0
+    if not benchmark.gpu:
+        harness.one_core()
+    torch.manual_seed(harness.SEED)
+    started = time.perf_counter()
+    try:
+        outcome = benchmark.run(benchmark)
+    except harness.Unequal as error:
+        print(f"  NOT EQUAL, nothing was measured: {error}\n", flush=True)
+        return 2
+    page = harness.write(benchmark, outcome, folder)
+    for measure in outcome.measures:
+        print(f"  {measure.words}")
+    shown = page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page
+    print(f"  {time.perf_counter() - started:.0f} s; {shown}\n", flush=True)
+    return 0 if outcome.verdict == "pass" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The pattern of a template, such as `"{instruction}{text}{memory}"`; plain strings only, no tokenizer."""
+
+from __future__ import annotations
+
+import string
+from typing import NamedTuple
+
+FIELDS = ("instruction", "text", "memory", "eos")
+
+
+class Pattern(NamedTuple):
+    """A pattern in its parts.
+
+    Attributes:
+        before: what stands before the text, `{instruction}` included.
+        after: the words after it.
+        tail: the fields at the end, `memory` and `eos`, in order.
+    """
+
+    before: str
+    after: str
+    tail: list[str]
+
+
+def split_pattern(pattern: str) -> Pattern:
+    """Split a template pattern into what stands before the text, the words after it, and the fields at the end.
+
+    >>> split_pattern('{instruction}"{text}" means:{memory}')
+    Pattern(before='{instruction}"', after='" means:', tail=['memory'])
+
+    Raises:
+        ValueError: not one `{text}`, an unknown field, or fields out of order.
+    """
+    try:
+        pieces = list(string.Formatter().parse(pattern))
+    except ValueError as error:
+        raise ValueError(f"template={pattern!r} is not a valid pattern: {error}") from None
+    fields = [field for _, field, _, _ in pieces if field is not None]
+    for field in fields:
+        if field not in FIELDS:
+            raise ValueError(
+                f"template={pattern!r} has the field {{{field}}}; choose from {{" + "}, {".join(FIELDS) + "}"
+            )
+    if fields.count("text") != 1:
+        raise ValueError(f"template={pattern!r} has {{text}} {fields.count('text')} times; it must stand there once")
+    before, after = "", ""
+    tail: list[str] = []
+    seen_text = False
+    for literal, name, _, _ in pieces:
+        if literal and tail:
+            raise ValueError(f"template={pattern!r} has words after {{{tail[-1]}}}; {{memory}} and {{eos}} come last")
+        if seen_text:
+            after += literal
+        else:
+            before += literal
+        if name == "text":
+            seen_text = True
+        elif name == "instruction":
+            if seen_text or "{instruction}" in before:
+                raise ValueError(f"template={pattern!r}: {{instruction}} stands once, before {{text}}")
+            before += "{instruction}"
+        elif name in ("memory", "eos"):
+            if not seen_text or name in tail:
+                raise ValueError(f"template={pattern!r}: {{{name}}} stands once, after {{text}}")
+            tail.append(name)
+    return Pattern(before, after, tail)
