@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "save_steps": 0.2,
     "report_to": "none",
     "disable_tqdm": True,
+    "ddp_find_unused_parameters": False,
 }
 OURS = ("output_dir", "seed", "data_seed", "remove_unused_columns", "label_names", "save_total_limit", "eval_strategy")
 
@@ -128,10 +129,17 @@ def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *
             data_seed=seed,
             remove_unused_columns=False,
             label_names=[],
-            **{**DEFAULTS, "dataloader_pin_memory": torch.cuda.is_available(), **given},
+            **{**DEFAULTS, **_for_this_machine(), **given},
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None
+
+
+def _for_this_machine() -> dict[str, Any]:
+    """On a machine without an accelerator: processes that meet over gloo, and no pinned memory."""
+    if torch.accelerator.is_available():
+        return {}
+    return {"use_cpu": True, "dataloader_pin_memory": False} | ({"ddp_backend": "gloo"} if world_size() > 1 else {})
 
 
 def check_stage(recipe: Recipe, index: int) -> None:

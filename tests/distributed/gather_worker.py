@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from embrew.distributed import gather, sum_over_processes
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Tokens
 from embrew.objectives import Compression, Contrastive
 from embrew.objectives.contrastive import text_keys
 from embrew.training.step import TrainStep
@@ -120,15 +119,10 @@ def pairs_of(encoder: Encoder, objective: Contrastive, negatives: tuple[int, ...
 
 
 def texts_of(encoder: Encoder, objective: Compression) -> tuple[Shards, Shards]:
-    """Four texts with fixed splits; those of the second process have many more target tokens."""
-    torch.manual_seed(4)
+    """Four texts, two a process; those of the second process have many more target tokens."""
     texts = [SENTENCES[0][:18], SENTENCES[1][:24], SENTENCES[2] * 2, SENTENCES[3] * 2]
-    joint = objective.collate([{"text": text} for text in texts], encoder)
-    parts = [
-        {name: Tokens(t.input_ids[rows], t.segment_ids[rows]) for name, t in joint.items()}
-        for rows in (slice(0, 2), slice(2, 4))
-    ]
-    return parts, [joint]
+    rows = [{"text": text} for text in texts]
+    return [objective.collate(part, encoder) for part in (rows[:2], rows[2:])], [objective.collate(rows, encoder)]
 
 
 def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import set_seed
 
@@ -65,7 +66,7 @@ class Run:
     def __init__(self, recipe: Recipe, folder: Path, *, resume: bool, evaluate: Evaluate | None, verify: str) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.evaluate, self.verify = evaluate, verify
-        self.process = PartialState()  # starts the process group under torchrun
+        self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index in range(len(recipe.stages)):
             self._arguments(index)  # wrong keys are found before anything is loaded

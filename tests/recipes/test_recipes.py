@@ -1,0 +1,78 @@
+"""Every shipped recipe runs: shrunk to a tiny model and small files, every stage, every setting else as shipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe, list_recipes
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+
+RECIPES = list_recipes()
+ONE_STEP = {"max_steps": 1, "num_train_epochs": 1, "use_cpu": True, "bf16": False, "warmup_steps": 0}
+SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as they are meant
+
+
+def test_the_shipped_recipes_are_found() -> None:
+    assert RECIPES == [
+        "baselines/last-token",
+        "baselines/mean",
+        "llm2comp/nano",
+        "llm2comp/paper-llama2-7b",
+        "llm2comp/qwen3-0.6b",
+    ]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    texts = [f"{a} {b} {c}" for a in SENTENCES for b in SENTENCES for c in SENTENCES]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    pairs = [{"query": t[:50], "positive": t[50:120], "negative": t[10:60]} for t in texts]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    return {"text": str(tmp_path / "text.jsonl"), "pairs": str(tmp_path / "pairs.jsonl")}
+
+
+def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
+    """The recipe with another model, small files, small batches and a step or two a stage."""
+    values: dict[str, Any] = Recipe.load(name).resolved()
+    values["evaluation"] = None
+    values["encoder"] |= {"model": model, "revision": None, "dtype": "float32", "attn_implementation": None}
+    values["encoder"]["max_length"] = {"query": 160, "document": 160}  # the instructions are long in 300 tokens
+    for stage in values["stages"]:
+        kind = build.objective(stage["objective"]).rows_kind
+        stage["data"] = {"path": files[kind]}
+        stage["training"] |= ONE_STEP | {"max_steps": SHIPPED_MODEL if model == "nano" else 1}
+        if stage["batch"]:
+            stage["batch"] = {"size": 4}
+        else:
+            stage["training"]["per_device_train_batch_size"] = 4
+    return Recipe.from_values(values)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_runs(name: str, files: dict[str, str], model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shipped = Recipe.load(name)
+    families = {"nano": "nano", "Qwen/Qwen3-0.6B-Base": "qwen3", "meta-llama/Llama-2-7b-chat-hf": "llama"}
+    family = families[shipped.encoder.model]
+    recipe = shrunk(name, "nano" if family == "nano" else str(model_folder(family)), files)
+    encoder = train(recipe, tmp_path / "run") if recipe.stages else build.encoder(recipe)
+    vectors = encoder.encode(SENTENCES)
+    assert np.isfinite(vectors).all()
+    if recipe.stages:
+        assert np.abs(Encoder.from_pretrained(tmp_path / "run").encode(SENTENCES) - vectors).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if Recipe.load(name).stages])
+def test_its_settings_are_known(name: str) -> None:
+    recipe = Recipe.load(name, ["encoder.model=nano"])
+    for index, stage in enumerate(recipe.stages):
+        on_cpu = stage.model_copy(update={"training": {**stage.training, "use_cpu": True, "bf16": False}})
+        build.training_arguments(on_cpu, build.objective(stage.objective), Path("unused"), seed=index)

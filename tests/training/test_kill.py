@@ -1,0 +1,112 @@
+"""Killed without warning: what was finished is there, and the run goes on to the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+from tests.training.test_stages import equal
+
+RECIPE = """
+encoder:
+  model: {model}
+  template: "{{instruction}}{{text}}{{memory}}"
+  memory_tokens: 3
+  attention: bidirectional
+  pooling: {{mode: mean, over: memory}}
+  max_length: {{query: 64, document: 64}}
+  lora: {{r: 4, lora_dropout: 0.1}}
+stages:
+  - name: compress
+    objective: {{type: compression}}
+    data: {{path: {texts}}}
+    training: {{max_steps: 30, learning_rate: 0.01, save_steps: 3, per_device_train_batch_size: 4, use_cpu: true}}
+  - name: unsupervised
+    adapter: merge
+    objective: {{type: contrastive, positives: dropout, attention_dropout: 0.2}}
+    data: {{path: {texts}}}
+    batch: {{size: 8}}
+    training: {{max_steps: 30, learning_rate: 0.01, save_steps: 3, use_cpu: true}}
+"""
+
+
+@pytest.fixture
+def command(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., list[str]]:
+    texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = RECIPE.format(model=model_folder("llama"), texts=tmp_path / "texts.jsonl")
+    (tmp_path / "recipe.yaml").write_text(recipe)
+
+    def build(output: Path, *more: str) -> list[str]:
+        return [sys.executable, "-m", "embrew", "train", str(tmp_path / "recipe.yaml"), "--output", str(output), *more]
+
+    return build
+
+
+def whole(folder: Path) -> None:
+    """The same recipe, never stopped, in this process."""
+    train(Recipe.load(folder / "recipe.yaml"), folder / "whole")
+
+
+def run(command: list[str], *, until: Callable[[], bool] | None = None, kill: int = signal.SIGKILL) -> int:
+    """Run a command; with `until`, send a signal as soon as it holds."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while until is not None and process.poll() is None and time.monotonic() < deadline:
+        if until():
+            process.send_signal(kill)
+            break
+        time.sleep(0.002)
+    said, _ = process.communicate(timeout=180)
+    if until is None:
+        assert process.returncode == 0, said.decode()[-2000:]
+    return process.returncode
+
+
+@pytest.mark.parametrize(
+    ("stage", "checkpoint"), [("compress", "checkpoint-6"), ("unsupervised", "checkpoint-3")], ids=["first", "second"]
+)
+def test_killed_in_a_stage(stage: str, checkpoint: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    whole(tmp_path)
+    target = tmp_path / "halves" / f"{stage}.work" / checkpoint
+    code = run(command(tmp_path / "halves"), until=target.exists)
+    assert code == -signal.SIGKILL, "it was stopped, not done"
+    run(command(tmp_path / "halves", "--resume"))
+    for name in ("compress", "unsupervised"):
+        equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(18))
+def test_killed_at_any_time(seed: int, command: Callable[..., list[str]], tmp_path: Path) -> None:
+    """At random moments, again and again, until it is done."""
+    whole(tmp_path)
+    generator = random.Random(seed)
+    code, kills = -signal.SIGKILL, 0
+    while code:
+        ends = time.monotonic() + generator.uniform(4, 14)
+        more = ["--resume"] if (tmp_path / "halves" / "run.json").exists() else []
+        code = run(command(tmp_path / "halves", *more), until=lambda ends=ends: time.monotonic() > ends)
+        kills += 1
+        assert kills < 60
+    for name in ("compress", "unsupervised"):
+        equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
+
+
+def test_ctrl_c_says_where_things_are(command: Callable[..., list[str]], tmp_path: Path) -> None:
+    target = tmp_path / "run" / "compress.work" / "checkpoint-3"
+    assert run(command(tmp_path / "run"), until=target.exists, kill=signal.SIGINT) == 130
+    assert target.exists()
