@@ -206,7 +206,7 @@ def lora_names():
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["kl", "nll"])
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 @pytest.mark.parametrize("train_embeddings", [False, True])
 def test_only_adapter_and_memory_learn(make_encoder, family, train_embeddings, case):
@@ -284,7 +284,7 @@ def two_copies(encoder, original, objective, batch):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("case", ["kl", "kl and nll", "nll", "reconstruction"])
+@pytest.mark.parametrize("case", ["kl", "kl and nll", "reconstruction"])
 def test_one_copy_learns_as_two_do(make_encoder, case, checkpointing):
     encoder = make_encoder()
     original = with_lora(encoder)

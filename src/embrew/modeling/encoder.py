@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +13,14 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
-from embrew.modeling.encoding import encode_rows
+from embrew.modeling.encoding import convert, encode_rows
+from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
-from embrew.modeling.saving import SETTINGS, AdapterState, adapter_state, final_stage, load_encoder, save_encoder
+from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Tokens
 
@@ -291,7 +291,7 @@ class Encoder(nn.Module):
                 batch_tokens=batch_tokens,
                 show_progress_bar=logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar,
             )
-        return _convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
+        return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
         self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
@@ -327,63 +327,16 @@ class Encoder(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
-        return {
-            "template": self.template.pattern,
-            "attention": self.attention.mode,
-            "pooling": {"mode": self.pooling.mode, "over": self.pooling.over},
-            "prompts": dict(self.prompts),
-            "max_length": dict(self.max_length),
-            "normalize": self.normalize,
-        }
+        return identity.settings(self)
 
     def describe(self) -> dict[str, Any]:
         """Base, settings, dtype and size, for result files."""
-        memory = 0 if self.backbone.memory is None else len(self.backbone.memory)
-        return {
-            "base": self.base.as_dict(),
-            **self.settings(),
-            "memory_tokens": memory,
-            "merged_adapters": len(self.chain),
-            "adapter": isinstance(self.backbone.model, PeftModel),
-            "steps": self.steps,
-            "dtype": str(self.backbone.dtype).removeprefix("torch."),
-            "dimensions": self.get_embedding_dimension(),
-            "attn_implementation": self.backbone.inner.config._attn_implementation,
-        }
+        return identity.describe(self)
 
     def weights_hash(self) -> str:
         """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
-        digest = hashlib.sha256(json.dumps([self.base.as_dict(), self.settings()], sort_keys=True).encode())
-        states = [state.tensors for state in self.chain]
-        if isinstance(self.backbone.model, PeftModel):
-            states.append(adapter_state(self.backbone.model).tensors)
-        elif self.backbone.trains_all:
-            states.append(dict(self.backbone.model.state_dict()))
-        if self.backbone.memory is not None:
-            states.append({"memory": self.backbone.memory.detach()})
-        for tensors in states:
-            for name in sorted(tensors):
-                digest.update(name.encode())
-                digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return identity.weights_hash(self)
 
 
 def _unit(vectors: Any) -> Tensor:
     return nn.functional.normalize(torch.as_tensor(vectors).float(), dim=-1)
-
-
-def _convert(
-    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
-) -> np.ndarray | Tensor | list[Tensor]:
-    if precision != "float32":
-        from sentence_transformers.util import quantize_embeddings
-
-        quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]
-        vectors = torch.from_numpy(np.asarray(quantized))
-    if single:
-        vectors = vectors[0]
-    if as_tensor:
-        return vectors
-    if as_numpy:
-        return vectors.numpy()
-    return vectors if single else list(vectors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -82,3 +83,21 @@ def encode_rows(
 
 def _windows(total: int) -> Iterator[int]:
     return iter(range(0, total, WINDOW))
+
+
+def convert(
+    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
+) -> np.ndarray | Tensor | list[Tensor]:
+    """Vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
+    if precision != "float32":
+        from sentence_transformers.util import quantize_embeddings
+
+        quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]
+        vectors = torch.from_numpy(np.asarray(quantized))
+    if single:
+        vectors = vectors[0]
+    if as_tensor:
+        return vectors
+    if as_numpy:
+        return vectors.numpy()
+    return vectors if single else list(vectors)

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from embrew.modeling.saving import AdapterState, adapter_state, read_settings
+from embrew.modeling.identity import AdapterState, adapter_state
+from embrew.modeling.saving import read_settings
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Segment, Tokens
 

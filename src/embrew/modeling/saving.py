@@ -8,19 +8,19 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
+from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet
 from embrew.modeling.pooling import Pooling
 from embrew.writing import atomic_folder
@@ -31,35 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SETTINGS = "embrew.json"
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class AdapterState:
-    """A LoRA as peft saves it: its configuration and its tensors, on the CPU."""
-
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-
-    def write(self, folder: Path) -> None:
-        """Write peft's own two files."""
-        folder.mkdir(parents=True)
-        save_file(self.tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        (folder / "adapter_config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True))
-
-    @classmethod
-    def read(cls, folder: Path) -> AdapterState:
-        """Read peft's two files."""
-        config = json.loads((folder / "adapter_config.json").read_text())
-        return cls(config, load_file(folder / "adapter_model.safetensors"))
-
-
-def adapter_state(model: PeftModel) -> AdapterState:
-    """The active adapter of a model, copied."""
-    config = model.peft_config[model.active_adapter].to_dict()
-    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    config["inference_mode"] = True
-    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
-    return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
 
 
 def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:

@@ -1,0 +1,91 @@
+"""What an encoder is made of, in words, tensors and a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class AdapterState:
+    """A LoRA as peft saves it: its configuration and its tensors, on the CPU."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def write(self, folder: Path) -> None:
+        """Write peft's own two files."""
+        folder.mkdir(parents=True)
+        save_file(self.tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        (folder / "adapter_config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True))
+
+    @classmethod
+    def read(cls, folder: Path) -> AdapterState:
+        """Read peft's two files."""
+        config = json.loads((folder / "adapter_config.json").read_text())
+        return cls(config, load_file(folder / "adapter_model.safetensors"))
+
+
+def adapter_state(model: PeftModel) -> AdapterState:
+    """The active adapter of a model, copied."""
+    config = model.peft_config[model.active_adapter].to_dict()
+    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    config["inference_mode"] = True
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+
+
+def settings(encoder: Encoder) -> dict[str, Any]:
+    """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
+    return {
+        "template": encoder.template.pattern,
+        "attention": encoder.attention.mode,
+        "pooling": {"mode": encoder.pooling.mode, "over": encoder.pooling.over},
+        "prompts": dict(encoder.prompts),
+        "max_length": dict(encoder.max_length),
+        "normalize": encoder.normalize,
+    }
+
+
+def describe(encoder: Encoder) -> dict[str, Any]:
+    """Base, settings, dtype and size, for result files."""
+    memory = 0 if encoder.backbone.memory is None else len(encoder.backbone.memory)
+    return {
+        "base": encoder.base.as_dict(),
+        **settings(encoder),
+        "memory_tokens": memory,
+        "merged_adapters": len(encoder.chain),
+        "adapter": isinstance(encoder.backbone.model, PeftModel),
+        "steps": encoder.steps,
+        "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+        "dimensions": encoder.get_embedding_dimension(),
+        "attn_implementation": encoder.backbone.inner.config._attn_implementation,
+    }
+
+
+def weights_hash(encoder: Encoder) -> str:
+    """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
+    digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings(encoder)], sort_keys=True).encode())
+    states = [state.tensors for state in encoder.chain]
+    if isinstance(encoder.backbone.model, PeftModel):
+        states.append(adapter_state(encoder.backbone.model).tensors)
+    elif encoder.backbone.trains_all:
+        states.append(dict(encoder.backbone.model.state_dict()))
+    if encoder.backbone.memory is not None:
+        states.append({"memory": encoder.backbone.memory.detach()})
+    for tensors in states:
+        for name in sorted(tensors):
+            digest.update(name.encode())
+            digest.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
