@@ -32,7 +32,16 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
     "ddp_find_unused_parameters": False,
 }
-OURS = ("output_dir", "seed", "data_seed", "remove_unused_columns", "label_names", "save_total_limit", "eval_strategy")
+OURS = (
+    "dataloader_persistent_workers",
+    "output_dir",
+    "seed",
+    "data_seed",
+    "remove_unused_columns",
+    "label_names",
+    "save_total_limit",
+    "eval_strategy",
+)
 
 
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:

@@ -16,8 +16,7 @@ ROUNDS = 10
 TEXTS = [f"{sentence} {i}" * (1 + i % 3) for i in range(6) for sentence in SENTENCES]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-@pytest.mark.parametrize("attn_implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize(("family", "attn_implementation"), [("llama", "sdpa"), ("gemma3", "eager")])
 def test_two_threads_on_one_model(tokenizer, family, attn_implementation):
     assert len(TEXTS) == 30
     backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))

@@ -238,7 +238,10 @@ def test_hand_over(hand_over: str, values: dict[str, Any], tmp_path: Path) -> No
 def test_a_generative_stage_after_a_merge_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
     values["stages"] = [values["stages"][1], {**values["stages"][0], "adapter": "merge"}]
     with pytest.raises(ValueError, match="needs the original LM, but an earlier stage merged"):
-        train(Recipe.from_values(values), tmp_path / "run")
+        train(Recipe.from_values(values), tmp_path / "merged")
+    values["encoder"]["lora"] = None
+    with pytest.raises(ValueError, match="needs the original LM"):
+        train(Recipe.from_values(values), tmp_path / "trained")
 
 
 def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:

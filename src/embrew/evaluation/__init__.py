@@ -43,7 +43,7 @@ def evaluate(
         batch_tokens: Tokens a batch, for encoders that know it.
 
     Examples:
-        >>> [result.main_score for result in evaluate(encoder, ["$EMBREW_DATA/STSB"])]
+        >>> [result.main_score for result in evaluate(encoder, ["$EMBREW_DATA/STSB"])]  # doctest: +SKIP
         [0.8203]
     """
     if isinstance(data, str | Path):

@@ -33,7 +33,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
         self.memory: nn.Parameter | None = None
-        self.merged_stages = 0
+        self.holds_original = True  # until an adapter is merged, or trained weights are opened
         self._switch: AdapterSwitch | None = None
         self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
 
@@ -112,8 +112,11 @@ class Backbone(nn.Module):
         return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
 
     def train_all(self) -> None:
-        """Full fine-tuning: every weight of the model and the memory tokens."""
+        """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own."""
         self.model.requires_grad_(True)
+        head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
+        if head.weight is not embeddings.weight:
+            head.requires_grad_(False)
 
     def use_adapter(self, model: PeftModel) -> None:
         """Take a model that carries an adapter in place of the plain one."""
@@ -124,7 +127,7 @@ class Backbone(nn.Module):
         """Add the adapter to the weights; from here on the original LM is no longer inside."""
         if isinstance(self.model, PeftModel):
             self.model = merge(self.model)
-            self.merged_stages += 1
+            self.holds_original = False
             self._switch = None
 
     def embed(self, tokens: Tokens) -> Tensor:
@@ -166,12 +169,12 @@ class Backbone(nn.Module):
         With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once.
 
         Raises:
-            ValueError: an adapter was merged before, so that the original LM is gone.
+            ValueError: an earlier stage changed the weights, so that the original LM is gone.
         """
-        if self.merged_stages:
+        if not self.holds_original:
             raise ValueError(
-                "this objective needs the original LM, but an earlier stage merged its adapter into the weights; "
-                "put the stage first, or hand over with adapter: continue"
+                "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
+                "trained them; put the stage first, or train a LoRA and hand over with adapter: continue"
             )
         if not isinstance(self.model, PeftModel) and not self._clone:
             self._clone = [copy.deepcopy(self.model).requires_grad_(False).eval()]

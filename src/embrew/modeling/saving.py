@@ -139,6 +139,7 @@ def load_encoder(
         backbone.memory = nn.Parameter(load_file(folder / "memory.safetensors")["memory"])
     if settings["full_weights"]:
         backbone.train_all()
+        backbone.holds_original = False
     encoder = kind(
         backbone.to(device),
         AutoTokenizer.from_pretrained(folder),
