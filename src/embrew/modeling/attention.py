@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from embrew.modeling.tokens import Segment
+from embrew.modeling.tokens import Segment, Tokens
 
 AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
 MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
@@ -19,8 +19,8 @@ MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
 class Attention:
     """An attention pattern over segments.
 
-    Query position i reads key position j iff both are real (or i = j), the pair of segments is not hidden, and j <= i
-    wherever the pair is causal.
+    Query position i reads key position j iff both are real and of one text (or i = j), the pair of segments is not
+    hidden, and j <= i wherever the pair is causal.
 
     Attributes:
         mode: `causal`; `bidirectional`: every real position reads every real position; `memory_causal`: text
@@ -42,19 +42,22 @@ class Attention:
             return None
         return self.mode == "causal"
 
-    def visible(self, segment_ids: Tensor, window: int | None = None) -> Tensor:
+    def visible(self, tokens: Tokens, window: int | None = None) -> Tensor:
         """The pattern as `(batch, tokens, tokens)` bool: [b, i, j] is true where position i reads position j.
 
         Args:
-            segment_ids: `(batch, tokens)`.
+            tokens: a batch.
             window: a sliding window in tokens, as the library applies it: the last `window` positions (itself
                 included) where attention is causal, distances up to `window` where it is not.
         """
+        segment_ids = tokens.segment_ids
         width = segment_ids.shape[1]
         at = torch.arange(width, device=segment_ids.device)
         reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
         before = at[None, :, None] >= at[None, None, :]
         seen = (reader != Segment.PAD) & (read != Segment.PAD)
+        if tokens.document_ids is not None:
+            seen = seen & (tokens.document_ids[:, :, None] == tokens.document_ids[:, None, :])
         if self.mode == "causal":
             seen = seen & before
         elif self.mode == "memory_causal":
@@ -66,7 +69,7 @@ class Attention:
             seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
         return seen | (at[:, None] == at[None, :])
 
-    def mask(self, segment_ids: Tensor, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+    def mask(self, tokens: Tokens, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """The explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
 
         Bool for sdpa; additive with the dtype's minimum for eager (which *adds* a bool mask as 0 and 1, silently
@@ -83,7 +86,7 @@ class Attention:
             )
 
         def form(window: int | None) -> Tensor:
-            seen = self.visible(segment_ids, window)[:, None]
+            seen = self.visible(tokens, window)[:, None]
             if kernel == "sdpa":
                 return seen
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)

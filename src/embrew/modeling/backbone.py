@@ -254,12 +254,14 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
     if num_layers is not None and not 1 <= num_layers <= len(inner.layers):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
-    if attention.is_causal is None:
-        mask = attention.mask(tokens.segment_ids, inner.config, embedded.dtype)
+    if attention.is_causal is None or tokens.document_ids is not None:
+        mask = attention.mask(tokens, inner.config, embedded.dtype)
     else:
         mask = tokens.attention_mask
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
-    return seen(inputs_embeds=embedded, attention_mask=mask, use_cache=False).last_hidden_state
+    return seen(
+        inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False
+    ).last_hidden_state
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:

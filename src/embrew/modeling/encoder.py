@@ -198,10 +198,10 @@ class Encoder(nn.Module):
         return self.pooling(self.hidden_states(tokens, num_layers=num_layers), tokens)
 
     def memory(self, tokens: Tokens) -> Tensor:
-        """States of the memory tokens: `(batch, k, hidden)`."""
+        """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         states = self.hidden_states(tokens)
         places = tokens.input_ids >= self.backbone.vocab_size
-        return states[places].view(len(tokens), -1, states.shape[-1])
+        return states[places].view(-1, len(self.template.memory_ids), states.shape[-1])
 
     def merge_adapter(self) -> None:
         """Add the adapter to the weights, and keep it in `chain`, so that saving can replay it."""

@@ -49,6 +49,8 @@ class Pooling:
         return weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
 
     def __call__(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, hidden)`."""
+        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, hidden)`; a row must be one text."""
+        if tokens.document_ids is not None:
+            raise ValueError("pooling gives one vector a row, and these rows are packed; pad them instead")
         with torch.autocast(states.device.type, enabled=False):
             return torch.einsum("bt,bth->bh", self.weights(tokens), states.float())

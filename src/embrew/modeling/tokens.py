@@ -50,11 +50,24 @@ class Tokens:
         input_ids: `(batch, tokens)` int64. Ids from the vocabulary size upwards are memory tokens.
         segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
         soft: `(batch, slots, hidden)` vectors for the positions labelled `SOFT`, in order, or None.
+        document_ids: `(batch, tokens)` int64, where several texts are packed into a row: which of them a position
+            belongs to. Texts of a row do not see each other. None where a row is one text.
     """
 
     input_ids: Tensor
     segment_ids: Tensor
     soft: Tensor | None = None
+    document_ids: Tensor | None = None
+
+    @property
+    def position_ids(self) -> Tensor | None:
+        """`(batch, tokens)`: positions that start anew in every packed text, or None where a row is one text."""
+        if self.document_ids is None:
+            return None
+        at = torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
+        begins = torch.ones_like(self.document_ids, dtype=torch.bool)
+        begins[:, 1:] = self.document_ids[:, 1:] != self.document_ids[:, :-1]
+        return at - torch.where(begins, at, 0).cummax(-1).values
 
     @property
     def attention_mask(self) -> Tensor:
@@ -81,8 +94,8 @@ class Tokens:
 
     def to(self, device: torch.device | str) -> Tokens:
         """The batch on another device."""
-        soft = None if self.soft is None else self.soft.to(device)
-        return Tokens(self.input_ids.to(device), self.segment_ids.to(device), soft)
+        moved = [part if part is None else part.to(device) for part in (self.soft, self.document_ids)]
+        return Tokens(self.input_ids.to(device), self.segment_ids.to(device), *moved)
 
     def repeat(self, times: int) -> Tokens:
         """The batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
@@ -107,3 +120,13 @@ class Tokens:
             ids[i, : len(row.ids)] = torch.tensor(row.ids, dtype=torch.long)
             segments[i, : len(row.ids)] = torch.tensor(row.segments, dtype=torch.long)
         return cls(ids, segments)
+
+    @classmethod
+    def pack(cls, groups: Sequence[Sequence[Row]]) -> Tokens:
+        """Put the rows of each group one after another into one row; they stay apart by `document_ids`."""
+        packed = cls.pad([Row([i for r in g for i in r.ids], [s for r in g for s in r.segments]) for g in groups])
+        documents = torch.full_like(packed.input_ids, -1)
+        for i, group in enumerate(groups):
+            lengths = torch.tensor([len(row.ids) for row in group])
+            documents[i, : int(lengths.sum())] = torch.arange(len(group)).repeat_interleave(lengths)
+        return replace(packed, document_ids=documents)
