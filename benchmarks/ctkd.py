@@ -246,7 +246,8 @@ def memory_variant(build: Callable[[PreTrainedModel], Side], vocab_size: int) ->
 
 def memory_growth(benchmark: Benchmark, *, bar: Bar) -> Outcome:
     """Peak of resident memory over what the built models take, each side in a fresh process."""
-    ours, peer = (harness.memory_of(benchmark, variant) for variant in ("ours", "peer"))
+    found = harness.memory_of(benchmark)
+    ours, peer = found["ours"], found["peer"]
     equality = {
         name: harness.require_equal(name, [(ours[name], peer[name])], tolerance)
         for name, tolerance in (("loss", LOSS), ("gradient_norm", GRADIENTS))
@@ -411,11 +412,11 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
 
 def gpu_equality(hidden: int, intermediate: int) -> dict[str, float]:
     """The step on a cut of the model to four layers, in float64."""
-    sides = [build(random_model(qwen3(hidden, intermediate, 4), "cuda")) for build in (build_ours, build_peer)]
-    for side in sides:
+    ours, peer = (build(random_model(qwen3(hidden, intermediate, 4), "cuda")) for build in (build_ours, build_peer))
+    for side in (ours, peer):
         side.module.double()
-    found = require_same_step(*sides, random_texts(151936, [(40, 24), (33, 31)]))
-    sides.clear()
+    found = require_same_step(ours, peer, random_texts(151936, [(40, 24), (33, 31)]))
+    del ours, peer, side
     gc.collect()
     torch.cuda.empty_cache()
     return {f"{name}, 4 layers in float64": gap for name, gap in found.items()}

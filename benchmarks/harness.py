@@ -117,11 +117,8 @@ class Outcome:
     @property
     def verdict(self) -> Verdict:
         """The worst of its measures."""
-        verdicts = {measure.verdict for measure in self.measures}
-        for verdict in ("miss", "inconclusive"):
-            if verdict in verdicts:
-                return verdict  # type: ignore[return-value]
-        return "pass"
+        worst: tuple[Verdict, ...] = ("miss", "inconclusive", "pass")
+        return min((measure.verdict for measure in self.measures), key=worst.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,13 +288,24 @@ def grow(benchmark: Benchmark, variant: str, steps: int = 3) -> dict[str, float]
     return {"built": before, "grew": peak_rss() - before, **values}
 
 
-def memory_of(benchmark: Benchmark, variant: str) -> dict[str, float]:
-    """`grow` in a fresh process."""
-    command = [sys.executable, str(HERE / "run.py"), "--variant", f"{benchmark.name}:{variant}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{benchmark.name}:{variant} failed in its own process\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def memory_of(benchmark: Benchmark, *, processes: int = 3) -> dict[str, dict[str, float]]:
+    """`grow` of every variant in fresh processes, taken in turn; the median growth of each, and the last other values.
+
+    Raises:
+        RuntimeError: a process failed.
+    """
+    runs: dict[str, list[dict[str, float]]] = {variant: [] for variant in benchmark.variants}
+    for _ in range(processes):
+        for variant, found in runs.items():
+            command = [sys.executable, str(HERE / "run.py"), "--variant", f"{benchmark.name}:{variant}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{benchmark.name}:{variant} failed in its own process\n{done.stderr[-3000:]}")
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+    return {
+        variant: {**found[-1], "grew": statistics.median(run["grew"] for run in found)}
+        for variant, found in runs.items()
+    }
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.objectives.compression import text_ids
-from embrew.recipe import Recipe, StageConfig, list_recipes
+from embrew.recipe import DataConfig, Recipe, StageConfig, list_recipes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -165,32 +165,37 @@ def dataset(stage: StageConfig, built: Objective, encoder: Encoder) -> Dataset:
     """The stage's rows: all its data sets, one after another, as the objective wants them."""
     parts = []
     for config in stage.datasets:
-        rows = data.load(
-            config.path,
-            kind=built.rows_kind,
-            name=config.name,
-            split=config.split,
-            revision=config.revision,
-            columns=config.columns,
-            instruction=config.instruction,
-            min_chars=config.min_chars,
-            max_chars=config.max_chars,
-            max_rows=config.max_rows,
-            shuffle_seed=config.shuffle_seed,
-        )
-        parts.append(rows if config.max_tokens is None else _short(rows, config.max_tokens, encoder))
+        part = rows(config, built, max_rows=config.max_rows)
+        parts.append(part if config.max_tokens is None else _short(part, config.max_tokens, encoder))
     return built.prepare(parts[0] if len(parts) == 1 else concatenate_datasets(parts), encoder)
 
 
-def _short(rows: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
-    keep = set(range(len(rows)))
+def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Dataset:
+    """The canonical rows of one data set, before any filter that needs a tokenizer."""
+    return data.load(
+        config.path,
+        kind=built.rows_kind,
+        name=config.name,
+        split=config.split,
+        revision=config.revision,
+        columns=config.columns,
+        instruction=config.instruction,
+        min_chars=config.min_chars,
+        max_chars=config.max_chars,
+        max_rows=max_rows,
+        shuffle_seed=config.shuffle_seed,
+    )
+
+
+def _short(part: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
+    keep = set(range(len(part)))
     for column in ("text", "query", "positive"):
-        if column in rows.column_names:
-            lengths = [len(ids) for ids in text_ids(list(rows[column]), encoder)]
+        if column in part.column_names:
+            lengths = [len(ids) for ids in text_ids(list(part[column]), encoder)]
             keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
     if not keep:
-        raise ValueError(f"none of {len(rows)} rows has at most max_tokens={max_tokens}; widen the limit")
-    return rows.select(sorted(keep))
+        raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; widen the limit")
+    return part.select(sorted(keep))
 
 
 def open_model(name: str, overrides: Sequence[str] = ()) -> Encoder | SentenceTransformer:

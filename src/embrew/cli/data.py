@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -16,6 +16,8 @@ from embrew.cli.console import out
 from embrew.cli.recipe import Name
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from embrew.modeling.encoder import Encoder
     from embrew.recipe import DataConfig
 
@@ -57,31 +59,18 @@ def show(recipe: Name, overrides: Overrides = None) -> None:
     console = out()
     for stage in loaded.stages:
         console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
-        kind = build.objective(stage.objective).rows_kind
+        objective = build.objective(stage.objective)
         for config in stage.datasets:
-            _show(console, encoder, kind, config)
+            sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
+            _show(console, encoder, sample, config)
     mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
     console.print(f"attention  {PATTERNS[loaded.encoder.attention]}")
     console.print(f"pooling    {mode} over {over}; pooled positions are underlined")
 
 
-def _show(console: Console, encoder: Encoder, kind: Literal["text", "pairs"], config: DataConfig) -> None:
+def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig) -> None:
     from embrew import data
-    from embrew.data import datasets
 
-    rows = datasets.load(
-        config.path,
-        kind=kind,
-        name=config.name,
-        split=config.split,
-        revision=config.revision,
-        columns=config.columns,
-        instruction=config.instruction,
-        min_chars=config.min_chars,
-        max_chars=config.max_chars,
-        max_rows=min(SAMPLE, config.max_rows or SAMPLE),
-        shuffle_seed=config.shuffle_seed,
-    )
     found = data.describe(rows)
     paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
     console.print(Text(f"{paths}  {found['columns']}", style="bold"))
