@@ -254,7 +254,7 @@ def gemm_gflops(size: int = 512, calls: int = 40) -> float:
 
 
 def gflop(step: Step) -> float:
-    """Floating-point operations of the matrix products and attention of a step, in units of 1e9."""
+    """1e9 floating-point operations of a step's matrix products (on a CPU, torch counts no attention)."""
     with FlopCounterMode(display=False) as counter:
         step()
     return counter.get_total_flops() / 1e9
