@@ -101,7 +101,7 @@ def random_texts(vocab_size: int, lengths: Iterable[tuple[int, int]], seed: int 
 
 def memory_rows(model: PreTrainedModel) -> Tensor:
     """What the memory tokens start from."""
-    weight = model.get_input_embeddings().weight.detach()
+    weight = model.get_input_embeddings().get_parameter("weight").detach()
     return weight[3 : 3 + MEMORY_TOKENS].float().clone()
 
 

@@ -24,6 +24,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import quiet
 from embrew.modeling.proof import TEXTS, tolerance
 from embrew.writing import atomic_folder
 
@@ -74,6 +75,7 @@ def export_sentence_transformer(
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
         tempfile.TemporaryDirectory() as scratch,
+        quiet(),
     ):
         tokenizer, ids = stock_tokenizer(encoder)
         model = _merged(encoder, ids, len(tokenizer))
