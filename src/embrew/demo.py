@@ -166,7 +166,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_xlim(0, min(1.0, max(row["recall_at_10"] for row in rows) * 1.15 + 0.02))
     axes.set_xlabel("score on the documentation of unseen packages")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="upper right", frameon=False)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
