@@ -301,7 +301,7 @@ def adapter_toggle(benchmark: Benchmark) -> Outcome:
             pass
 
     bar = Bar(gate=10, target=20)
-    measure = harness.time_pairs("off and on", own, theirs, bar, unit="us", rounds=15, warm_ups=2, repeat=(200, 4))
+    measure = harness.time_pairs("off and on", own, theirs, bar, unit="us", rounds=11, repeat=(400, 8))
     return Outcome(equality=equality, measures=[measure], notes={"adapter layers": len(switch.layers)})
 
 

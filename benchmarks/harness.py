@@ -288,8 +288,8 @@ def grow(benchmark: Benchmark, variant: str, steps: int = 3) -> dict[str, float]
     return {"built": before, "grew": peak_rss() - before, **values}
 
 
-def memory_of(benchmark: Benchmark, *, processes: int = 3) -> dict[str, dict[str, float]]:
-    """`grow` of every variant in fresh processes, taken in turn; the median growth of each, and the last other values.
+def memory_of(benchmark: Benchmark, *, processes: int = 2) -> dict[str, dict[str, float]]:
+    """`grow` of every variant in fresh processes, taken in turn; the mean growth of each, and the last other values.
 
     Raises:
         RuntimeError: a process failed.
@@ -303,8 +303,7 @@ def memory_of(benchmark: Benchmark, *, processes: int = 3) -> dict[str, dict[str
                 raise RuntimeError(f"{benchmark.name}:{variant} failed in its own process\n{done.stderr[-3000:]}")
             found.append(json.loads(done.stdout.splitlines()[-1]))
     return {
-        variant: {**found[-1], "grew": statistics.median(run["grew"] for run in found)}
-        for variant, found in runs.items()
+        variant: {**found[-1], "grew": statistics.mean(run["grew"] for run in found)} for variant, found in runs.items()
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformers import TrainingArguments
 
 from embrew.data import datasets as data
+from embrew.data import describe
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
@@ -25,6 +27,7 @@ from embrew.recipe import DataConfig, Recipe, StageConfig, list_recipes
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+logger = logging.getLogger(__name__)
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -166,6 +169,10 @@ def dataset(stage: StageConfig, built: Objective, encoder: Encoder) -> Dataset:
     parts = []
     for config in stage.datasets:
         part = rows(config, built, max_rows=config.max_rows)
+        understood = describe(part)
+        logger.info("%s  %s", stage.name, understood["columns"])
+        for example in understood["examples"]:
+            logger.info("    %s", example)
         parts.append(part if config.max_tokens is None else _short(part, config.max_tokens, encoder))
     return built.prepare(parts[0] if len(parts) == 1 else concatenate_datasets(parts), encoder)
 

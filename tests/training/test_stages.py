@@ -150,6 +150,19 @@ def test_stopped_and_resumed_is_never_stopped(
         equal(tmp_path / "whole" / stage.name, tmp_path / "halves" / stage.name)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_seed_is_the_same_run(workers: int, values: dict[str, Any], tmp_path: Path) -> None:
+    """However many processes make the batches ahead; and another seed is another run."""
+    values["stages"] = values["stages"][:1]
+    train(Recipe.from_values(values), tmp_path / "one")
+    values["stages"][0]["training"] = {**values["stages"][0]["training"], "dataloader_num_workers": workers}
+    train(Recipe.from_values(values), tmp_path / "again")
+    equal(tmp_path / "one" / "compress", tmp_path / "again" / "compress")
+    train(Recipe.from_values({**values, "seed": 7}), tmp_path / "other")
+    ours, theirs = tensors(tmp_path / "one" / "compress"), tensors(tmp_path / "other" / "compress")
+    assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
 def test_a_finished_run_is_skipped_and_other_settings_are_refused(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

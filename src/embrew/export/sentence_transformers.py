@@ -228,7 +228,6 @@ def _write_widely_understood(out: Path) -> None:
                 "pooling_mode_mean_sqrt_len_tokens": False,
                 "pooling_mode_weightedmean_tokens": mode == "weightedmean",
                 "pooling_mode_lasttoken": mode == "lasttoken",
-                "word_embedding_dimension": config.get("embedding_dimension", config.get("word_embedding_dimension")),
             }
             config_path.write_text(json.dumps({**flags, **config}, indent=2))
 
