@@ -301,7 +301,7 @@ def adapter_toggle(benchmark: Benchmark) -> Outcome:
             pass
 
     bar = Bar(gate=10, target=20)
-    measure = harness.time_pairs("off and on", own, theirs, bar, unit="us", rounds=11, repeat=(400, 8))
+    measure = harness.time_pairs("off and on", own, theirs, bar, unit="us", repeat=(1000, 20))
     return Outcome(equality=equality, measures=[measure], notes={"adapter layers": len(switch.layers)})
 
 
