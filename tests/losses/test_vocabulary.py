@@ -120,8 +120,8 @@ def test_identical_inputs_have_no_divergence():
     student = hidden.clone().requires_grad_()
     loss = token_kl(hidden, student, weight, chunk_size=3)
     loss.backward()
-    assert loss.item() == 0.0
-    assert student.grad.abs().max().item() == 0.0
+    assert loss.item() == pytest.approx(0.0, abs=1e-6)
+    assert student.grad.abs().max().item() <= 1e-6
 
 
 def test_the_gradient_for_the_logits_is_q_minus_p():
@@ -190,13 +190,13 @@ class Blocks(TorchDispatchMode):
                     continue
                 self.largest = max(self.largest, tensor.numel())
                 self.living[storage.data_ptr()] = (weakref.ref(storage), storage.nbytes())
-                self.projected += len(tensor) if func is torch.ops.aten.mm.default else 0
+                self.projected += len(tensor) if func in (torch.ops.aten.mm.default, torch.ops.aten.mm.out) else 0
         self.living = {place: entry for place, entry in self.living.items() if entry[0]() is not None}
         self.peak = max(self.peak, sum(size for _, size in self.living.values()))
         return out
 
 
-@pytest.mark.parametrize(("kind", "blocks"), [("kl", 3.25), ("nll", 1.25)])  # a quarter for a block of bool
+@pytest.mark.parametrize(("kind", "blocks"), [("kl", 1.625), ("nll", 1)])  # an eighth for a block of bool
 def test_memory_is_a_few_blocks_of_chunk_by_vocabulary(kind, blocks):
     rows, chunk_size, vocabulary = 50, 8, 331
     weight = numbers(vocabulary, HIDDEN, seed=0, dtype=torch.float32)

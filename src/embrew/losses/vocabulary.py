@@ -1,8 +1,8 @@
 """Losses over a vocabulary that never hold the logits of all rows.
 
 The head is frozen, so a row's gradient is known as soon as its logits are: rows are projected chunk by chunk, the
-gradient for the hidden states is formed on the spot, and the chunk is forgotten. Peak memory is three blocks of
-`chunk × vocabulary`, whatever the number of rows.
+gradient for the hidden states is formed on the spot, and the next chunk is written over it. Peak memory is a block or
+two of `chunk × vocabulary`, whatever the number of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def token_kl(
         weight: `(vocabulary, hidden)` of the head, frozen.
         bias: `(vocabulary,)` or None.
         row_weights: `(rows,)` w; the mean by default.
-        chunk_size: rows projected at a time; by default what fits 256 MB on an accelerator, 64 on a CPU.
+        chunk_size: rows projected at a time, the teacher's and the student's together; by default what fits 256 MB
+            on an accelerator, 64 of each on a CPU.
 
     Returns:
         A scalar, float32 (float64 for float64 input). Differentiable once, in `student`.
@@ -96,13 +97,15 @@ def _apply(
             (len(hidden),), 1.0 / max(len(hidden), 1), dtype=_precision(hidden), device=hidden.device
         )
     if chunk_size is None:
-        chunk_size = 64 if hidden.device.type == "cpu" else max(1, (256 << 20) // (12 * len(weight)))
+        size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
+    else:
+        size = chunk_size if target.ndim == 1 else chunk_size // 2
     with torch.autocast(hidden.device.type, enabled=False):
-        return _ChunkedHeadLoss.apply(hidden, weight, bias, row_weights, target, chunk_size)
+        return _ChunkedHeadLoss.apply(hidden, weight, bias, row_weights, target, max(1, min(size, len(hidden))))
 
 
 class _ChunkedHeadLoss(torch.autograd.Function):
-    """`target` is `(rows,)` labels or `(rows, hidden)` teacher states."""
+    """`target` is `(rows,)` labels or `(rows, hidden)` teacher states; `size` rows of it are taken at a time."""
 
     @staticmethod
     def forward(
@@ -112,19 +115,24 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         bias: Tensor | None,
         row_weights: Tensor,
         target: Tensor,
-        chunk_size: int,
+        size: int,
     ) -> Tensor:
         precision = _precision(hidden)
         losses = torch.zeros(len(hidden), dtype=precision, device=hidden.device)
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         scale = row_weights.to(precision)
-        for start in range(0, len(hidden), chunk_size):
-            rows = slice(start, start + chunk_size)
-            losses[rows], wanted = _chunk_loss(hidden[rows], weight, bias, target[rows], precision)
+        distils = target.ndim == 2
+        logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
+        spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
+        for start in range(0, len(hidden), size):
+            rows = slice(start, start + size)
+            if distils:
+                losses[rows], wanted = _chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare)
+            else:
+                losses[rows], wanted = _chunk_nll(hidden[rows], weight, bias, target[rows], logits)
             if grad is not None:
                 wanted.mul_(scale[rows, None])
                 grad[rows] = wanted.to(weight.dtype) @ weight
-            del wanted  # before the next chunk's logits
         ctx.save_for_backward(grad)
         return (losses * scale).sum()
 
@@ -139,23 +147,44 @@ def _precision(hidden: Tensor) -> torch.dtype:
     return torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
 
-def _chunk_loss(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, precision: torch.dtype
+def _chunk_nll(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`."""
-    log_q = _log_softmax(hidden, weight, bias, precision)
-    if target.ndim == 1:
-        at = target[:, None]
-        loss = -log_q.gather(1, at)[:, 0]
-        return loss, log_q.exp_().scatter_add_(1, at, torch.full_like(at, -1, dtype=precision))
-    log_p = _log_softmax(target, weight, bias, precision)
-    p = log_p.exp()
-    ratio = log_p.sub_(log_q).masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
-    return torch.einsum("rv,rv->r", p, ratio), log_q.exp_().sub_(p)
+    """Loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
+
+    Everything is written over `logits`, so that no chunk takes memory of its own.
+    """
+    q = _shifted_logits(hidden, weight, bias, logits[: len(hidden)])
+    at = labels[:, None]
+    loss = -q.gather(1, at)
+    z_q = q.exp_().sum(-1, keepdim=True)
+    return (loss + z_q.log())[:, 0], q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
 
 
-def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, precision: torch.dtype) -> Tensor:
-    logits = (hidden.to(weight.dtype) @ weight.T).to(precision)
+def _chunk_kl(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, teacher: Tensor, logits: Tensor, spare: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `_chunk_nll`, with the rows of both sides in one product: a product of few rows mostly reads the head.
+
+    With x the logits less the largest of their row and Z the sum of e^x, KL = Σ e^x_p (x_p − x_q) / Z_p − log Z_p +
+    log Z_q: every exponential is taken once.
+    """
+    rows = len(hidden)
+    p, q = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows]).split(rows)
+    ratio = torch.sub(p, q, out=spare[:rows])
+    z_p, z_q = p.exp_().sum(-1, keepdim=True), q.exp_().sum(-1, keepdim=True)
+    ratio.masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
+    p.div_(z_p)
+    loss = ratio.mul_(p).sum(-1, keepdim=True) - z_p.log() + z_q.log()
+    return loss[:, 0], q.div_(z_q).sub_(p)
+
+
+def _shifted_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    """Logits `(rows, vocabulary)`, less the largest of their row, written to `out`."""
+    if weight.dtype == out.dtype:
+        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
+    else:
+        out.copy_(hidden.to(weight.dtype) @ weight.T)
     if bias is not None:
-        logits += bias.to(precision)
-    return logits.sub_(logits.logsumexp(-1, keepdim=True))
+        out += bias.to(out.dtype)
+    return out.sub_(out.amax(-1, keepdim=True))
