@@ -10,10 +10,12 @@ import warnings
 from pathlib import Path
 
 import harness  # first: it sets the environment that torch reads at import
+import report
 import torch
 from ctkd import BENCHMARKS as CTKD
+from ctkd_gpu import BENCHMARKS as CTKD_GPU
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD,)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU)}
 
 
 def main() -> int:
@@ -58,7 +60,7 @@ def run(benchmark: harness.Benchmark, folder: Path) -> int:
     except harness.Unequal as error:
         print(f"  NOT EQUAL, nothing was measured: {error}\n", flush=True)
         return 2
-    page = harness.write(benchmark, outcome, folder)
+    page = report.write(benchmark, outcome, folder)
     for measure in outcome.measures:
         print(f"  {measure.words}")
     shown = page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page
