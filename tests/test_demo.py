@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_a_stopped_demo_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "embrew.demo", "--output", str(tmp_path / "demo"), *short]
     process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     while process.poll() is None and not (tmp_path / "demo" / "model" / stages[0]).exists():
-        pass
+        time.sleep(0.5)
     process.kill()
     process.wait()
     done = subprocess.run(

@@ -46,7 +46,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def rotate(folder: Path, keep: int) -> None:
-    """Remove whole checkpoints but the newest `keep`, and broken ones older than those."""
+    """Remove sealed checkpoints but the newest `keep`; what was never sealed is left for `newest` to name."""
     whole = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
     for checkpoint in whole[keep:]:
         shutil.rmtree(checkpoint, ignore_errors=True)
