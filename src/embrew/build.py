@@ -19,6 +19,7 @@ from embrew.data import datasets as data
 from embrew.data import describe
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import ASSETS
 from embrew.modeling.pooling import Pooling
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.objectives.compression import text_ids
@@ -187,6 +188,7 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Datas
         revision=config.revision,
         columns=config.columns,
         instruction=config.instruction,
+        where=config.where,
         min_chars=config.min_chars,
         max_chars=config.max_chars,
         max_rows=max_rows,
@@ -226,7 +228,8 @@ def open_model(name: str, overrides: Sequence[str] = ()) -> Encoder | SentenceTr
         return encoder(recipe)
     if (folder / "embrew.json").is_file() or (folder / "run.json").is_file():
         return Encoder.from_pretrained(folder)
-    if (folder / "modules.json").is_file() or (not folder.exists() and _on_hub(name, "modules.json")):
+    on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
+    if (folder / "modules.json").is_file() or (on_hub and _on_hub(name, "modules.json")):
         from sentence_transformers import SentenceTransformer
 
         return SentenceTransformer(name)

@@ -174,7 +174,7 @@ def is_useful(entry: Documented) -> bool:
 
 def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
     """At most `limit` useful entries, from files in a seeded order, stopping when there are enough to choose from."""
-    files = sorted(_source_files(package.path))
+    files = sorted(source_files(package.path))
     order = random.Random(f"{seed}:{package.name}")
     order.shuffle(files)
     entries: list[Documented] = []
@@ -195,7 +195,7 @@ def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: in
     return sorted(entries[:limit], key=lambda entry: entry.name)
 
 
-def _source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path, str]]:
+def source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path, str]]:
     """Source files below a package with their module names; tests, vendored copies and private folders left out."""
     module = module or path.stem
     if path.is_file():
@@ -203,7 +203,7 @@ def _source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path,
         return
     for child in sorted(path.iterdir()):
         if child.is_dir() and child.name.isidentifier() and not _SKIPPED_FOLDERS.fullmatch(child.name):
-            yield from _source_files(child, f"{module}.{child.name}")
+            yield from source_files(child, f"{module}.{child.name}")
         elif child.name == "__init__.py":
             yield child, module
         elif child.suffix == ".py" and not re.match(r"(test_|conftest|setup)|.*_test$", child.stem):

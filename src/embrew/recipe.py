@@ -6,16 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from embrew.modeling.pattern import split_pattern
-from embrew.overrides import apply_overrides, dump_yaml, line_of, nearest, parse_yaml
+from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, dotted, explain
+from embrew.shipped import list_shipped, read_shipped
 
 
 class _Config(BaseModel):
@@ -100,6 +99,7 @@ class DataConfig(_Config):
     split: str = "train"
     revision: str | None = None
     columns: dict[str, str] = {}
+    where: dict[str, bool | int | float | str] = {}
     instruction: str | None = None
     min_chars: Annotated[int, Field(ge=0)] | None = None
     max_chars: Annotated[int, Field(gt=0)] | None = None
@@ -247,7 +247,7 @@ class Recipe(_Config):
 
 def list_recipes() -> list[str]:
     """Names of the shipped recipes."""
-    return sorted(name for name, _ in _shipped(resources.files("embrew") / "recipes"))
+    return list_shipped("recipes")
 
 
 def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
@@ -256,26 +256,7 @@ def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
     Raises:
         FileNotFoundError: no such recipe or file; names the nearest.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        return path.read_text(encoding="utf-8"), str(path)
-    shipped = dict(_shipped(resources.files("embrew") / "recipes"))
-    name = str(name_or_path)
-    if name in shipped:
-        return shipped[name].read_text(encoding="utf-8"), f"recipe {name}"
-    if path.is_dir():
-        raise ValueError(f"{name!r} is a folder; give a recipe's YAML file or one of {', '.join(sorted(shipped))}")
-    raise FileNotFoundError(
-        f"no recipe {name!r}; give a YAML file or one of {', '.join(sorted(shipped))}{nearest(name, list(shipped))}"
-    )
-
-
-def _shipped(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _shipped(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".yaml"):
-            yield prefix + entry.name.removesuffix(".yaml"), entry
+    return read_shipped("recipes", name_or_path, what="recipe")
 
 
 def _canonical(value: Any) -> Any:

@@ -208,7 +208,7 @@ def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
     assert "82.03" in result.stdout
     assert asked["encoder"] == ("baselines/mean", ["encoder.model=x"])
     assert asked["data"] == [str(tmp_path)]
-    assert (asked["kind"], asked["sts_protocol"], asked["output_dir"]) == ("sts", "all", Path("r"))
+    assert (asked["kind"], asked["sts_protocol"], asked["output_dir"]) == ("sts", None, Path("r"))
 
 
 class LengthEncoder:

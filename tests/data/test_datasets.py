@@ -58,6 +58,23 @@ def test_loading_is_deterministic(tmp_path, seed, max_rows):
     assert len(set(first)) == min(max_rows, 20)
 
 
+def test_rows_are_chosen_by_a_column_that_is_no_text(tmp_path, caplog):
+    caplog.set_level("INFO", "embrew")
+    rows = [
+        {"text": "a", "seen": True, "n": 1},
+        {"text": "b", "seen": False, "n": 0},
+        {"text": "c", "seen": False, "n": 1},
+    ]
+    file = write(tmp_path / "rows.jsonl", rows)
+    assert load(file, kind="text", where={"seen": False})["text"][:] == ["b", "c"]
+    assert "1 of 3 rows left out by where" in caplog.text
+    assert load(file, kind="text", where={"seen": False, "n": 1})["text"][:] == ["c"]
+    with pytest.raises(ValueError, match="where=.*widen the limits"):
+        load(file, kind="text", where={"seen": 0})  # 0 is not False
+    with pytest.raises(ValueError, match="rows.jsonl, line 1: where names the column 'sean'; the columns are text"):
+        load(file, kind="text", where={"sean": False})
+
+
 def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):
     row = {"query": "q" * 3, "positive": "p" * 9, "negatives": ["n" * 50]}
     file = write(tmp_path / "a.jsonl", [row])

@@ -31,7 +31,7 @@ def test_files_hold_what_was_judged_and_how(bag_of_words, sts_folder, tmp_path):
     run = json.loads((tmp_path / "out" / "STS.test.run.json").read_text())
     assert run["resolved_prompts"] == {"text": "", "query": "q: ", "document": "d: "}
     assert {"python", "embrew", "torch", "transformers", "sentence-transformers"} == set(run["versions"])
-    assert run["settings"] == {"sts_protocol": "all", "batch_tokens": 100}
+    assert run["settings"] == {"batch_tokens": 100}
     assert run["dataset_revision"] == result["dataset_revision"]
 
 
@@ -115,7 +115,8 @@ def test_tables_are_times_one_hundred_and_end_with_the_mean(bag_of_words, sts_fo
     assert [row[:5] for row in rows] == [
         ["STS", "test", "Spearman", "100.00", "3 pairs"],
         ["pets", "dev", "nDCG@10", "66.67", "3 queries + 3 documents"],
-        ["mean", "", "", "83.33", ""],
+        ["mean over kinds", "", "", "83.33", ""],
+        ["mean over tasks", "", "", "83.33", ""],
     ]
 
 
@@ -124,6 +125,38 @@ def test_mistakes_are_found_before_encoding(bag_of_words, sts_folder, tmp_path):
         evaluate(bag_of_words, str(sts_folder))
     with pytest.raises(FileNotFoundError, match="no data folder"):
         evaluate(bag_of_words, [sts_folder, tmp_path / "missing"])
-    with pytest.raises(ValueError, match=r"two data folders make the task STS \(test\)"):
+    with pytest.raises(ValueError, match=r"two tasks are called STS \(test\)"):
         evaluate(bag_of_words, [sts_folder, sts_folder])
     assert not bag_of_words.calls
+
+
+def test_what_is_judged_already_is_not_judged_again(bag_of_words, sts_folder, retrieval_folder, tmp_path, caplog):
+    caplog.set_level("INFO", "embrew")
+    bag_of_words.weights_hash = lambda: "abc"
+    first = evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    bag_of_words.calls.clear()
+    again = evaluate(bag_of_words, [sts_folder, retrieval_folder], output_dir=tmp_path / "out")
+    assert again[0] == first[0]
+    assert [side for side, _, _ in bag_of_words.calls] == ["query", "document"]  # only what was missing
+    assert "STS test: 1.0000, judged before" in caplog.text
+
+
+def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_folder, tmp_path):
+    bag_of_words.weights_hash = lambda: "abc"
+    evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    written = (tmp_path / "out" / "STS.test.json").read_bytes()
+    with pytest.raises(FileExistsError, match="judged with other settings; choose another output folder"):
+        evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", sts_protocol="all")
+    bag_of_words.weights_hash = lambda: "def"
+    with pytest.raises(FileExistsError, match="judged with other model_hash"):
+        evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    assert (tmp_path / "out" / "STS.test.json").read_bytes() == written
+    evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", overwrite=True)
+    assert json.loads((tmp_path / "out" / "STS.test.run.json").read_text())["model_hash"] == "def"
+
+
+def test_a_half_written_result_is_named(bag_of_words, sts_folder, tmp_path):
+    evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    (tmp_path / "out" / "STS.test.json").write_text('{"task_name": "STS"')
+    with pytest.raises(ValueError, match="STS.test.json or its .run.json is no result of embrew"):
+        evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")

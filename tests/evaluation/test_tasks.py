@@ -39,21 +39,39 @@ def test_a_folder_named_after_a_split_takes_its_parents_name(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [
-        ({"sentence1": "a", "sentence2": "b", "label": 1}, "pair classification"),
-        ({"text": "a", "label": 1}, "classification or clustering"),
+        ({"sentence1": "a", "sentence2": "b", "label": 1}, "pair_classification"),
+        ({"sentence1": "a", "sentence2": "b", "labels": 1}, "pair_classification"),
+        ({"text": "a", "label": 1}, "clustering"),
         ({"query": "a", "positive": ["b"], "negative": ["c"]}, "reranking"),
-        ({"text": "a"}, r"unknown \(columns text\)"),
+        ({"text": "a", "human_summaries": [], "machine_summaries": [], "relevance": []}, "summarization"),
     ],
 )
-def test_other_kinds_are_named(tmp_path, rows, kind):
-    with pytest.raises(ValueError, match=f"the kind {kind} are not evaluated; supported are sts .* and retrieval"):
+def test_kinds_follow_from_the_columns(tmp_path, rows, kind):
+    assert find_task(folder(tmp_path / "x", rows=rows)).kind == kind
+
+
+def test_labelled_texts_with_a_train_split_are_to_be_classified(tmp_path):
+    rows = {"text": "a", "label": 1}
+    task = find_task(folder(tmp_path / "x", rows=rows, files=("train.jsonl", "test.jsonl")))
+    assert (task.kind, [file.name for file in task.files]) == ("classification", ["train.jsonl", "test.jsonl"])
+    assert find_task(tmp_path / "x", kind="clustering").files == (tmp_path / "x" / "test.jsonl",)
+    with pytest.raises(ValueError, match="classification needs a folder with a train and a test split"):
+        find_task(tmp_path / "x" / "test.jsonl", kind="classification")
+
+
+@pytest.mark.parametrize(
+    "rows", [{"text": "a"}, {"query": "a", "positive": "b", "negative": "c"}, {"sentence1": "a", "score": 1.0}]
+)
+def test_rows_that_are_no_task_are_described(tmp_path, rows):
+    columns = ", ".join(sorted(rows))
+    with pytest.raises(ValueError, match=f"the columns {columns} are no task; known are sts .* and retrieval"):
         find_task(folder(tmp_path / "x", rows=rows))
 
 
 def test_the_kind_can_be_said(tmp_path, retrieval_folder):
     assert find_task(folder(tmp_path / "x", rows={"sentence1": "a"}), kind="sts").kind == "sts"
-    with pytest.raises(ValueError, match="kind='clustering'; choose from sts, retrieval"):
-        find_task(tmp_path / "x", kind="clustering")
+    with pytest.raises(ValueError, match="kind='clusters'; choose from sts, retrieval"):
+        find_task(tmp_path / "x", kind="clusters")
     with pytest.raises(ValueError, match="kind='sts' cannot be; use retrieval"):
         find_task(retrieval_folder, kind="sts")
     with pytest.raises(FileNotFoundError, match=r"lacks corpus.jsonl or queries.jsonl"):
@@ -78,6 +96,10 @@ def test_folders_that_cannot_be_judged(tmp_path):
         ("STSB", "sts", "test"),
         ("cranfield", "retrieval", "test"),
         ("squad_retrieval", "retrieval", "dev"),
+        ("banking77", "classification", "test"),
+        ("mrpc", "pair_classification", "test"),
+        ("trecqa_reranking", "reranking", "test"),
+        ("twenty_newsgroups_mini", "clustering", "test"),
     ],
 )
 def test_real_folders(name, kind, split):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,11 @@ class Kind(StrEnum):
 
     STS = "sts"
     RETRIEVAL = "retrieval"
+    PAIR_CLASSIFICATION = "pair_classification"
+    CLASSIFICATION = "classification"
+    CLUSTERING = "clustering"
+    RERANKING = "reranking"
+    SUMMARIZATION = "summarization"
 
 
 class StsProtocol(StrEnum):
@@ -33,43 +38,67 @@ class StsProtocol(StrEnum):
 
 def evaluate(
     model: Model,
-    data: Annotated[list[str], typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")],
     overrides: Overrides = None,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(metavar="SUITE", help="quick, evidence, sts, full or a YAML file; --data holds its folders."),
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
     kind: Annotated[Kind | None, typer.Option(help="What the data is, where its columns should not decide.")] = None,
     sts_protocol: Annotated[
-        StsProtocol, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
-    ] = StsProtocol.ALL,
+        StsProtocol | None, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Judge again what is judged in the output folder, and replace it.")
+    ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens a batch.")] = None,
 ) -> None:
-    """Score a model, or an untrained recipe, on data folders."""
+    """Score a model, or an untrained recipe, on data folders or a suite of them."""
     from embrew.evaluation.tasks import find_task
 
     chosen: Any = kind and kind.value
-    for folder in data:  # before a model is opened
-        find_task(folder, split=split, kind=chosen)
+    protocol: Any = sts_protocol and sts_protocol.value
+    tasks: Any
+    named: Mapping[str, Sequence[str]] = {}
+    if suite is not None:
+        from embrew.evaluation.suites import read_suite
+
+        if len(data or ()) > 1 or split or chosen or protocol:
+            raise ValueError("--suite says tasks, splits, kinds and protocols; give it with one --data at most")
+        tasks = read_suite(suite, data=data[0] if data else None)
+        named = tasks.averages
+    elif data:
+        tasks = data
+        for folder in data:  # before a model is opened
+            find_task(folder, split=split, kind=chosen)
+    else:
+        raise ValueError("nothing to evaluate on; give --data DIR, or --suite with one of its names")
     from embrew import build, evaluation
 
     encoder: Any = build.open_model(model, overrides or ())
     results = evaluation.evaluate(
         encoder,
-        data,
+        tasks,
         output_dir=output,
         split=split,
         kind=chosen,
-        sts_protocol="all" if sts_protocol is StsProtocol.ALL else "per-subset",
+        sts_protocol=protocol,
         batch_tokens=batch_tokens,
+        overwrite=overwrite,
         show_progress_bar=out().is_terminal,
     )
-    out().print(results_table(results))
+    out().print(results_table(results, named))
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """A row a task, scores times 100, and their mean where there are several."""
+def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> Table:
+    """A row a task, scores times 100, and their averages where there are several."""
     from embrew.evaluation import table
 
-    header, rows = table(results)
+    header, rows = table(results, named)
     shown = Table(box=None, pad_edge=False)
     for name in header:
         bold, number = name in ("task", "score"), name in ("score", "seconds")

@@ -5,12 +5,16 @@
 | text | text | text |
 | pairs | query, positive, negatives, instruction | Sentence-Transformers' and FlagEmbedding's, see `ACCEPTED` |
 | scored | sentence1, sentence2, score, subset | the same |
+| labelled | text, label | the same |
+| labelled_pairs | sentence1, sentence2, label | the same, labels |
+| candidates | query, positive, negative: lists | the same |
+| summaries | text, human_summaries, machine_summaries, relevance: lists | the same |
 """
 
 import logging
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["text", "pairs", "scored"]
+Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candidates", "summaries"]
 Layout = dict[str, tuple[str, ...]]  # canonical column -> columns of the file
 
 ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
@@ -30,9 +34,26 @@ ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
         "instruction": ("instruction", "prompt"),
     },
     "scored": {"sentence1": ("sentence1",), "sentence2": ("sentence2",), "score": ("score",), "subset": ("subset",)},
+    "labelled": {"text": ("text",), "label": ("label",)},
+    "labelled_pairs": {"sentence1": ("sentence1",), "sentence2": ("sentence2",), "label": ("label", "labels")},
+    "candidates": {"query": ("query",), "positive": ("positive",), "negative": ("negative",)},
+    "summaries": {
+        "text": ("text",),
+        "human_summaries": ("human_summaries",),
+        "machine_summaries": ("machine_summaries",),
+        "relevance": ("relevance",),
+    },
 }
 OPTIONAL = {"negatives", "instruction", "subset"}
-LENGTH_OF = {"text": ("text",), "pairs": ("query", "positive"), "scored": ("sentence1", "sentence2")}
+LENGTH_OF: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "pairs": ("query", "positive"),
+    "scored": ("sentence1", "sentence2"),
+    "labelled": ("text",),
+    "labelled_pairs": ("sentence1", "sentence2"),
+    "candidates": ("query",),
+    "summaries": ("text",),
+}
 
 
 def match(columns: Collection[str], kind: Kind, *, mapping: Mapping[str, str] | None = None) -> Layout:
@@ -105,6 +126,8 @@ def canonical_rows(
             "score": _number(values, layout["score"][0], where),
             "subset": None if subset is None or values[subset[0]] is None else str(values[subset[0]]),
         }
+    elif kind != "pairs":
+        yield {column: _READ[column](values, source[0], where) for column, source in layout.items()}
     else:
         query = _text(values, layout["query"][0], where)
         negatives = [text for column in layout.get("negatives", ()) for text in _texts(values, column, where)]
@@ -190,6 +213,35 @@ def _number(values: Mapping[str, Any], column: str, where: str) -> float:
             f"{where}: column {column!r} holds {_name(value)}, not a finite number; mend or remove the row"
         )
     return float(value)
+
+
+def _numbers(values: Mapping[str, Any], column: str, where: str) -> list[float]:
+    numbers = values[column]
+    if not isinstance(numbers, list):
+        raise ValueError(f"{where}: column {column!r} holds {_name(numbers)}, not a list of numbers; mend the row")
+    return [_number({column: number}, column, where) for number in numbers]
+
+
+def _label(values: Mapping[str, Any], column: str, where: str) -> str:
+    """A class: an integer or a name, both as text."""
+    value = values[column]
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{where}: column {column!r} holds {_name(value)}; a label is an integer or a text")
+    return str(value)
+
+
+_READ: dict[str, Callable[[Mapping[str, Any], str, str], Any]] = {
+    "text": _text,
+    "sentence1": _text,
+    "sentence2": _text,
+    "label": _label,
+    "query": _text,
+    "positive": _texts,
+    "negative": _texts,
+    "human_summaries": _texts,
+    "machine_summaries": _texts,
+    "relevance": _numbers,
+}
 
 
 def _name(value: Any) -> str:

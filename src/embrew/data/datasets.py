@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from embrew.data.beir import is_beir, read_beir
 from embrew.data.columns import LENGTH_OF, Kind, Layout, canonical_rows, check_filled, match, understood
-from embrew.data.reading import expand, read
+from embrew.data.reading import Record, expand, read
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -24,6 +24,7 @@ def load(
     split: str = "train",
     revision: str | None = None,
     columns: Mapping[str, str] | None = None,
+    where: Mapping[str, bool | int | float | str] | None = None,
     instruction: str | None = None,
     min_chars: int | None = None,
     max_chars: int | None = None,
@@ -34,9 +35,10 @@ def load(
 
     Args:
         path: A file, a folder, a BEIR folder (pairs), a data set of the Hub, or several of them, one after another.
-        kind: `text`, `pairs` or `scored` rows, see `embrew.data.columns`.
+        kind: What the rows are, see `embrew.data.columns`.
         split: The files of a folder, the judgements of a BEIR folder, or the split on the Hub.
         columns: Canonical column -> column in the file, for names that are not understood by themselves.
+        where: Column in the file -> value; rows with another value are left out.
         instruction: Written into every pair, in place of the rows' own.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
         max_chars: Rows with a longer text are dropped.
@@ -48,14 +50,16 @@ def load(
     if instruction is not None and kind != "pairs":
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     layouts: dict[str, None] = {}  # what was understood, in order
-    counts = {"read": 0, "dropped": 0}
+    counts = {"read": 0, "dropped": 0, "elsewhere": 0}
 
     def rows() -> Iterator[dict[str, Any]]:
         for one in paths:
-            for row, where in _rows(one, kind, name, split, revision, columns, instruction, layouts):
+            for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, layouts):
                 counts["read"] += 1
-                if _within(row, kind, min_chars, max_chars):
-                    check_filled(row, where=where)
+                if row is None:
+                    counts["elsewhere"] += 1
+                elif _within(row, kind, min_chars, max_chars):
+                    check_filled(row, where=place)
                     yield row
                 else:
                     counts["dropped"] += 1
@@ -67,11 +71,13 @@ def load(
         raise ValueError(f"{_names(paths)} holds no rows")
     if not len(dataset):
         raise ValueError(
-            f"{_names(paths)}: none of {counts['read']} rows has min_chars={min_chars}, max_chars={max_chars}; "
-            "widen the limits"
+            f"{_names(paths)}: none of {counts['read']} rows has min_chars={min_chars}, max_chars={max_chars}"
+            + (f", where={dict(where)}; widen the limits" if where else "; widen the limits")
         )
     if counts["dropped"]:
         logger.info("%s: %d of %d rows dropped by length", _names(paths), counts["dropped"], counts["read"])
+    if counts["elsewhere"]:
+        logger.info("%s: %d of %d rows left out by where", _names(paths), counts["elsewhere"], counts["read"])
     if shuffle_seed is not None:
         import numpy as np
 
@@ -87,17 +93,23 @@ def _rows(
     split: str,
     revision: str | None,
     mapping: Mapping[str, str] | None,
+    where: Mapping[str, Any] | None,
     instruction: str | None,
     seen: dict[str, None],
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """Canonical rows and where each came from; what was understood goes into `seen`."""
+) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Canonical rows (None: left out by `where`) and where each came from; what was understood goes into `seen`."""
     folder = Path(expand(path))
     if is_beir(folder):
+        if where:
+            raise ValueError(f"{folder} is a BEIR folder, which has no columns to choose by; leave out where={where}")
         seen["query <- queries; positive <- corpus, title and text, by the qrels"] = None
         yield from _beir_rows(folder, kind, split, instruction)
         return
     layouts: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
     for record in read(path, name=name, split=split, revision=revision):
+        if where and not _holds(record, where):
+            yield None, record.where
+            continue
         key = tuple(record.values)
         if key not in layouts:
             try:
@@ -131,6 +143,18 @@ def _beir_rows(folder: Path, kind: Kind, split: str, instruction: str | None) ->
                 )
 
 
+def _holds(record: Record, where: Mapping[str, Any]) -> bool:
+    for column in where:
+        if column not in record.values:
+            raise ValueError(
+                f"{record.where}: where names the column {column!r}; the columns are {', '.join(record.values)}"
+            )
+    return all(
+        record.values[column] == value and isinstance(record.values[column], bool) == isinstance(value, bool)
+        for column, value in where.items()
+    )
+
+
 def _within(row: Mapping[str, Any], kind: Kind, min_chars: int | None, max_chars: int | None) -> bool:
     if min_chars is None and max_chars is None:
         return True
@@ -143,12 +167,21 @@ def _dataset(rows: Iterable[dict[str, Any]], kind: Kind) -> "Dataset":
     import datasets
     import pyarrow as pa
 
-    text = datasets.Value("string")
+    text, number = datasets.Value("string"), datasets.Value("float64")
     features = datasets.Features(
         {
             "text": {"text": text},
             "pairs": {"query": text, "positive": text, "negatives": datasets.List(text), "instruction": text},
-            "scored": {"sentence1": text, "sentence2": text, "score": datasets.Value("float64"), "subset": text},
+            "scored": {"sentence1": text, "sentence2": text, "score": number, "subset": text},
+            "labelled": {"text": text, "label": text},
+            "labelled_pairs": {"sentence1": text, "sentence2": text, "label": text},
+            "candidates": {"query": text, "positive": datasets.List(text), "negative": datasets.List(text)},
+            "summaries": {
+                "text": text,
+                "human_summaries": datasets.List(text),
+                "machine_summaries": datasets.List(text),
+                "relevance": datasets.List(number),
+            },
         }[kind]
     )
     schema, iterator = features.arrow_schema, iter(rows)

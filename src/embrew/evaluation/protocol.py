@@ -36,17 +36,23 @@ def encode_options(
     return options
 
 
-def unit_vectors(vectors: Any, *, what: str) -> np.ndarray:
-    """Vectors as float32 of length 1; a vector that has no direction is an error, not a score."""
+def checked_vectors(vectors: Any, *, what: str) -> np.ndarray:
+    """Vectors as float32; one that has no direction is an error, not a score."""
     array: np.ndarray = np.asarray(vectors, dtype=np.float32)
-    norms = np.linalg.norm(array, axis=-1, keepdims=True)
-    bad = ~np.isfinite(norms[:, 0]) | (norms[:, 0] == 0)
+    norms = np.linalg.norm(array, axis=-1)
+    bad = ~np.isfinite(norms) | (norms == 0)
     if bad.any():
         raise ValueError(
             f"{int(bad.sum())} of {len(array)} vectors of {what} are zero or not finite (the first: number "
             f"{int(bad.argmax())}); the model has diverged, or its dtype overflows: try dtype float32"
         )
-    unit: np.ndarray = array / norms
+    return array
+
+
+def unit_vectors(vectors: Any, *, what: str) -> np.ndarray:
+    """Vectors as float32 of length 1."""
+    array = checked_vectors(vectors, what=what)
+    unit: np.ndarray = array / np.linalg.norm(array, axis=-1, keepdims=True)
     return unit
 
 

@@ -1,7 +1,9 @@
 """Results: JSON files in mteb's shape, a sidecar that says what was judged and how, and rows for a table."""
 
 import hashlib
+import json
 import platform
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -11,6 +13,17 @@ from typing import Any
 from embrew.evaluation.protocol import TextEncoder, model_hash, resolved_prompts
 from embrew.evaluation.tasks import Task
 from embrew.writing import write_json
+
+METRICS: dict[str, str] = {
+    "sts": "Spearman",
+    "retrieval": "nDCG@10",
+    "pair_classification": "AP",
+    "classification": "accuracy",
+    "clustering": "V-measure",
+    "reranking": "MAP",
+    "summarization": "Spearman",
+}
+_SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
 @dataclass(frozen=True)
@@ -26,18 +39,29 @@ class Result:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def write_result(result: Result, task: Task, folder: Path, *, sidecar: Mapping[str, Any]) -> Path:
-    """Write `TASK.SPLIT.json` (mteb's shape) and `TASK.SPLIT.run.json` (the sidecar) into `folder`."""
-    revision = content_hash(task.files)
+def run_of(task: Task, sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
+    return {
+        **sidecar,
+        "task": task.name,
+        "split": task.split,
+        "kind": task.kind,
+        "settings": {**sidecar["settings"], **task.settings},
+        "data": {file.name: content_hash([file]) for file in task.files},
+        "dataset_revision": content_hash(task.files),
+    }
+
+
+def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
+    """Write `TASK.SPLIT.json` (mteb's shape) and `TASK.SPLIT.run.json` (the sidecar, first) into `folder`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
-    path = folder / f"{result.task}.{result.split}.json"
-    run = {**sidecar, "task": result.task, "split": result.split, "kind": result.kind, "counts": dict(result.counts)}
-    run |= {"data": {file.name: content_hash([file]) for file in task.files}, "dataset_revision": revision}
-    write_json(path.with_suffix(".run.json"), run)
+    path = _result_file(folder, result.task, result.split)
+    path.unlink(missing_ok=True)  # an old result must not stand beside a new sidecar, whenever this is stopped
+    write_json(_sidecar_file(path), {**run, "counts": dict(result.counts)})
     write_json(
         path,
         {
-            "dataset_revision": revision,
+            "dataset_revision": run["dataset_revision"],
             "task_name": result.task,
             "mteb_version": None,
             "scores": {result.split: [entry]},
@@ -46,6 +70,47 @@ def write_result(result: Result, task: Task, folder: Path, *, sidecar: Mapping[s
         },
     )
     return path
+
+
+def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
+    """A result and its sidecar from what `write_result` wrote."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        run = json.loads(_sidecar_file(path).read_text(encoding="utf-8"))
+        split = run["split"]
+        (entry,) = values["scores"][split]
+        scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
+        main_score, seconds = float(entry["main_score"]), float(values["evaluation_time"])
+        return Result(values["task_name"], split, run["kind"], main_score, scores, seconds, run["counts"]), run
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
+
+
+def finished(task: Task, folder: Path, run: Mapping[str, Any]) -> Result | None:
+    """The result of exactly this run, where it is there already.
+
+    Raises:
+        FileExistsError: a result of this task is there, but another model's, or of other data or settings.
+    """
+    path = _result_file(folder, task.name, task.split)
+    if not (path.is_file() and _sidecar_file(path).is_file()):
+        return None
+    result, known = read_result(path)
+    plain = json.loads(json.dumps(run))
+    different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
+    if different:
+        raise FileExistsError(
+            f"{path} was judged with other {', '.join(different)}; choose another output folder, or overwrite"
+        )
+    return result
+
+
+def _result_file(folder: Path, task: str, split: str) -> Path:
+    return folder / f"{task}.{split}.json"
+
+
+def _sidecar_file(path: Path) -> Path:
+    return path.with_suffix(".run.json")
 
 
 def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
@@ -87,20 +152,40 @@ def content_hash(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, scores times 100; the last row is the mean of the main scores where there are several."""
+def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
+    """Means of main scores: of each kind that has several tasks, of the kinds' means, of all tasks, and `named` ones.
+
+    Args:
+        named: Task names by the name of their average.
+    """
+    by_kind: dict[str, list[float]] = {}
+    for result in results:
+        by_kind.setdefault(result.kind, []).append(result.main_score)
+    found = {kind: statistics.fmean(scores) for kind, scores in by_kind.items() if len(scores) > 1}
+    if len(by_kind) > 1:
+        found["mean over kinds"] = statistics.fmean(statistics.fmean(scores) for scores in by_kind.values())
+    if len(results) > 1:
+        found["mean over tasks"] = statistics.fmean(result.main_score for result in results)
+    scores = {result.task: result.main_score for result in results}
+    for name, tasks in (named or {}).items():
+        found[name] = statistics.fmean(scores[task] for task in tasks)
+    return found
+
+
+def table(
+    results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, scores times 100; the last rows are averages where there are several tasks."""
     header = ["task", "split", "metric", "score", "size", "seconds"]
-    metric = {"sts": "Spearman", "retrieval": "nDCG@10"}
     rows = []
     for result in results:
-        size = " + ".join(
-            f"{result.counts[name]} {name}" for name in ("pairs", "queries", "documents") if name in result.counts
-        )
+        size = " + ".join(f"{result.counts[name]} {name}" for name in _SIZES if name in result.counts)
         score = f"{100 * result.main_score:.2f}"
-        rows.append([result.task, result.split, metric[result.kind], score, size, f"{result.seconds:.1f}"])
-    if len(results) > 1:
-        mean = sum(result.main_score for result in results) / len(results)
-        rows.append(["mean", "", "", f"{100 * mean:.2f}", "", f"{sum(result.seconds for result in results):.1f}"])
+        rows.append([result.task, result.split, METRICS[result.kind], score, size, f"{result.seconds:.1f}"])
+    seconds = f"{sum(result.seconds for result in results):.1f}"
+    means = averages(results, named)
+    for name, mean in means.items():
+        rows.append([name, "", "", f"{100 * mean:.2f}", "", seconds if name == "mean over tasks" else ""])
     return header, rows
 
 

@@ -1,32 +1,50 @@
-"""From a data folder to a task: its name, what is to be judged (by its columns), and the split."""
+"""From a data folder to a task: its name, its kind (by its columns), the split, and settings of its kind."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from embrew.data.beir import is_beir, qrels_file, qrels_files
 from embrew.data.reading import SPLITS, expand, find_file, read_file, split_files, splits, stem
 
-Kind = Literal["sts", "retrieval"]
+Kind = Literal["sts", "retrieval", "pair_classification", "classification", "clustering", "reranking", "summarization"]
+# What a folder of rows is, by its columns. Labelled texts are to be classified where there is something to learn from.
+COLUMNS: dict[Kind, frozenset[str]] = {
+    "sts": frozenset({"sentence1", "sentence2", "score"}),
+    "pair_classification": frozenset({"sentence1", "sentence2", "label"}),
+    "summarization": frozenset({"text", "human_summaries", "machine_summaries", "relevance"}),
+    "classification": frozenset({"text", "label"}),
+    "reranking": frozenset({"query", "positive", "negative"}),
+}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to judge an encoder on. `files` are what the score depends on."""
+    """What to judge an encoder on.
+
+    Attributes:
+        files: What the score depends on.
+        settings: Keywords of the kind's evaluation, such as `samples_per_label`.
+    """
 
     name: str
     kind: Kind
     split: str
     path: Path
     files: tuple[Path, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_task(path: str | Path, *, split: str | None = None, kind: str | None = None) -> Task:
-    """The task of a folder (or of one file of sentence pairs).
+def find_task(
+    path: str | Path, *, split: str | None = None, kind: str | None = None, name: str | None = None, **settings: Any
+) -> Task:
+    """The task of a folder (or of one file of rows).
 
     Args:
         split: Default: `test` where there is one, else `dev` (or `validation`, `valid`).
-        kind: `sts` or `retrieval`, where the columns should not decide.
+        kind: One of `Kind`, where the columns should not decide.
+        name: Default: the folder's name.
     """
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(f"kind={kind!r}; choose from {', '.join(get_args(Kind))}")
@@ -34,19 +52,25 @@ def find_task(path: str | Path, *, split: str | None = None, kind: str | None = 
     if not place.exists():
         raise FileNotFoundError(f"no data folder {place}")
     if place.is_file():
-        return Task(stem(place), _known(kind or _kind_of(place), place), split or "test", place, (place,))
-    name = f"{place.resolve().parent.name}-{place.name}" if place.name in SPLITS else place.resolve().name
+        found = _kind_of(place, place, kind)
+        if found == "classification":
+            raise ValueError(f"{place}: classification needs a folder with a train and a test split, not one file")
+        return Task(name or stem(place), found, split or "test", place, (place,), settings)
+    name = name or (f"{place.resolve().parent.name}-{place.name}" if place.name in SPLITS else place.resolve().name)
     if is_beir(place):
-        if kind == "sts":
-            raise ValueError(f"{place} holds a corpus and queries: kind='sts' cannot be; use retrieval")
+        if kind not in (None, "retrieval"):
+            raise ValueError(f"{place} holds a corpus and queries: kind={kind!r} cannot be; use retrieval")
         split = split or _default_split(place, sorted(qrels_files(place)))
         files = [find_file(place, "corpus"), find_file(place, "queries"), qrels_file(place, split)]
-        return Task(name, "retrieval", split, place, tuple(file for file in files if file))
+        return Task(name, "retrieval", split, place, tuple(file for file in files if file), settings)
     if kind == "retrieval":
         raise FileNotFoundError(f"{place} lacks corpus.jsonl or queries.jsonl (gz or not), which retrieval needs")
     split = split or _default_split(place, splits(place))
-    paths = tuple(split_files(place, split))
-    return Task(name, _known(kind or _kind_of(paths[0]), place), split, place, paths)
+    paths = split_files(place, split)
+    found = _kind_of(paths[0], place, kind)
+    if found == "classification":
+        paths = [*split_files(place, "train"), *paths]
+    return Task(name, found, split, place, tuple(paths), settings)
 
 
 def _default_split(folder: Path, names: list[str]) -> str:
@@ -56,26 +80,21 @@ def _default_split(folder: Path, names: list[str]) -> str:
     raise ValueError(f"{folder} has neither a test nor a dev split; name one of {', '.join(names) or 'none'} as split")
 
 
-def _kind_of(file: Path) -> str:
+def _kind_of(file: Path, place: Path, kind: str | None) -> Kind:
+    if kind is not None:
+        return cast(Kind, kind)
     record = next(read_file(file), None)
     if record is None:
         raise ValueError(f"{file} holds no rows")
-    columns = set(record.values)
-    if {"sentence1", "sentence2", "score"} <= columns:
-        return "sts"
-    if {"sentence1", "sentence2"} <= columns and columns & {"label", "labels"}:
-        return "pair classification"
-    if {"text", "label"} <= columns:
-        return "classification or clustering"
-    if {"query", "positive", "negative"} <= columns:
-        return "reranking"
-    return f"unknown (columns {', '.join(sorted(columns))})"
-
-
-def _known(kind: str, place: Path) -> Kind:
-    if kind in get_args(Kind):
-        return cast(Kind, kind)
-    raise ValueError(
-        f"{place}: tasks of the kind {kind} are not evaluated; supported are sts (sentence1, sentence2, score) and "
-        "retrieval (corpus, queries, qrels)"
-    )
+    columns = set(record.values) | ({"label"} if "labels" in record.values else set())
+    found: Kind | None = next((name for name, needed in COLUMNS.items() if needed <= columns), None)
+    if found == "reranking" and not isinstance(record.values["positive"], list):
+        found = None
+    if found is None:
+        known = "; ".join(f"{name} ({', '.join(sorted(needed))})" for name, needed in COLUMNS.items())
+        raise ValueError(
+            f"{place}: rows with the columns {', '.join(sorted(record.values))} are no task; known are {known}, and "
+            "retrieval (a folder with corpus, queries, qrels)"
+        )
+    has_train = place.is_dir() and "train" in splits(place)
+    return "clustering" if found == "classification" and not has_train else found

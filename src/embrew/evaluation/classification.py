@@ -1,0 +1,89 @@
+"""Classification as MTEB does it: logistic regression on the vectors of a few examples of every class.
+
+Each experiment draws its examples anew, and the accuracy is the mean over experiments: a score says how far a handful
+of labels goes, not what a classifier trained on everything would reach.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embrew.evaluation.protocol import TextEncoder, checked_vectors
+
+
+def evaluate_classification(
+    encoder: TextEncoder,
+    train: tuple[Sequence[str], Sequence[str]],
+    test: tuple[Sequence[str], Sequence[str]],
+    *,
+    samples_per_label: int = 8,
+    experiments: int = 10,
+    seed: int = 42,
+    **options: Any,
+) -> dict[str, Any]:
+    """Accuracy (the main score) and macro F1 over experiments; `options` go to `encoder.encode`.
+
+    Args:
+        train: Texts and labels to draw from; only what an experiment draws is encoded.
+        test: Texts and labels to predict.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import f1_score
+
+    (train_texts, train_labels), (test_texts, test_labels) = train, test
+    ids = label_ids([*train_labels, *test_labels])
+    known, wanted = ids[: len(train_labels)], ids[len(train_labels) :]
+    if len(set(known)) < 2:
+        raise ValueError(f"classification needs two classes; the training rows have {sorted(set(train_labels))}")
+    if set(wanted) - set(known):
+        unseen = sorted({label for label, i in zip(test_labels, wanted, strict=True) if i not in set(known)})
+        raise ValueError(f"the test rows have classes that no training row has: {', '.join(unseen[:5])}")
+    draws = undersample(known, samples_per_label, experiments=experiments, seed=seed)
+    drawn = sorted(set().union(*draws))
+    place = {row: i for i, row in enumerate(drawn)}
+    vectors = checked_vectors(encoder.encode([train_texts[i] for i in drawn], **options), what="training texts")
+    queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts")
+    accuracies, f1 = [], []
+    for rows in draws:
+        classifier = LogisticRegression(max_iter=100, random_state=seed)
+        classifier.fit(vectors[[place[row] for row in rows]], known[rows])
+        predicted = classifier.predict(queries)
+        accuracies.append(float((predicted == wanted).mean()))
+        f1.append(float(f1_score(wanted, predicted, average="macro")))
+    accuracy = float(np.mean(accuracies))
+    return {
+        "main_score": accuracy,
+        "accuracy": accuracy,
+        "f1": float(np.mean(f1)),
+        "accuracies": accuracies,
+        "samples_per_label": samples_per_label,
+    }
+
+
+def undersample(labels: np.ndarray, samples_per_label: int, *, experiments: int, seed: int) -> list[list[int]]:
+    """For every experiment the rows it trains on: the first few of each class in an order shuffled anew each time.
+
+    The order goes on from one experiment to the next and the generator starts again, which gives MTEB's own rows.
+    """
+    order = list(range(len(labels)))
+    draws = []
+    for _ in range(experiments):
+        np.random.RandomState(seed).shuffle(order)
+        taken: Counter[int] = Counter()
+        rows = []
+        for row in order:
+            if taken[labels[row]] < samples_per_label:
+                taken[labels[row]] += 1
+                rows.append(row)
+        draws.append(rows)
+    return draws
+
+
+def label_ids(labels: Sequence[str]) -> np.ndarray:
+    """Labels as numbers, in their own order where they are integers, else in alphabetical order."""
+    names = set(labels)
+    integers = all(name.lstrip("-").isdigit() for name in names)
+    number = {name: i for i, name in enumerate(sorted(names, key=int) if integers else sorted(names))}
+    return np.array([number[label] for label in labels])

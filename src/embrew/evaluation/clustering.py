@@ -1,0 +1,42 @@
+"""Clustering: how well mini-batch k-means on the vectors finds the classes of texts (V-measure)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embrew.evaluation.protocol import TextEncoder, checked_vectors
+
+
+def evaluate_clustering(
+    encoder: TextEncoder,
+    texts: Sequence[str],
+    labels: Sequence[str],
+    *,
+    repeats: int = 10,
+    batch_size: int = 512,
+    seed: int = 42,
+    **options: Any,
+) -> dict[str, Any]:
+    """Mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
+
+    MTEB runs it once on the whole set, or ten times on samples of it; here it runs on the whole set from ten starts, so
+    that one unlucky start does not decide.
+
+    Args:
+        repeats: Starts; the first has `seed`, the next `seed + 1`, and so on.
+        batch_size: Vectors a step of k-means.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.metrics import v_measure_score
+
+    classes = len(set(labels))
+    if classes < 2 or len(texts) < classes:
+        raise ValueError(f"clustering needs two classes and more texts than classes; found {classes}, {len(texts)}")
+    vectors = checked_vectors(encoder.encode(list(texts), **options), what="texts")
+    scores = []
+    for start in range(repeats):
+        means = MiniBatchKMeans(classes, batch_size=batch_size, n_init="auto", random_state=seed + start)
+        scores.append(float(v_measure_score(labels, means.fit_predict(vectors))))
+    mean = float(np.mean(scores))
+    return {"main_score": mean, "v_measure": mean, "v_measure_std": float(np.std(scores)), "v_measures": scores}

@@ -1,0 +1,158 @@
+"""One function for each kind of task: read its data, judge the encoder, say how much was judged."""
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from embrew.data.beir import RetrievalData, read_beir
+from embrew.data.columns import Kind as RowKind
+from embrew.data.datasets import load
+from embrew.evaluation.classification import evaluate_classification
+from embrew.evaluation.clustering import evaluate_clustering
+from embrew.evaluation.pair_classification import evaluate_pair_classification
+from embrew.evaluation.protocol import TextEncoder
+from embrew.evaluation.reranking import evaluate_reranking
+from embrew.evaluation.retrieval import evaluate_retrieval
+from embrew.evaluation.sts import Protocol, evaluate_sts
+from embrew.evaluation.summarization import evaluate_summarization
+from embrew.evaluation.tasks import Kind, Task
+
+Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and how much was judged
+Columns = Mapping[str, str] | None
+
+
+def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any]) -> Judged:
+    """Scores and counts of an encoder on a task; `options` go to the encode methods."""
+    return JUDGES[task.kind](encoder, task, options, **task.settings)
+
+
+def check_settings(task: Task) -> None:
+    """Raise where a setting is not one of the task's kind."""
+    parameters = inspect.signature(JUDGES[task.kind]).parameters.values()
+    allowed = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    unknown = sorted(set(task.settings) - set(allowed))
+    if unknown:
+        raise ValueError(
+            f"task {task.name}: {', '.join(unknown)} is no setting of {task.kind}; choose from {', '.join(allowed)}"
+        )
+
+
+def select_documents(
+    data: RetrievalData, *, documents: Literal["all", "judged"], distractors: int, seed: int
+) -> RetrievalData:
+    """The whole corpus, or the documents judged in this split and a seeded sample of the others."""
+    if documents not in ("all", "judged"):
+        raise ValueError(f"documents={documents!r}; choose from all, judged")
+    if documents == "all":
+        if distractors:
+            raise ValueError(f"distractors={distractors} needs documents: judged; all has every document already")
+        return data
+    judged = {document for grades in data.qrels.values() for document in grades}
+    others = sorted(document.id for document in data.corpus if document.id not in judged)
+    if distractors > len(others):
+        raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
+    kept = judged | set(random.Random(seed).sample(others, distractors))
+    return replace(data, corpus=[document for document in data.corpus if document.id in kept])
+
+
+def _sts(
+    encoder: TextEncoder,
+    task: Task,
+    options: Mapping[str, Any],
+    *,
+    protocol: Protocol = "all",
+    columns: Columns = None,
+) -> Judged:
+    rows = _rows(task, "scored", columns)
+    left, right, gold, subsets = (list(rows[name]) for name in ("sentence1", "sentence2", "score", "subset"))
+    scores = evaluate_sts(encoder, left, right, gold, subsets=subsets, protocol=protocol, **options)
+    return scores, {"pairs": len(gold)}
+
+
+def _retrieval(
+    encoder: TextEncoder,
+    task: Task,
+    options: Mapping[str, Any],
+    *,
+    documents: Literal["all", "judged"] = "all",
+    distractors: int = 0,
+    seed: int = 42,
+) -> Judged:
+    data = select_documents(read_beir(task.path, task.split), documents=documents, distractors=distractors, seed=seed)
+    return evaluate_retrieval(encoder, data, **options)
+
+
+def _pair_classification(
+    encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None
+) -> Judged:
+    rows = _rows(task, "labelled_pairs", columns)
+    left, right, labels = (list(rows[name]) for name in ("sentence1", "sentence2", "label"))
+    return evaluate_pair_classification(encoder, left, right, labels, **options), {"pairs": len(labels)}
+
+
+def _classification(
+    encoder: TextEncoder,
+    task: Task,
+    options: Mapping[str, Any],
+    *,
+    samples_per_label: int = 8,
+    experiments: int = 10,
+    seed: int = 42,
+    columns: Columns = None,
+) -> Judged:
+    train, test = (
+        (list(rows["text"]), list(rows["label"]))
+        for rows in (load(task.path, kind="labelled", split=split, columns=columns) for split in ("train", task.split))
+    )
+    scores = evaluate_classification(
+        encoder, train, test, samples_per_label=samples_per_label, experiments=experiments, seed=seed, **options
+    )
+    return scores, {"texts": len(test[0]), "classes": len(set(train[1]))}
+
+
+def _clustering(
+    encoder: TextEncoder,
+    task: Task,
+    options: Mapping[str, Any],
+    *,
+    repeats: int = 10,
+    batch_size: int = 512,
+    seed: int = 42,
+    columns: Columns = None,
+) -> Judged:
+    rows = _rows(task, "labelled", columns)
+    texts, labels = list(rows["text"]), list(rows["label"])
+    scores = evaluate_clustering(encoder, texts, labels, repeats=repeats, batch_size=batch_size, seed=seed, **options)
+    return scores, {"texts": len(texts), "classes": len(set(labels))}
+
+
+def _reranking(encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None) -> Judged:
+    rows = _rows(task, "candidates", columns)
+    queries, positives, negatives = (list(rows[name]) for name in ("query", "positive", "negative"))
+    candidates = sum(map(len, positives)) + sum(map(len, negatives))
+    scores = evaluate_reranking(encoder, queries, positives, negatives, **options)
+    return scores, {"queries": len(queries), "documents": candidates}
+
+
+def _summarization(encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None) -> Judged:
+    rows = _rows(task, "summaries", columns)
+    human, machine, relevance = (list(rows[name]) for name in ("human_summaries", "machine_summaries", "relevance"))
+    scores = evaluate_summarization(encoder, human, machine, relevance, **options)
+    return scores, {"texts": len(human), "summaries": sum(map(len, machine))}
+
+
+def _rows(task: Task, kind: RowKind, columns: Columns) -> Any:
+    return load(list(task.files), kind=kind, columns=columns)
+
+
+JUDGES: dict[Kind, Callable[..., Judged]] = {
+    "sts": _sts,
+    "retrieval": _retrieval,
+    "pair_classification": _pair_classification,
+    "classification": _classification,
+    "clustering": _clustering,
+    "reranking": _reranking,
+    "summarization": _summarization,
+}

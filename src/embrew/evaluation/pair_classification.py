@@ -1,0 +1,46 @@
+"""Pair classification: do the cosines of pairs that belong together lie above those of the others?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embrew.evaluation.protocol import TextEncoder
+from embrew.evaluation.sts import pair_cosines
+
+
+def evaluate_pair_classification(
+    encoder: TextEncoder, sentence1: Sequence[str], sentence2: Sequence[str], labels: Sequence[str], **options: Any
+) -> dict[str, Any]:
+    """Average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
+
+    Args:
+        labels: `1` where the two belong together, else `0`.
+    """
+    from sklearn.metrics import average_precision_score, precision_recall_curve
+
+    if set(labels) != {"0", "1"}:
+        found = ", ".join(sorted(set(labels))[:5])
+        raise ValueError(f"pair classification needs the labels 0 and 1; found {found}")
+    gold = np.array([int(label) for label in labels])
+    cosines = pair_cosines(encoder, sentence1, sentence2, **options)
+    precision, recall, _ = precision_recall_curve(gold, cosines)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    ap = float(average_precision_score(gold, cosines))
+    return {
+        "main_score": ap,
+        "cosine_ap": ap,
+        "cosine_f1": float(f1.max()),
+        "cosine_accuracy": _best_accuracy(cosines, gold),
+        "positive_share": float(gold.mean()),
+    }
+
+
+def _best_accuracy(scores: np.ndarray, gold: np.ndarray) -> float:
+    """Accuracy of the best threshold; equal scores are on one side of it."""
+    order = np.argsort(-scores, kind="stable")
+    hits = np.concatenate([[0], np.cumsum(gold[order])])
+    misses = np.concatenate([[0], np.cumsum(1 - gold[order])])
+    right = hits + (len(gold) - gold.sum()) - misses  # if the first i are called positive
+    ends = np.concatenate([[True], np.diff(scores[order]) != 0, [True]])
+    return float(right[ends].max() / len(gold))

@@ -1,0 +1,47 @@
+"""Summarisation: does the nearness of a machine's summary to people's agree with how people grade it?"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from embrew.evaluation.protocol import TextEncoder, unit_vectors
+from embrew.evaluation.sts import spearman
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_summarization(
+    encoder: TextEncoder,
+    human: Sequence[Sequence[str]],
+    machine: Sequence[Sequence[str]],
+    relevance: Sequence[Sequence[float]],
+    **options: Any,
+) -> dict[str, Any]:
+    """Spearman's correlation of a summary's largest cosine to a human one with its grade, mean over texts (SummEval).
+
+    Texts whose grades are all equal have no correlation; they are left out and counted.
+    """
+    for number, (people, machines, grades) in enumerate(zip(human, machine, relevance, strict=True), start=1):
+        if not people or len(machines) != len(grades):
+            raise ValueError(
+                f"text {number}: {len(people)} human summaries, {len(machines)} machine summaries and {len(grades)} "
+                "grades; give at least one human summary, and a grade for each machine summary"
+            )
+    texts = list(dict.fromkeys(text for side in (human, machine) for group in side for text in group))
+    place = {text: i for i, text in enumerate(texts)}
+    vectors = unit_vectors(encoder.encode(texts, **options), what="summaries")
+    correlations = []
+    for number, (people, machines, grades) in enumerate(zip(human, machine, relevance, strict=True), start=1):
+        if len(set(grades)) < 2:
+            continue
+        cosines = vectors[[place[text] for text in machines]] @ vectors[[place[text] for text in people]].T
+        correlations.append(spearman(cosines.max(axis=1), np.asarray(grades), what=f"text {number}"))
+    if not correlations:
+        raise ValueError("no text has machine summaries of different grades; check the column relevance")
+    left_out = len(human) - len(correlations)
+    if left_out:
+        logger.warning("%d texts have machine summaries of one grade only and are left out", left_out)
+    mean = float(np.mean(correlations))
+    return {"main_score": mean, "cosine_spearman": mean, "texts_left_out": left_out}

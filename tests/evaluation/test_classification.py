@@ -1,0 +1,60 @@
+import json
+
+import numpy as np
+import pytest
+
+from embrew.evaluation import evaluate
+from embrew.evaluation.classification import evaluate_classification, label_ids, undersample
+
+
+def write(folder, name, rows):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_words_that_tell_the_classes_apart_are_found(bag_of_words, tmp_path):
+    rows = [{"text": f"{word} {i}", "label": label} for i in range(12) for label, word in enumerate(("cat", "dog"))]
+    write(tmp_path / "pets", "train.jsonl", rows)
+    write(tmp_path / "pets", "test.jsonl", [{"text": "a cat", "label": 0}, {"text": "the dog", "label": 1}])
+    (result,) = evaluate(bag_of_words, [tmp_path / "pets"])
+    assert (result.kind, result.main_score, result.scores["f1"]) == ("classification", 1.0, 1.0)
+    assert result.counts == {"texts": 2, "classes": 2}
+    assert result.scores["samples_per_label"] == 8
+    assert len(result.scores["accuracies"]) == 10
+    (encoded, _) = bag_of_words.calls
+    assert encoded[1] <= 24  # nothing is encoded twice
+
+
+def test_each_experiment_draws_a_few_of_every_class():
+    labels = np.array([0, 1, 2] * 20)
+    draws = undersample(labels, 4, experiments=3, seed=1)
+    for rows in draws:
+        assert sorted(labels[rows]) == [0] * 4 + [1] * 4 + [2] * 4
+        assert len(set(rows)) == 12
+    assert len({tuple(rows) for rows in draws}) == 3
+    assert undersample(labels, 4, experiments=3, seed=1) == draws
+    assert len(undersample(labels, 100, experiments=1, seed=1)[0]) == 60  # fewer than asked for: all
+
+
+def test_labels_keep_the_order_of_numbers():
+    assert label_ids(["10", "9", "10"]).tolist() == [1, 0, 1]
+    assert label_ids(["b", "10", "a"]).tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ((["a", "b"], ["x", "x"]), (["c"], ["x"]), r"needs two classes; the training rows have \['x'\]"),
+        ((["a", "b"], ["x", "y"]), (["c"], ["z"]), "classes that no training row has: z"),
+    ],
+)
+def test_classes_that_cannot_be_learned(bag_of_words, train, test, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_classification(bag_of_words, train, test)
+
+
+def test_labels_are_integers_or_names(bag_of_words, tmp_path):
+    write(tmp_path / "x", "train.jsonl", [{"text": "a", "label": 0.5}])
+    write(tmp_path / "x", "test.jsonl", [{"text": "a", "label": 1}])
+    with pytest.raises(ValueError, match=r"train.jsonl, line 1: column 'label' holds 0.5; a label is an integer or"):
+        evaluate(bag_of_words, [tmp_path / "x"])
