@@ -51,9 +51,9 @@ def test_a_suite_names_folders_and_settings(bag_of_words, root, tmp_path):
     ("text", "message"),
     [
         ("tasks: []", "tasks is empty"),
-        ("- STS", "a suite is a mapping with the keys tasks, averages"),
+        ("- STS", "a suite is a mapping with the keys tasks, instructions, prompt, averages"),
         ("tasks: [{data: STS}]\nname: x", "mine.yaml:2: .*name"),
-        ("tasks:\n  - {data: STS}\n  - {split: dev}", "mine.yaml:3: tasks.1.data"),
+        ("tasks:\n  - {data: STS}\n  - {split: dev}", "mine.yaml:3: a task needs data: FOLDER or mteb: NAME"),
         ("tasks: [{data: STS, kind: clusters}]", "mine.yaml:1: kind='clusters'; choose from sts"),
         (
             "tasks: [{data: STS, samples_per_label: 8}]",
@@ -112,3 +112,37 @@ def test_shipped_suites_find_their_data():
     kinds = {name: {task.kind for task in read_suite(name).tasks} for name in names if not name.startswith("papers/")}
     assert len(kinds["evidence"]) == 6
     assert len(read_suite("evidence").tasks) == 15
+
+
+def test_instructions_reach_texts_and_queries_only(bag_of_words, root, tmp_path):
+    suite = read_suite(
+        write(
+            tmp_path / "mine.yaml",
+            'prompt: "{instruction}: "\n'
+            "tasks:\n"
+            "  - {data: STS, instruction: Compare}\n"
+            "  - {data: pets, instruction: Search}\n",
+        ),
+        data=root,
+    )
+    evaluate(bag_of_words, suite)
+    assert [(side, options.get("prompt")) for side, _, options in bag_of_words.calls] == [
+        ("text", "Compare: "),
+        ("query", "Search: "),
+        ("document", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks: [{mteb: STS17, data: STS}]", "give one of them"),
+        ("tasks: [{name: x}]", "needs data: FOLDER or mteb: NAME"),
+        ("tasks: [{mteb: STS17, protocol: all}]", "protocol is no setting of an mteb task"),
+        ("instructions: mine\ntasks: [{mteb: STS17}]", "mine.yaml:1: instructions='mine'; choose from llm2comp, epic"),
+        ("prompt: x\ntasks: [{mteb: STS17}]", "has no {instruction} to fill in"),
+    ],
+)
+def test_mistakes_with_mteb_and_instructions(root, tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_suite(write(tmp_path / "mine.yaml", text), data=root)

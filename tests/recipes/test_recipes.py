@@ -25,6 +25,7 @@ def test_the_shipped_recipes_are_found() -> None:
     assert RECIPES == [
         "baselines/last-token",
         "baselines/mean",
+        "baselines/nli-nano",
         "llm2comp/nano",
         "llm2comp/paper-llama2-7b",
         "llm2comp/qwen3-0.6b",

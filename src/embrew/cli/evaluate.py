@@ -46,6 +46,9 @@ def evaluate(
         str | None,
         typer.Option(metavar="SUITE", help="quick, evidence, sts, full or a YAML file; --data holds its folders."),
     ] = None,
+    mteb: Annotated[
+        list[str] | None, typer.Option("--mteb", metavar="TASK", help="A task of MTEB by name; may be given again.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
     kind: Annotated[Kind | None, typer.Option(help="What the data is, where its columns should not decide.")] = None,
     sts_protocol: Annotated[
@@ -67,16 +70,16 @@ def evaluate(
     if suite is not None:
         from embrew.evaluation.suites import read_suite
 
-        if len(data or ()) > 1 or split or chosen or protocol:
+        if len(data or ()) > 1 or mteb or split or chosen or protocol:
             raise ValueError("--suite says tasks, splits, kinds and protocols; give it with one --data at most")
         tasks = read_suite(suite, data=data[0] if data else None)
         named = tasks.averages
-    elif data:
-        tasks = data
-        for folder in data:  # before a model is opened
+    elif data or mteb:
+        for folder in data or ():  # before a model is opened
             find_task(folder, split=split, kind=chosen)
+        tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
     else:
-        raise ValueError("nothing to evaluate on; give --data DIR, or --suite with one of its names")
+        raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK, or --suite with one of its names")
     from embrew import build, evaluation
 
     encoder: Any = build.open_model(model, overrides or ())
@@ -92,6 +95,17 @@ def evaluate(
         show_progress_bar=out().is_terminal,
     )
     out().print(results_table(results, named))
+
+
+def _mteb_tasks(names: Sequence[str]) -> list[Any]:
+    if not names:
+        return []
+    from embrew.evaluation.mteb_tasks import MtebTask, load_task
+
+    tasks = [MtebTask(name, name) for name in names]
+    for task in tasks:
+        load_task(task)
+    return tasks
 
 
 def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> Table:

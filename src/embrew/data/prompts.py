@@ -45,3 +45,77 @@ LLM2COMP_EVALUATION: dict[str, str] = {
     "STSBenchmark": "Retrieve semantically similar text.",
     "TwentyNewsgroupsClustering": "Identify the topic or theme of the given news articles",
 }
+
+# Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders, Table 11: instructions of MTEB's 56
+# English tasks.
+EPIC_EVALUATION: dict[str, str] = {
+    "AmazonCounterfactualClassification": (
+        "Classify a given Amazon customer review text as either counterfactual or not-counterfactual."
+    ),
+    "AmazonPolarityClassification": "Classify Amazon reviews into positive or negative sentiment",
+    "AmazonReviewsClassification": "Classify the given Amazon review into its appropriate rating category",
+    "ArguAna": "Given a claim, find documents that refute the claim",
+    "ArxivClusteringP2P": "Identify the main and secondary category of Arxiv papers based on the titles and abstracts.",
+    "ArxivClusteringS2S": "Identify the main and secondary category of Arxiv papers based on the titles",
+    "AskUbuntuDupQuestions": "Retrieve duplicate questions from AskUbuntu forum",
+    "BIOSSES": "Retrieve semantically similar text.",
+    "Banking77Classification": "Given a online banking query, find the corresponding intents",
+    "BiorxivClusteringP2P": "Identify the main category of Biorxiv papers based on the titles and abstracts",
+    "BiorxivClusteringS2S": "Identify the main category of Biorxiv papers based on the titles",
+    "CQADupstackRetrieval": (
+        "Given a question, retrieve detailed question descriptions from Stackexchange that are "
+        "duplicates to the given question."
+    ),
+    "ClimateFEVER": "Given a claim about climate change, retrieve documents that support or refute the claim.",
+    "DBPedia": "Given a query, retrieve relevant entity descriptions from DBPedia",
+    "EmotionClassification": (
+        "Classify the emotion expressed in the given Twitter message into one of the six emotions: "
+        "anger, fear, joy, love, sadness, and surprise."
+    ),
+    "FEVER": "Given a claim, retrieve documents that support or refute the claim",
+    "FiQA2018": "Given a financial question, retrieve user replies that best answer the question",
+    "HotpotQA": "Given a multi-hop question, retrieve documents that can help answer the question",
+    "ImdbClassification": "Classify the sentiment expressed in the given movie review text from the IMDB dataset.",
+    "MSMARCO": "Given a web search query, retrieve relevant passages that answer the query",
+    "MTOPDomainClassification": "Classify the intent domain of the given utterance in task-oriented conversation",
+    "MTOPIntentClassification": "Classify the intent of the given utterance in task-oriented conversation",
+    "MassiveIntentClassification": "Given a user utterance as query, find the user intents",
+    "MassiveScenarioClassification": "Given a user utterance as query, find the user scenarios",
+    "MedrxivClusteringP2P": "Identify the main category of Medrxiv papers based on the titles and abstracts",
+    "MedrxivClusteringS2S": "Identify the main category of Medrxiv papers based on the titles",
+    "MindSmallReranking": "Retrieve relevant news articles based on user browsing history",
+    "NFCorpus": "Given a question, retrieve relevant documents that best answer the question",
+    "NQ": "Given a question, retrieve Wikipedia passages that answer the question",
+    "QuoraRetrieval": "Given a question, retrieve questions that are semantically equivalent to the given question.",
+    "RedditClustering": "Identify the topic or theme of Reddit posts based on the titles",
+    "RedditClusteringP2P": "Identify the topic or theme of Reddit posts based on the titles and posts",
+    "SCIDOCS": "Given a scientific paper title, retrieve paper abstracts that are cited by the given paper",
+    "SICK-R": "Retrieve semantically similar text.",
+    "STS12": "Retrieve semantically similar text.",
+    "STS13": "Retrieve semantically similar text.",
+    "STS14": "Retrieve semantically similar text.",
+    "STS15": "Retrieve semantically similar text.",
+    "STS16": "Retrieve semantically similar text.",
+    "STS17": "Retrieve semantically similar text.",
+    "STS22": "Retrieve semantically similar text.",
+    "STSBenchmark": "Retrieve semantically similar text.",
+    "SciDocsRR": "Given a title of a scientific paper, retrieve the titles of other relevant papers",
+    "SciFact": "Given a scientific claim, retrieve documents that support or refute the claim",
+    "SprintDuplicateQuestions": "Retrieve duplicate questions from Sprint forum",
+    "StackExchangeClustering": "Identify the topic or theme of StackExchange posts based on the titles",
+    "StackExchangeClusteringP2P": "Identify the topic or theme of StackExchange posts based on the given paragraphs",
+    "StackOverflowDupQuestions": "Retrieve duplicate questions from StackOverflow forum",
+    "SummEval": "Given a news summary, retrieve other semantically similar summaries",
+    "TRECCOVID": "Given a query on COVID-19, retrieve documents that answer the query",
+    "Touche2020": "Given a question, retrieve detailed and persuasive arguments that answer the question",
+    "ToxicConversationsClassification": "Classify the given comments as either toxic or not toxic",
+    "TweetSentimentExtractionClassification": (
+        "Classify the sentiment of a given tweet as either positive, negative, or neutral"
+    ),
+    "TwentyNewsgroupsClustering": "Identify the topic or theme of the given news articles",
+    "TwitterSemEval2015": "Retrieve tweets that are semantically similar to the given tweet",
+    "TwitterURLCorpus": "Retrieve tweets that are semantically similar to the given tweet",
+}
+
+# By the name a suite gives.
+EVALUATION_INSTRUCTIONS = {"llm2comp": LLM2COMP_EVALUATION, "epic": EPIC_EVALUATION}

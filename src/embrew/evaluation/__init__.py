@@ -2,17 +2,28 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from embrew.evaluation.kinds import check_settings, judge
+from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
 from embrew.evaluation.protocol import TextEncoder, encode_options
-from embrew.evaluation.report import Result, averages, describe_run, finished, run_of, table, write_result
+from embrew.evaluation.report import (
+    Result,
+    averages,
+    content_hash,
+    describe_run,
+    finished,
+    table,
+    write_result,
+)
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
 
 __all__ = [
+    "MtebTask",
     "Result",
     "Suite",
     "Task",
@@ -30,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 def evaluate(
     encoder: TextEncoder,
-    data: Sequence[str | Path | Task] | Suite,
+    data: Sequence[str | Path | Task | MtebTask] | Suite,
     *,
     output_dir: str | Path | None = None,
     split: str | None = None,
@@ -46,7 +57,7 @@ def evaluate(
     by `encode_document`. All folders are looked at before the first text is encoded.
 
     Args:
-        data: Folders (`$NAME` is replaced from the environment), tasks, or a suite.
+        data: Folders (`$NAME` is replaced from the environment), tasks (also of MTEB, by name), or a suite.
         output_dir: Where to write a JSON file a task, and one that says what was judged. A task whose file is there
             already, for the same model, data and settings, is not judged again; another's file is not replaced.
         split: For folders; default: `test`, else `dev`.
@@ -64,39 +75,58 @@ def evaluate(
     """
     if isinstance(data, str | Path):
         raise TypeError(f"data={data!r}; give a list of folders")
-    tasks = [task if isinstance(task, Task) else _find(task, split, kind, sts_protocol) for task in _tasks(data)]
+    given = data.tasks if isinstance(data, Suite) else data
+    tasks = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
     names = [(task.name, task.split) for task in tasks]
     for task in tasks:
-        check_settings(task)
         if names.count((task.name, task.split)) > 1:
             raise ValueError(f"two tasks are called {task.name} ({task.split}); rename a folder, or give it alone")
+        if isinstance(task, Task):
+            check_settings(task)
+        else:
+            load_task(task)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     folder = Path(output_dir) if output_dir else None
     sidecar = describe_run(encoder, batch_tokens=batch_tokens) if folder else {}
-    runs = [run_of(task, sidecar) if folder else {} for task in tasks]
-    done = [
-        finished(task, folder, run) if folder and not overwrite else None for task, run in zip(tasks, runs, strict=True)
-    ]
+    runs = [_run_of(task, sidecar) if folder else {} for task in tasks]
+    known = [finished(folder, run) if folder and not overwrite else None for run in runs]
     results = []
-    for task, run, known in zip(tasks, runs, done, strict=True):
-        if known is not None:
-            logger.info("%s %s: %.4f, judged before", task.name, task.split, known.main_score)
-            results.append(known)
+    for task, run, before in zip(tasks, runs, known, strict=True):
+        if before is not None:
+            logger.info("%s %s: %.4f, judged before", before.task, before.split, before.main_score)
+            results.append(before)
             continue
-        start = time.perf_counter()
-        scores, counts = judge(encoder, task, options)
-        main_score = scores.pop("main_score")
-        seconds = round(time.perf_counter() - start, 3)
-        result = Result(task.name, task.split, task.kind, main_score, scores, seconds, counts)
-        logger.info("%s %s: %.4f in %.1f s", task.name, task.split, main_score, seconds)
+        result = _judge(encoder, task, options, cache=folder / "mteb" if folder else None, overwrite=overwrite)
+        logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)
         results.append(result)
     return results
 
 
-def _tasks(data: Sequence[str | Path | Task] | Suite) -> Sequence[str | Path | Task]:
-    return data.tasks if isinstance(data, Suite) else data
+def _judge(
+    encoder: TextEncoder, task: Task | MtebTask, options: Mapping[str, Any], *, cache: Path | None, overwrite: bool
+) -> Result:
+    if isinstance(task, MtebTask):
+        return evaluate_mteb(encoder, task, cache=cache, options=options, overwrite=overwrite)
+    start = time.perf_counter()
+    scores, counts = judge(encoder, task, options)
+    main_score = scores.pop("main_score")
+    return Result(task.name, task.split, task.kind, main_score, scores, round(time.perf_counter() - start, 3), counts)
+
+
+def _run_of(task: Task | MtebTask, sidecar: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
+    if isinstance(task, MtebTask):
+        found = load_task(task)
+        settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
+        split, kind = "+".join(found.eval_splits), KINDS[found.metadata.type]
+        revision, files = found.metadata.revision, {}
+    else:
+        settings, split, kind = dict(task.settings), task.split, task.kind
+        revision, files = content_hash(task.files), {file.name: content_hash([file]) for file in task.files}
+    about = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
+    return {**sidecar, **about, "settings": {**sidecar["settings"], **settings}}
 
 
 def _find(path: str | Path, split: str | None, kind: Kind | None, sts_protocol: Protocol | None) -> Task:

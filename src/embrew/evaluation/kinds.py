@@ -11,6 +11,7 @@ from embrew.data.columns import Kind as RowKind
 from embrew.data.datasets import load
 from embrew.evaluation.classification import evaluate_classification
 from embrew.evaluation.clustering import evaluate_clustering
+from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
 from embrew.evaluation.protocol import TextEncoder
 from embrew.evaluation.reranking import evaluate_reranking
@@ -24,14 +25,20 @@ Columns = Mapping[str, str] | None
 
 
 def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any]) -> Judged:
-    """Scores and counts of an encoder on a task; `options` go to the encode methods."""
-    return JUDGES[task.kind](encoder, task, options, **task.settings)
+    """Scores and counts of an encoder on a task; `options` go to the encode methods.
+
+    The setting `instruction`, which every kind has, is put before texts and queries.
+    """
+    settings = {name: value for name, value in task.settings.items() if name != "instruction"}
+    instruction = task.settings.get("instruction")
+    judged = encoder if instruction is None else Instructed(encoder, instruction)
+    return JUDGES[task.kind](judged, task, options, **settings)
 
 
 def check_settings(task: Task) -> None:
     """Raise where a setting is not one of the task's kind."""
     parameters = inspect.signature(JUDGES[task.kind]).parameters.values()
-    allowed = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    allowed = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY] + ["instruction"]
     unknown = sorted(set(task.settings) - set(allowed))
     if unknown:
         raise ValueError(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.protocol import TextEncoder, model_hash, resolved_prompts
-from embrew.evaluation.tasks import Task
 from embrew.writing import write_json
 
 METRICS: dict[str, str] = {
@@ -37,19 +36,6 @@ class Result:
     scores: dict[str, Any]
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
-
-
-def run_of(task: Task, sidecar: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
-    return {
-        **sidecar,
-        "task": task.name,
-        "split": task.split,
-        "kind": task.kind,
-        "settings": {**sidecar["settings"], **task.settings},
-        "data": {file.name: content_hash([file]) for file in task.files},
-        "dataset_revision": content_hash(task.files),
-    }
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
@@ -86,13 +72,13 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
 
 
-def finished(task: Task, folder: Path, run: Mapping[str, Any]) -> Result | None:
+def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     """The result of exactly this run, where it is there already.
 
     Raises:
         FileExistsError: a result of this task is there, but another model's, or of other data or settings.
     """
-    path = _result_file(folder, task.name, task.split)
+    path = _result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
         return None
     result, known = read_result(path)

@@ -9,8 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
 from embrew.evaluation.kinds import check_settings
+from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.tasks import Task, find_task
 from embrew.overrides import line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, explain
@@ -18,31 +20,44 @@ from embrew.shipped import list_shipped, read_shipped
 
 
 class TaskEntry(BaseModel):
-    """A task of a suite: a data folder below the suite's, and what `find_task` takes; all else are settings."""
+    """A task of a suite: a data folder below the suite's, or MTEB's name of it.
+
+    What a data folder takes besides are settings of its kind.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
-    data: str
+    data: str | None = None
+    mteb: str | None = None
     name: str | None = None
     split: str | None = None
     kind: str | None = None
+    subset: str | None = None
+    instruction: str | None = None
 
 
 class SuiteFile(BaseModel):
-    """What the YAML file of a suite says."""
+    """What the YAML file of a suite says.
+
+    Attributes:
+        instructions: The name of a table of instructions by task.
+        prompt: How an instruction is put before a text.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     tasks: list[TaskEntry]
+    instructions: str | None = None
+    prompt: str = "{instruction} "
     averages: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks whose data has been found, and named averages over them."""
+    """Tasks whose data has been found (MTEB's: that it knows), and named averages over them."""
 
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[Task | MtebTask, ...]
     averages: Mapping[str, tuple[str, ...]]
 
 
@@ -76,18 +91,22 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         raise ValueError(explain(error, SuiteFile, values, place=place)) from None
     if not suite.tasks:
         raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
-    root = Path(expand(data if data is not None else "$EMBREW_DATA"))
-    missing = sorted({entry.data for entry in suite.tasks if not _folder(root, entry.data).exists()})
+    if suite.instructions is not None and suite.instructions not in EVALUATION_INSTRUCTIONS:
+        known = ", ".join(EVALUATION_INSTRUCTIONS)
+        raise ValueError(f"{place(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
+    if "{instruction}" not in suite.prompt:
+        raise ValueError(f"{place(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
+    local = [entry.data for entry in suite.tasks if entry.data is not None]
+    root = Path(expand(data if data is not None else "$EMBREW_DATA")) if local else Path()
+    missing = sorted({folder for folder in local if not _folder(root, folder).exists()})
     if missing:
         raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}")
-    tasks = []
+    tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):
         try:
-            task = _task(root, entry)
-            check_settings(task)
+            tasks.append(_mteb_task(entry, suite) if entry.data is None else _task(root, entry.data, entry, suite))
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"{place(('tasks', i))}{error}") from None
-        tasks.append(task)
     names = {task.name for task in tasks}
     for average, members in suite.averages.items():
         unknown = [member for member in members if member not in names]
@@ -104,12 +123,32 @@ def _folder(root: Path, data: str) -> Path:
     return Path(expand(data)) if data.startswith(("$", "/", "~")) else root / data
 
 
-def _task(root: Path, entry: TaskEntry) -> Task:
+def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
+    if entry.mteb is not None or entry.subset is not None:
+        raise ValueError("data and mteb (or subset, which is mteb's) are given together; give one of them")
     settings: dict[str, Any] = dict(entry.model_extra or {})
-    return find_task(
-        _folder(root, entry.data),
-        split=entry.split,
-        kind=entry.kind,
-        name=entry.name or Path(entry.data).name,
-        **settings,
-    )
+    name = entry.name or Path(data).name
+    prompt = _prompt(entry, suite, name)
+    if prompt is not None:
+        settings["instruction"] = prompt
+    task = find_task(_folder(root, data), split=entry.split, kind=entry.kind, name=name, **settings)
+    check_settings(task)
+    return task
+
+
+def _mteb_task(entry: TaskEntry, suite: SuiteFile) -> MtebTask:
+    if entry.mteb is None:
+        raise ValueError("a task needs data: FOLDER or mteb: NAME")
+    unknown = sorted([*(entry.model_extra or {}), *(["kind"] if entry.kind else [])])
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)} is no setting of an mteb task; choose from name, split, subset, instruction"
+        )
+    name = entry.name or entry.mteb
+    return MtebTask(name, entry.mteb, entry.subset, entry.split, _prompt(entry, suite, entry.mteb))
+
+
+def _prompt(entry: TaskEntry, suite: SuiteFile, name: str) -> str | None:
+    table = EVALUATION_INSTRUCTIONS[suite.instructions] if suite.instructions else {}
+    instruction = entry.instruction or table.get(name)
+    return None if instruction is None else suite.prompt.replace("{instruction}", instruction)
