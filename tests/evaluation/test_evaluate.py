@@ -20,7 +20,8 @@ def test_both_kinds_in_one_call(bag_of_words, sts_folder, retrieval_folder):
 
 def test_files_hold_what_was_judged_and_how(bag_of_words, sts_folder, tmp_path):
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", batch_tokens=100)
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["STS.test.json", "STS.test.run.json"]
+    names = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert names == ["STS.test.examples.json", "STS.test.json", "STS.test.run.json"]
     result = json.loads((tmp_path / "out" / "STS.test.json").read_text())
     assert result["task_name"] == "STS"
     assert result["evaluation_time"] >= 0

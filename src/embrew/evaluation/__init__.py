@@ -111,8 +111,9 @@ def _judge(
         return evaluate_mteb(encoder, task, cache=cache, options=options, overwrite=overwrite)
     start = time.perf_counter()
     scores, counts = judge(encoder, task, options)
-    main_score = scores.pop("main_score")
-    return Result(task.name, task.split, task.kind, main_score, scores, round(time.perf_counter() - start, 3), counts)
+    main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
+    seconds = round(time.perf_counter() - start, 3)
+    return Result(task.name, task.split, task.kind, main_score, scores, seconds, counts, examples)
 
 
 def _run_of(task: Task | MtebTask, sidecar: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,11 +46,13 @@ def evaluate_classification(
     vectors = checked_vectors(encoder.encode([train_texts[i] for i in drawn], **options), what="training texts")
     queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts")
     accuracies, f1 = [], []
+    right = np.zeros(len(wanted))  # how often each test text was predicted rightly
     for rows in draws:
         classifier = LogisticRegression(max_iter=100, random_state=seed)
         classifier.fit(vectors[[place[row] for row in rows]], known[rows])
         predicted = classifier.predict(queries)
         accuracies.append(float((predicted == wanted).mean()))
+        right += predicted == wanted
         f1.append(float(f1_score(wanted, predicted, average="macro")))
     accuracy = float(np.mean(accuracies))
     return {
@@ -59,6 +61,7 @@ def evaluate_classification(
         "f1": float(np.mean(f1)),
         "accuracies": accuracies,
         "samples_per_label": samples_per_label,
+        "examples": {"score": (right / experiments).tolist()},
     }
 
 

@@ -33,6 +33,7 @@ def evaluate_pair_classification(
         "cosine_f1": float(f1.max()),
         "cosine_accuracy": _best_accuracy(cosines, gold),
         "positive_share": float(gold.mean()),
+        "examples": {"predicted": cosines.tolist(), "gold": gold.tolist()},
     }
 
 

@@ -27,7 +27,12 @@ _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 @dataclass(frozen=True)
 class Result:
-    """The scores (0 to 1) of one encoder on one split of one task."""
+    """The scores (0 to 1) of one encoder on one split of one task.
+
+    Attributes:
+        examples: What the main score is computed from, one entry an example: `score` (a mean is taken), or `predicted`
+            and `gold` (a correlation, or average precision). Empty where a score has no such parts.
+    """
 
     task: str
     split: str
@@ -36,14 +41,17 @@ class Result:
     scores: dict[str, Any]
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, list[Any]] = field(default_factory=dict)
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
-    """Write `TASK.SPLIT.json` (mteb's shape) and `TASK.SPLIT.run.json` (the sidecar, first) into `folder`."""
+    """Write `TASK.SPLIT.json` (mteb's shape) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = _result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # an old result must not stand beside a new sidecar, whenever this is stopped
     write_json(_sidecar_file(path), {**run, "counts": dict(result.counts)})
+    if result.examples:
+        write_json(path.with_suffix(".examples.json"), result.examples)
     write_json(
         path,
         {
@@ -66,8 +74,10 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
-        main_score, seconds = float(entry["main_score"]), float(values["evaluation_time"])
-        return Result(values["task_name"], split, run["kind"], main_score, scores, seconds, run["counts"]), run
+        examples_file = path.with_suffix(".examples.json")
+        examples = json.loads(examples_file.read_text(encoding="utf-8")) if examples_file.is_file() else {}
+        main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
+        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples), run
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
 

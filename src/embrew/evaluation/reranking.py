@@ -33,4 +33,5 @@ def evaluate_reranking(
         precisions.append(float(np.mean([found / rank for found, rank in enumerate(ranks, start=1)])))
         reciprocals.append(1 / ranks[0] if ranks[0] <= 10 else 0.0)
     mean = float(np.mean(precisions))
-    return {"main_score": mean, "map": mean, "mrr_at_10": float(np.mean(reciprocals))}
+    examples = {"score": precisions}
+    return {"main_score": mean, "map": mean, "mrr_at_10": float(np.mean(reciprocals)), "examples": examples}

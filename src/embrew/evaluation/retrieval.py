@@ -37,14 +37,16 @@ def evaluate_retrieval(
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
     queries = {query: data.queries[query] for query in judged}
     ranking = rank(encoder, data.corpus, queries, **options)
-    scores = metrics(ranking, judged)
+    by_query = metrics_by_query(ranking, judged)
+    scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
         "documents": len(data.corpus),
         "queries": len(queries),
         "queries_without_judgement": len(data.qrels) - len(judged),
         "queries_without_document": len(missing),
     }
-    return {"main_score": scores["ndcg_at_10"], **scores}, counts
+    examples = {"score": by_query["ndcg_at_10"]}
+    return {"main_score": scores["ndcg_at_10"], **scores, "examples": examples}, counts
 
 
 def rank(
@@ -97,6 +99,13 @@ def metrics(
     ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
 ) -> dict[str, float]:
     """Means over queries of nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k."""
+    return {name: math.fsum(values) / len(values) for name, values in metrics_by_query(ranking, qrels, k=k).items()}
+
+
+def metrics_by_query(
+    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
+) -> dict[str, list[float]]:
+    """The same for every query, in the order of `qrels`."""
     ndcg, recall, reciprocal = [], [], []
     for query, grades in qrels.items():
         gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]
@@ -104,8 +113,7 @@ def metrics(
         ndcg.append(_dcg(gains) / _dcg(ideal[:k]))
         recall.append(sum(gain > 0 for gain in gains) / len(ideal))
         reciprocal.append(next((1 / i for i, gain in enumerate(gains, start=1) if gain > 0), 0.0))
-    values = {"ndcg": ndcg, "recall": recall, "mrr": reciprocal}
-    return {f"{name}_at_{k}": math.fsum(numbers) / len(numbers) for name, numbers in values.items()}
+    return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal}
 
 
 def _nearest(queries: np.ndarray, documents: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -52,6 +52,7 @@ def evaluate_sts(
         "cosine_pearson": float(np.corrcoef(cosines, scores)[0, 1]),
         "protocol": protocol,
         "subsets": by_subset,
+        "examples": {"predicted": cosines.tolist(), "gold": scores.tolist(), "subset": list(subsets or [])},
     }
 
 

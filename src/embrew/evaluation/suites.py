@@ -119,6 +119,12 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
     return Suite(str(name_or_path), tuple(tasks), averages)
 
 
+def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
+    """The named averages of a suite; its data need not be there."""
+    text, source = read_shipped("suites", name_or_path, what="suite")
+    return SuiteFile.model_validate(parse_yaml(text, source=source)).averages
+
+
 def _folder(root: Path, data: str) -> Path:
     return Path(expand(data)) if data.startswith(("$", "/", "~")) else root / data
 

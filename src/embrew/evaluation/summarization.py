@@ -44,4 +44,5 @@ def evaluate_summarization(
     if left_out:
         logger.warning("%d texts have machine summaries of one grade only and are left out", left_out)
     mean = float(np.mean(correlations))
-    return {"main_score": mean, "cosine_spearman": mean, "texts_left_out": left_out}
+    examples = {"score": correlations}
+    return {"main_score": mean, "cosine_spearman": mean, "texts_left_out": left_out, "examples": examples}

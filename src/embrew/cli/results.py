@@ -1,0 +1,83 @@
+"""`embrew table` and `embrew diff`: results of several models side by side, and what differs between two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from embrew.cli.console import out
+
+
+def table(
+    results: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME=]DIR...", help="Result folders; those of one NAME are seeds of one row."),
+    ],
+    suite: Annotated[str | None, typer.Option(metavar="SUITE", help="Add the averages this suite names.")] = None,
+    averages: Annotated[bool, typer.Option("--averages", help="Averages only, no tasks.")] = False,
+    intervals: Annotated[
+        bool,
+        typer.Option("--intervals", help="95 % bootstrap intervals over a task's examples, where there is one seed."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it: .md or .csv.")
+    ] = None,
+) -> None:
+    """Show the scores of several models side by side."""
+    if output is not None and output.suffix not in (".md", ".csv"):
+        raise ValueError(f"{output}: a table is written as .md or .csv; name the file so")
+    from embrew.evaluation.tables import as_csv, as_markdown, grid, rows_of
+    from embrew.writing import atomic_path
+
+    named = None
+    rows = rows_of(results)
+    if suite is not None:
+        from embrew.evaluation.suites import read_averages
+
+        named = read_averages(suite)
+    header, cells = grid(rows, averages_only=averages, intervals=intervals, named=named)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("model", style="bold")
+    for row in rows:
+        shown.add_column(row.name, justify="right")
+    for i, column in enumerate(header[1:], start=1):  # a line a task: there are more tasks than models
+        shown.add_row(escape(column), *(line[i] for line in cells))
+    out().print(shown)
+    if output is not None:
+        with atomic_path(output) as temporary:
+            text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
+            temporary.write_text(text, encoding="utf-8")
+        out().print(f"written to {output}", markup=False, soft_wrap=True)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A result folder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Say which settings and scores differ between two result folders, with a paired test."""
+    from embrew.evaluation.tables import difference
+
+    changed = difference(a, b)
+    console = out()
+    settings = Table(box=None, pad_edge=False, title="settings", title_justify="left")
+    for name in ("key", "A", "B"):
+        settings.add_column(name, overflow="fold")
+    for key, (ours, theirs) in changed.settings.items():
+        settings.add_row(escape(key), escape(str(ours)), escape(str(theirs)))
+    console.print(settings if changed.settings else "no setting differs")
+    scores = Table(box=None, pad_edge=False, title="scores", title_justify="left")
+    for name in ("task", "A", "B", "B - A", "95 % interval", "p"):
+        scores.add_column(name, justify="left" if name == "task" else "right")
+    for task, (ours, theirs, test) in changed.scores.items():
+        numbers = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
+        tested = (
+            ["", ""] if test is None else [f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]", f"{test.p_value:.3f}"]
+        )
+        scores.add_row(escape(task), *numbers, *map(escape, tested))
+    console.print(scores if changed.scores else "no task in common")
+    for task, side in changed.only.items():
+        console.print(f"only in {side}: {task}", markup=False)

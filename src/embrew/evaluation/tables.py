@@ -1,0 +1,150 @@
+"""Results of several models in one table, and the difference between two of them."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.evaluation.report import Result, averages, read_result
+from embrew.evaluation.uncertainty import Difference, compare, interval
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model in a table: its name and its results, one list a seed."""
+
+    name: str
+    runs: tuple[tuple[Result, ...], ...]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What differs between two result folders: settings by dotted key, and scores by task."""
+
+    settings: dict[str, tuple[Any, Any]]
+    scores: dict[str, tuple[float, float, Difference | None]]
+    only: dict[str, str]  # task: which side has it
+
+
+def read_folder(folder: str | Path) -> list[tuple[Result, dict[str, Any]]]:
+    """The results of a folder with their sidecars, by task.
+
+    Raises:
+        FileNotFoundError: no such folder, or no results in it.
+    """
+    place = Path(folder)
+    files = sorted(file for file in place.glob("*.json") if file.with_suffix(".run.json").is_file())
+    if not files:
+        raise FileNotFoundError(f"{place} holds no results; embrew evaluate --output {place} writes them")
+    return [read_result(file) for file in files]
+
+
+def rows_of(given: Sequence[str]) -> list[Row]:
+    """Rows from folders; `NAME=FOLDER` names one, and folders of one name are seeds of one row."""
+    folders: dict[str, list[str]] = {}
+    for entry in given:
+        name, equals, folder = entry.partition("=")
+        folders.setdefault(name if equals else Path(entry).name, []).append(folder if equals else entry)
+    rows = [
+        Row(name, tuple(tuple(result for result, _ in read_folder(folder)) for folder in some))
+        for name, some in folders.items()
+    ]
+    for row in rows:
+        tasks = {tuple((result.task, result.split) for result in run) for run in row.runs}
+        if len(tasks) > 1:
+            raise ValueError(
+                f"the folders of {row.name!r} hold different tasks; give each another name, or judge them alike"
+            )
+    return rows
+
+
+def grid(
+    rows: Sequence[Row],
+    *,
+    averages_only: bool = False,
+    intervals: bool = False,
+    named: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[list[str], list[list[str]]]:
+    """Header and cells, scores times 100: averages first, then tasks, those that all rows have.
+
+    A cell is a mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
+    bootstrap interval.
+    """
+    tables = [[_scores(run, named) for run in row.runs] for row in rows]
+    columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
+    if not columns:
+        raise ValueError("the results have no task in common; there is nothing to put side by side")
+    tasks = {result.task for row in rows for run in row.runs for result in run}
+    if averages_only:
+        columns = [name for name in columns if name not in tasks] or columns
+    cells = []
+    for row, table in zip(rows, tables, strict=True):
+        known = {result.task: result for result in row.runs[0]}
+        line = [row.name]
+        for column in columns:
+            values = [scores[column] for scores in table]
+            line.append(_cell(values, known.get(column) if intervals and len(values) == 1 else None))
+        cells.append(line)
+    return ["", *columns], cells
+
+
+def difference(a: str | Path, b: str | Path) -> Changed:
+    """Settings and scores that differ between two result folders; each score with a paired bootstrap test."""
+    ours, theirs = ({(r.task, r.split): (r, run) for r, run in read_folder(folder)} for folder in (a, b))
+    both = sorted(set(ours) & set(theirs))
+    settings: dict[str, tuple[Any, Any]] = {}
+    scores: dict[str, tuple[float, float, Difference | None]] = {}
+    for task in both:
+        (one, run), (other, other_run) = ours[task], theirs[task]
+        flat, other_flat = _flat(run), _flat(other_run)
+        for key in sorted({*flat, *other_flat} - {"counts"}):
+            if flat.get(key) != other_flat.get(key):
+                settings.setdefault(key, (flat.get(key), other_flat.get(key)))
+        same_data = run["dataset_revision"] == other_run["dataset_revision"]
+        scores[one.task] = (one.main_score, other.main_score, compare(one, other) if same_data else None)
+    only = {f"{task} ({split})": "A" for task, split in sorted(set(ours) - set(theirs))}
+    only |= {f"{task} ({split})": "B" for task, split in sorted(set(theirs) - set(ours))}
+    return Changed(settings, scores, only)
+
+
+def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
+
+
+def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """The same as comma-separated values."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([["model", *header[1:]], *cells])
+    return buffer.getvalue()
+
+
+def _scores(run: Sequence[Result], named: Mapping[str, Sequence[str]] | None) -> dict[str, float]:
+    scores = {result.task: result.main_score for result in run}
+    there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= set(scores)}
+    return {**averages(run, there), **scores}
+
+
+def _cell(values: Sequence[float], result: Result | None) -> str:
+    mean = f"{100 * statistics.fmean(values):.2f}"
+    if len(values) > 1:
+        return f"{mean} ± {100 * statistics.stdev(values):.2f}"
+    bounds = interval(result) if result is not None else None
+    return mean if bounds is None else f"{mean} [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key; what only names the task or its size is left out."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if not prefix and key in ("counts", "task", "split", "kind"):
+            continue
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

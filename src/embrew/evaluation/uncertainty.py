@@ -1,0 +1,99 @@
+"""How sure a score is: bootstrap intervals over a task's examples, and paired tests between two models.
+
+Examples are drawn with replacement (Efron 1979), the same ones for both models where two are compared
+(Berg-Kirkpatrick, Burkett and Klein, "An Empirical Investigation of Statistical Significance in NLP", 2012).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embrew.evaluation.report import Result
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Score of B less score of A with its 95 % interval, and the share of samples in which its sign is not the same.
+
+    `p_value` is two-sided.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def interval(result: Result, *, samples: int = 1000, seed: int = 0) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a main score; None where the score has no examples."""
+    if not result.examples:
+        return None
+    scores = _samples(result, _draws(_count(result.examples), samples, seed))
+    low, high = np.quantile(scores, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def compare(a: Result, b: Result, *, samples: int = 1000, seed: int = 0) -> Difference | None:
+    """Paired bootstrap of two results of one task; None where a score has no examples.
+
+    Raises:
+        ValueError: the two were not judged on the same examples.
+    """
+    if not a.examples or not b.examples:
+        return None
+    count = _count(a.examples)
+    if count != _count(b.examples) or a.examples.get("gold") != b.examples.get("gold"):
+        raise ValueError(f"{a.task}: the two results are not of the same examples; judge both on the same data")
+    draws = _draws(count, samples, seed)
+    differences = _samples(b, draws) - _samples(a, draws)
+    low, high = np.quantile(differences, [0.025, 0.975])
+    # Half of the ties on either side; one more in numerator and denominator, so that no p-value is 0.
+    below = float((differences < 0).sum() + (differences == 0).sum() / 2)
+    p_value = min(1.0, 2 * (min(below, samples - below) + 1) / (samples + 1))
+    return Difference(b.main_score - a.main_score, float(low), float(high), p_value)
+
+
+def _count(examples: Mapping[str, list[Any]]) -> int:
+    return len(examples["score"] if "score" in examples else examples["predicted"])
+
+
+def _draws(count: int, samples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, count, size=(samples, count))
+
+
+def _samples(result: Result, draws: np.ndarray) -> np.ndarray:
+    """The main score on each sample, `(samples,)`."""
+    if "score" in result.examples:
+        return np.asarray(result.examples["score"], dtype=np.float64)[draws].mean(axis=1)
+    predicted, gold = (np.asarray(result.examples[name], dtype=np.float64) for name in ("predicted", "gold"))
+    if result.kind == "pair_classification":
+        return np.array([_average_precision(predicted[rows], gold[rows]) for rows in draws])
+    if result.scores.get("protocol") == "per-subset":
+        subsets = np.asarray(result.examples["subset"], dtype=object)
+        return np.array(
+            [np.mean([_spearman(predicted[part], gold[part]) for part in _parts(rows, subsets)]) for rows in draws]
+        )
+    return np.array([_spearman(predicted[rows], gold[rows]) for rows in draws])
+
+
+def _parts(rows: np.ndarray, subsets: np.ndarray) -> list[np.ndarray]:
+    return [rows[subsets[rows] == name] for name in sorted(set(subsets[rows]))]
+
+
+def _spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Spearman's correlation; 0 in a sample where one side does not vary."""
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values) for values in (predicted, gold)]
+    centred = [values - values.mean() for values in ranks]
+    norm = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
+    return float(centred[0] @ centred[1]) / norm if norm else 0.0
+
+
+def _average_precision(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Average precision; 0 in a sample without positives."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(gold, predicted)) if gold.any() else 0.0
