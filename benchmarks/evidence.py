@@ -1,8 +1,8 @@
 """Train and judge the rows of a plan: `python benchmarks/evidence.py benchmarks/plans/NAME.yaml`.
 
 A row is a recipe with settings, judged on the plan's suite after each of its stages (an untrained recipe: as it is),
-once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is finished there is not done again, so that a
-plan can be stopped and given again. The table goes to `benchmarks/results/NAME.md` and `.json`.
+once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is finished there is not done again, so
+that a plan can be stopped and given again. The table goes to `benchmarks/results/NAME.md` and `.json`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     plan = yaml.safe_load(arguments.plan.read_text())
-    unknown = set(plan) - {"title", "suite", "rows"}
+    unknown = set(plan) - {"title", "suite", "set", "rows"}
     if unknown:
         parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(unknown))}")
     suite = read_suite(plan["suite"])
@@ -56,7 +56,7 @@ def main() -> None:
     for entry in plan["rows"]:
         if arguments.only and not re.search(arguments.only, entry["row"]):
             continue
-        for found in run(entry, suite, work):
+        for found in run({**entry, "set": [*plan.get("set", []), *entry.get("set", [])]}, suite, work):
             kinds = " ".join(f"{name} {100 * mean:.1f}" for name, mean in averages(found.results).items())
             print(f"{found.row} (seed {found.seed}): {kinds}", flush=True)
             judged.append(found)
@@ -66,7 +66,7 @@ def main() -> None:
 
 def run(entry: dict[str, Any], suite: Any, work: Path) -> Iterator[Judged]:
     """Train a row's recipe with each seed and judge it after each stage."""
-    settings = [expand(setting) for setting in entry.get("set", [])]
+    settings = [expand(setting) for setting in entry["set"]]
     for seed in entry.get("seeds", [42]):
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
         folder = work / re.sub(r"[^A-Za-z0-9]+", "-", entry["row"]).strip("-") / str(seed)
@@ -119,6 +119,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], folder: P
         f"- command: `{around['command']}`",
         f"- commit: {around['commit']}" + (" with changes" if around["dirty"] else ""),
         f"- hardware: {hardware['processor']}, {hardware['cores']} cores, GPU: {hardware['gpu'] or 'none'}",
+        f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
         f"- seeds: {sorted({found.seed for found in judged})}, {around['date']}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")

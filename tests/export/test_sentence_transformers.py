@@ -24,6 +24,7 @@ CASES = {
         "prompts": {"query": "find ", "document": "keep "},
         "memory_tokens": 2,
     },
+    "some-memory-tokens": {"pooling": Pooling("mean", "memory", slots=(2, 0)), "memory_tokens": 3},
     "one-memory-token": {"pooling": Pooling("last", "memory"), "memory_tokens": 1},
     "last-with-words": {
         "template": 'This text: "{text}" means in one word: "',

@@ -30,6 +30,19 @@ def test_by_hand(mode: str, over: str, wanted: list[float]) -> None:
     assert torch.allclose(pooled[:, 0], torch.tensor(wanted, dtype=torch.float32))
 
 
+def test_chosen_memory_tokens_by_hand() -> None:
+    tokens = Tokens.pad([Row([1, 7, 8, 9, 2], [P, M, M, M, P]), Row([7, 8, 9], [M, M, M])])
+    states = torch.tensor([[[1.0], [2.0], [4.0], [8.0], [16.0]], [[32.0], [64.0], [128.0], [99.0], [99.0]]])
+    wanted = {(0,): [2, 32], (2,): [8, 128], (0, 2): [(2 + 8) / 2, (32 + 128) / 2], (2, 1): [6, 96]}
+    for slots, values in wanted.items():
+        assert Pooling("mean", "memory", slots=slots)(states, tokens)[:, 0].tolist() == values
+    assert Pooling("last", "memory", slots=(0, 1))(states, tokens)[:, 0].tolist() == [4, 64]
+    every = Pooling("mean", "memory", slots=(0, 1, 2))(states, tokens)
+    assert torch.equal(every, Pooling("mean", "memory")(states, tokens))
+    with pytest.raises(ValueError, match="slots choose among memory tokens"):
+        Pooling("mean", "text", slots=(0,))
+
+
 def test_float32_whatever_the_states_are() -> None:
     assert Pooling("mean", "all")(STATES.bfloat16(), TOKENS).dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -194,7 +194,8 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
     if pooling.over == "memory":
-        weights, other = {vocabulary[i]: 1.0 for i in ids.values()}, 0.0
+        chosen = range(len(ids)) if pooling.slots is None else pooling.slots
+        weights, other = {vocabulary[i]: 1.0 for slot, i in enumerate(ids.values()) if slot in chosen}, 0.0
     else:
         added = encoder.template.bos_ids + encoder.template.suffix_ids
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0

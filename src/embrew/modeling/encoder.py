@@ -60,10 +60,7 @@ class Encoder(nn.Module):
         self.template = Template(template, tokenizer, backbone.memory_ids)
         self.attention = Attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
-        if self.pooling.over == "memory" and backbone.memory is None:
-            raise ValueError(
-                "pooling over=memory needs memory tokens; set memory_tokens and put {memory} in the template"
-            )
+        self.pooling.check(len(backbone.memory_ids))
         self.prompts = {"query": "", "document": "", **(prompts or {})}
         lengths = {"query": max_length, "document": max_length} if isinstance(max_length, int) else dict(max_length)
         self.max_length: dict[str, int] = lengths

@@ -48,10 +48,13 @@ def adapter_state(model: PeftModel) -> AdapterState:
 
 def settings(encoder: Encoder) -> dict[str, Any]:
     """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
+    pooling: dict[str, Any] = {"mode": encoder.pooling.mode, "over": encoder.pooling.over}
+    if encoder.pooling.slots is not None:
+        pooling["slots"] = list(encoder.pooling.slots)
     return {
         "template": encoder.template.pattern,
         "attention": encoder.attention.mode,
-        "pooling": {"mode": encoder.pooling.mode, "over": encoder.pooling.over},
+        "pooling": pooling,
         "prompts": dict(encoder.prompts),
         "max_length": dict(encoder.max_length),
         "normalize": encoder.normalize,

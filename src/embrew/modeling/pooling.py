@@ -22,22 +22,43 @@ class Pooling:
 
     A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
     with everything, as stock Sentence-Transformers gives it.
+
+    Attributes:
+        slots: with `over="memory"`, which of the memory tokens are pooled, counted from 0; None: all of them.
     """
 
     mode: PoolingMode = "last"
     over: Over = "all"
+    slots: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"pooling mode={self.mode!r}; choose from {', '.join(MODES)}")
         if self.over not in OVERS:
             raise ValueError(f"pooling over={self.over!r}; choose from {', '.join(OVERS)}")
+        if self.slots is not None:
+            object.__setattr__(self, "slots", tuple(self.slots))  # JSON has lists only
+            if self.over != "memory":
+                raise ValueError(f"pooling slots={self.slots} over={self.over!r}; slots choose among memory tokens")
+
+    def check(self, memory_tokens: int) -> None:
+        """Raise where an encoder with so many memory tokens has nothing to pool, or lacks one of the slots."""
+        if self.over == "memory" and not memory_tokens:
+            raise ValueError(
+                "pooling over=memory needs memory tokens; set memory_tokens and put {memory} in the template"
+            )
+        if self.slots is not None and not (self.slots and set(self.slots) <= set(range(memory_tokens))):
+            raise ValueError(f"pooling slots={self.slots}; choose one or more from 0 to {memory_tokens - 1}")
 
     def positions(self, tokens: Tokens) -> Tensor:
         """`(batch, tokens)` bool: what is pooled (for `last`, what the last is taken from)."""
         if self.over == "all":
             return tokens.attention_mask.bool()
-        return tokens.where(Segment.TEXT if self.over == "text" else Segment.MEMORY)
+        chosen = tokens.where(Segment.TEXT if self.over == "text" else Segment.MEMORY)
+        if self.slots is not None:
+            slot = chosen.long().cumsum(-1) - 1
+            chosen = chosen & torch.isin(slot, torch.tensor(self.slots, device=slot.device))
+        return chosen
 
     def weights(self, tokens: Tokens) -> Tensor:
         """`(batch, tokens)` float32 weights that sum to 1 a row (0 where nothing is pooled)."""

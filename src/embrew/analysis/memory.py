@@ -1,0 +1,166 @@
+"""How alike the memory tokens are, which of them are enough, and pooling over those alone.
+
+*Learning to Compress*, section 4.2: collapse also shows as memory tokens that all say the same. Tokens are grouped by
+similarity, one of each group is an *effective token*, and pooling over effective tokens alone improved the model that
+was trained by continuation (Fig. 7).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embrew.analysis.vectors import Side
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import encode_rows
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokens import Row, Tokens
+
+Pick = Literal["random", "medoid"]
+
+
+def memory_similarity(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    side: Side = "text",
+    batch_size: int = 32,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> np.ndarray:
+    """The mean over texts of the cosines between a text's memory tokens, float64 `(k, k)`.
+
+    *Learning to Compress*, Eq. 7: Cor = 1/N Σ_i M_i M_iᵀ, with M_i `(k, hidden)` the states of text i's memory tokens.
+    We make its rows unit vectors first: the paper compares entries with 0.9, which has no meaning for raw products.
+
+    Args:
+        encoder: one with memory tokens.
+        texts: what is embedded.
+        side: `document` takes the prompt and the length limit of documents.
+        batch_size: texts a batch, where `batch_tokens` is not given.
+        batch_tokens: padded tokens a batch.
+        show_progress_bar: show one.
+    """
+    k = _memory_tokens(encoder)
+    if not texts:
+        raise ValueError("no texts; the similarity of memory tokens is a mean over texts")
+    prompt_name = "document" if side == "document" else encoder.default_prompt_name
+    instruction = encoder.prompts[prompt_name] if prompt_name else ""
+    limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
+    encoder.eval()
+
+    def rows(start: int, stop: int) -> list[Row]:
+        return encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+
+    def cosines(tokens: Tokens) -> Tensor:
+        unit = torch.nn.functional.normalize(encoder.memory(tokens.to(encoder.device)).float(), dim=-1)
+        return (unit @ unit.mT).flatten(1)
+
+    with torch.inference_mode():
+        every = encode_rows(
+            rows,
+            len(texts),
+            cosines,
+            k * k,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            show_progress_bar=show_progress_bar,
+        )
+    similarity: np.ndarray = every.mean(0, dtype=torch.float64).view(k, k).numpy()
+    return similarity
+
+
+def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:
+    """Groups of memory tokens that are all alike, by complete linkage.
+
+    At first every token is a group. The two groups whose least similar pair is the most similar are merged, as long
+    as that similarity is above `threshold` (*Learning to Compress*, section 4.2, which leaves the order open).
+
+    Args:
+        similarity: `(k, k)`, symmetric.
+        threshold: tokens of a group are pairwise more similar than this.
+
+    Examples:
+        >>> clusters(np.array([[1.0, 0.95, 0.2], [0.95, 1.0, 0.3], [0.2, 0.3, 1.0]]))
+        [[0, 1], [2]]
+    """
+    groups = [[token] for token in range(len(similarity))]
+
+    def least(pair: tuple[int, int]) -> float:
+        return float(similarity[np.ix_(groups[pair[0]], groups[pair[1]])].min())
+
+    while len(groups) > 1:
+        left, right = max(combinations(range(len(groups)), 2), key=least)
+        if not least((left, right)) > threshold:
+            break
+        groups[left] = sorted(groups[left] + groups.pop(right))
+    return sorted(groups)
+
+
+def effective_tokens(
+    similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
+) -> list[int]:
+    """One memory token of each group of `clusters`, in order; how many there are is k_eff.
+
+    Args:
+        similarity: `(k, k)`, symmetric.
+        threshold: tokens of a group are pairwise more similar than this.
+        pick: `random` (the paper's), or `medoid`: the token most similar to the others of its group.
+        seed: of the random pick.
+    """
+    if pick not in ("random", "medoid"):
+        raise ValueError(f"pick={pick!r}; choose from random, medoid")
+    groups = clusters(similarity, threshold=threshold)
+    if pick == "random":
+        chance = random.Random(seed)
+        return sorted(chance.choice(group) for group in groups)
+    return sorted(group[int(similarity[np.ix_(group, group)].sum(1).argmax())] for group in groups)
+
+
+def summarize(
+    similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
+) -> dict[str, Any]:
+    """The figures, JSON-able: k, k_eff, clusters and effective tokens, and the cosines between different tokens."""
+    effective = effective_tokens(similarity, threshold=threshold, pick=pick, seed=seed)
+    between = similarity[~np.eye(len(similarity), dtype=bool)]
+    return {
+        "k": len(similarity),
+        "k_eff": len(effective),
+        "threshold": threshold,
+        "pick": pick,
+        "seed": seed if pick == "random" else None,
+        "effective_tokens": effective,
+        "clusters": clusters(similarity, threshold=threshold),
+        "mean_cosine": float(between.mean()) if len(between) else None,
+        "lowest_cosine": float(between.min()) if len(between) else None,
+        "highest_cosine": float(between.max()) if len(between) else None,
+    }
+
+
+def pool_over(encoder: Encoder, slots: Sequence[int]) -> Encoder:
+    """The same encoder, on the same weights, whose embedding is the mean of these memory tokens only.
+
+    Examples:
+        >>> similarity = memory_similarity(encoder, texts)  # doctest: +SKIP
+        >>> fewer = pool_over(encoder, effective_tokens(similarity))  # doctest: +SKIP
+        >>> embrew.evaluate(fewer, ["STSB"])  # doctest: +SKIP
+    """
+    pooling = Pooling("mean", "memory", slots=tuple(slots))
+    pooling.check(_memory_tokens(encoder))
+    view = copy.copy(encoder)
+    view.pooling = pooling
+    return view
+
+
+def _memory_tokens(encoder: Encoder) -> int:
+    k = len(encoder.template.memory_ids) if isinstance(encoder, Encoder) else 0
+    if not k:
+        raise ValueError("this encoder has no memory tokens; train one with memory_tokens and {memory} in its template")
+    return k

@@ -1,0 +1,147 @@
+"""How many dimensions the vectors use: the spectrum of their covariance.
+
+Dimensional collapse shows as singular values that fall to almost nothing after a few: the vectors lie in a subspace
+much smaller than the space (*Understanding Dimensional Collapse in Contrastive Self-supervised Learning*; for text and
+compression *Learning to Compress*, section 4.1, Figs. 4 and 9). The papers name no threshold below which a dimension
+counts as unused, so it is a parameter here, and the figures that need none stand beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+ENERGIES = (0.9, 0.95, 0.99)
+
+
+def covariance(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Mean and covariance of vectors that come in chunks, in float64.
+
+    Keeps a mean and a matrix, whatever the number of vectors. Each chunk is centred by itself and then moved to the
+    common mean: sums of raw outer products would lose the small singular values of vectors that are far from zero.
+
+    Args:
+        chunks: `(any number, dimensions)` each.
+
+    Returns:
+        Mean `(dimensions,)`, covariance `(dimensions, dimensions)` with n - 1 below as `numpy.cov`, and n.
+    """
+    mean: Any = 0.0
+    scatter: Any = 0.0
+    count = 0
+    for chunk in chunks:
+        rows = np.asarray(chunk, dtype=np.float64)
+        if not len(rows):
+            continue
+        own = rows.mean(0)
+        centred = rows - own
+        shift = own - mean
+        total = count + len(rows)
+        scatter = scatter + centred.T @ centred + np.outer(shift, shift) * (count * len(rows) / total)
+        mean = mean + shift * (len(rows) / total)
+        count = total
+    if count < 2:
+        raise ValueError(f"a covariance of {count} vectors; give two or more")
+    return mean, scatter / (count - 1), count
+
+
+def singular_values(covariance: np.ndarray) -> np.ndarray:
+    """Singular values of a covariance, largest first; they are its eigenvalues, and none is below zero."""
+    values: np.ndarray = np.linalg.eigvalsh(covariance)[::-1].clip(min=0)
+    return values
+
+
+def effective_dimensions(values: np.ndarray, *, threshold: float = 1e-2) -> int:
+    """How many singular values are above `threshold` times the largest."""
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold={threshold}; it is a share of the largest singular value, from 0 to below 1")
+    return int((values > threshold * values[0]).sum())
+
+
+def dimensions_for(values: np.ndarray, *, energy: float) -> int:
+    """How many leading singular values hold the share `energy` of their sum, which is the vectors' variance."""
+    if not 0 < energy < 1:
+        raise ValueError(f"energy={energy}; it is a share of the variance, above 0 and below 1")
+    held = np.cumsum(values)
+    return int(np.searchsorted(held, energy * held[-1] * (1 - 1e-12))) + 1  # a share reached but for rounding counts
+
+
+def participation_ratio(values: np.ndarray) -> float:
+    """(Σ σ)² / Σ σ²: d where the variance is spread evenly over d dimensions, 1 where it lies in one."""
+    return float(values.sum() ** 2 / (values**2).sum())
+
+
+def rankme(values: np.ndarray) -> float:
+    """Exponential of the entropy of p = s / Σ s, with s the singular values of the centred vectors themselves.
+
+    *RankMe* (Garrido et al., 2023, Eq. 1), on centred vectors. `values` are those of the covariance, so s is their
+    root (but for a factor that cancels). The root makes small values count for more than in the other figures.
+    """
+    roots = np.sqrt(values)
+    p = roots[roots > 0] / roots.sum()
+    return float(np.exp(-(p * np.log(p)).sum()))
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """What the spectrum of n vectors says.
+
+    Attributes:
+        singular_values: of the covariance, float64 `(dimensions,)`, largest first.
+        texts: n.
+        threshold: a dimension counts as used above this share of the largest singular value.
+    """
+
+    singular_values: np.ndarray
+    texts: int
+    threshold: float
+
+    def summary(self) -> dict[str, Any]:
+        """The figures, JSON-able, without the singular values."""
+        values = self.singular_values
+        return {
+            "texts": self.texts,
+            "dimensions": len(values),
+            "threshold": self.threshold,
+            "effective_dimensions": effective_dimensions(values, threshold=self.threshold),
+            "energy_dimensions": {f"{energy:g}": dimensions_for(values, energy=energy) for energy in ENERGIES},
+            "participation_ratio": participation_ratio(values),
+            "rankme": rankme(values),
+        }
+
+
+def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spectrum:
+    """The spectrum of vectors that come in chunks; see `embrew.analysis.vectors` for vectors of texts.
+
+    Args:
+        chunks: `(any number, dimensions)` each, not normalised.
+        threshold: a dimension counts as used above this share of the largest singular value.
+
+    Raises:
+        ValueError: fewer than two vectors, or all the same.
+
+    Examples:
+        >>> import numpy as np
+        >>> square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+        >>> spectrum_of([square]).summary()["effective_dimensions"]
+        2
+    """
+    mean, matrix, count = covariance(chunks)
+    values = singular_values(matrix)
+    if values[0] <= np.finfo(np.float32).eps ** 2 * (mean @ mean):
+        raise ValueError(f"all {count} vectors are the same but for rounding; there is no spectrum to look at")
+    if count <= len(values):
+        logger.warning(
+            "%d texts for %d dimensions: at most %d singular values can differ from zero, so every figure says more "
+            "of the sample than of the model; give more texts, best ten times as many as dimensions",
+            count,
+            len(values),
+            count - 1,
+        )
+    return Spectrum(values, count, threshold)

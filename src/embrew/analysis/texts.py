@@ -1,0 +1,78 @@
+"""Texts to analyse an encoder on, from whatever a data folder or file holds."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from embrew.analysis.vectors import Side
+from embrew.data.datasets import load
+from embrew.data.documents import read_documents
+from embrew.data.reading import expand, find_file, read, splits, stem
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, and as what they are embedded: documents with the prompt of documents, others with none."""
+
+    texts: list[str]
+    side: Side = "text"
+
+    @property
+    def sha256(self) -> str:
+        """Says exactly which texts these are, in which order."""
+        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+
+
+def find_split(path: str | Path, split: str | None = None) -> str:
+    """`split`; else, of a folder, `test` where there is one, else `dev` (`validation`, `valid`), else `train`."""
+    place = Path(expand(path))
+    if split is not None or not place.is_dir():
+        return split or "train"
+    names = splits(place)
+    return next((name for name in ("test", "dev", "validation", "valid") if name in names), "train")
+
+
+def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | None = None, seed: int = 42) -> Texts:
+    """The different texts of a corpus, of rows with a text, or of sentence pairs, in their order.
+
+    Args:
+        path: a folder with a corpus (its documents, title and text), a file, a folder of rows, or a data set of the
+            Hub; rows have the column text, or sentence1 and sentence2.
+        split: which rows of a folder; see `find_split`.
+        max_texts: take a sample of so many.
+        seed: of the sample.
+    """
+    place = Path(expand(path))
+    if find_file(place, "corpus") if place.is_dir() else stem(place) == "corpus":
+        if split is not None:
+            logger.warning("%s is a corpus: split=%r has no effect", place, split)
+        found, side = [document.content for document in read_documents(place) if document.content], "document"
+    else:
+        split = find_split(place, split)
+        columns = _text_columns(path, split)
+        found = [row["text"] for column in columns for row in load(path, kind="text", split=split, columns=column)]
+        side = "text"
+    texts = list(dict.fromkeys(found))
+    if max_texts is not None and max_texts < len(texts):
+        chosen = random.Random(seed).sample(range(len(texts)), max_texts)
+        texts = [texts[i] for i in sorted(chosen)]
+    return Texts(texts, side)  # type: ignore[arg-type]
+
+
+def _text_columns(path: str | Path, split: str) -> list[dict[str, str]]:
+    record = next(iter(read(path, split=split)), None)
+    if record is None:
+        raise ValueError(f"{path} holds no rows")
+    for names in (("text",), ("sentence1", "sentence2")):
+        if set(names) <= set(record.values):
+            return [{"text": name} for name in names]
+    raise ValueError(
+        f"{record.where}: no texts to analyse in the columns {', '.join(sorted(record.values))}; give rows with text, "
+        "or with sentence1 and sentence2, or a folder with a corpus"
+    )

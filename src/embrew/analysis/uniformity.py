@@ -1,0 +1,106 @@
+"""Alignment and uniformity: whether similar texts are close, and whether all texts are spread over the sphere.
+
+*Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere* (Wang & Isola,
+2020); for text *SimCSE* (Gao et al., 2021), from which the choice of positive pairs is taken. Less is better for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embrew.analysis.vectors import unit_length, vector_chunks
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from embrew.modeling.encoder import Encoder
+
+
+def alignment(left: np.ndarray, right: np.ndarray, *, alpha: float = 2) -> float:
+    """E ‖f(x) - f(y)‖^α over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
+    distances = np.linalg.norm(left.astype(np.float64) - right, axis=-1)
+    return float((distances**alpha).mean())
+
+
+def uniformity(vectors: np.ndarray, *, t: float = 2, chunk_size: int = 1024) -> float:
+    """The logarithm of E exp(-t ‖f(x) - f(y)‖²) over all pairs of different rows.
+
+    Products are taken block by block, so that no more than `chunk_size`² of them are held at a time; they are in the
+    vectors' own precision (float32 from an encoder), the sums in float64.
+
+    Args:
+        vectors: `(texts, dimensions)`, unit vectors.
+        t: the scale; larger values look at closer neighbours.
+        chunk_size: rows of a block.
+    """
+    count = len(vectors)
+    if count < 2:
+        raise ValueError(f"uniformity of {count} vectors; give two or more")
+    total = 0.0
+    for i in range(0, count, chunk_size):
+        for j in range(i, count, chunk_size):
+            cosines = (vectors[i : i + chunk_size] @ vectors[j : j + chunk_size].T).astype(np.float64)
+            kernel = np.exp(-t * (2 - 2 * cosines.clip(-1, 1)))
+            total += float((np.triu(kernel, 1) if i == j else kernel).sum())
+    return float(np.log(total / (count * (count - 1) / 2)))
+
+
+@dataclass(frozen=True)
+class AlignmentUniformity:
+    """Both figures, and over how many pairs and texts they were taken."""
+
+    alignment: float
+    uniformity: float
+    positives: int
+    texts: int
+
+
+def positive_pairs(
+    sentence1: Sequence[str], sentence2: Sequence[str], scores: Sequence[float], *, above: float = 4.0
+) -> list[tuple[str, str]]:
+    """Pairs of an STS set that score above `above`; the default is *SimCSE*'s, for scores from 0 to 5.
+
+    Raises:
+        ValueError: there is none.
+    """
+    pairs = [(x, y) for x, y, score in zip(sentence1, sentence2, scores, strict=True) if score > above]
+    if not pairs:
+        raise ValueError(f"no pair scores above {above:g}; the highest score is {max(scores):g}, so set it lower")
+    return pairs
+
+
+def alignment_uniformity(
+    encoder: Encoder | SentenceTransformer,
+    positives: Sequence[tuple[str, str]],
+    texts: Sequence[str],
+    *,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> AlignmentUniformity:
+    """Alignment over `positives`, uniformity over `texts`; every text is embedded once.
+
+    Args:
+        encoder: what embeds.
+        positives: pairs of similar texts.
+        texts: different texts, such as all sentences of an STS set; a text that occurs twice would count as a pair
+            that has collapsed.
+        batch_tokens: padded tokens a batch; an `Encoder` only.
+        show_progress_bar: show one.
+    """
+    wanted = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
+    if len(set(texts)) < len(texts):
+        raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
+    position = {text: row for row, text in enumerate(wanted)}
+    chunks = vector_chunks(encoder, wanted, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    vectors = unit_length(np.concatenate(list(chunks)))
+    left, right = ([position[pair[side]] for pair in positives] for side in (0, 1))
+    return AlignmentUniformity(
+        alignment=alignment(vectors[left], vectors[right]),
+        uniformity=uniformity(vectors[: len(texts)]),
+        positives=len(positives),
+        texts=len(texts),
+    )
