@@ -16,6 +16,7 @@ from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_recipes, re
 SHIPPED = [
     "baselines/last-token",
     "baselines/mean",
+    "baselines/nli-nano",
     "llm2comp/nano",
     "llm2comp/paper-llama2-7b",
     "llm2comp/qwen3-0.6b",
@@ -34,7 +35,7 @@ def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
     assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 5
+    assert len(SHIPPED) == 6
 
 
 @pytest.mark.parametrize("name", SHIPPED)

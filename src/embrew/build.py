@@ -189,6 +189,7 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Datas
         columns=config.columns,
         instruction=config.instruction,
         where=config.where,
+        sentences=config.sentences,
         min_chars=config.min_chars,
         max_chars=config.max_chars,
         max_rows=max_rows,

@@ -100,6 +100,7 @@ class DataConfig(_Config):
     revision: str | None = None
     columns: dict[str, str] = {}
     where: dict[str, bool | int | float | str] = {}
+    sentences: bool = False
     instruction: str | None = None
     min_chars: Annotated[int, Field(ge=0)] | None = None
     max_chars: Annotated[int, Field(gt=0)] | None = None

@@ -75,6 +75,22 @@ def test_rows_are_chosen_by_a_column_that_is_no_text(tmp_path, caplog):
         load(file, kind="text", where={"sean": False})
 
 
+def test_texts_become_sentences(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"text": "One is here. Two is there!\nThree"}, {"text": "Dr. X came. "}])
+    assert load(file, kind="text", sentences=True)["text"][:] == [
+        "One is here.",
+        "Two is there!",
+        "Three",
+        "Dr. X came.",
+    ]
+    assert load(file, kind="text", sentences=True, min_chars=6, max_chars=12)["text"][:] == [
+        "One is here.",
+        "Dr. X came.",
+    ]
+    with pytest.raises(ValueError, match="sentences=True splits text rows, and these are pairs rows"):
+        load(file, kind="pairs", sentences=True)
+
+
 def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):
     row = {"query": "q" * 3, "positive": "p" * 9, "negatives": ["n" * 50]}
     file = write(tmp_path / "a.jsonl", [row])

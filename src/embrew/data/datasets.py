@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from embrew.data.beir import is_beir, read_beir
 from embrew.data.columns import LENGTH_OF, Kind, Layout, canonical_rows, check_filled, match, understood
 from embrew.data.reading import Record, expand, read
+from embrew.data.sentences import split_sentences
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,6 +26,7 @@ def load(
     revision: str | None = None,
     columns: Mapping[str, str] | None = None,
     where: Mapping[str, bool | int | float | str] | None = None,
+    sentences: bool = False,
     instruction: str | None = None,
     min_chars: int | None = None,
     max_chars: int | None = None,
@@ -39,6 +41,7 @@ def load(
         split: The files of a folder, the judgements of a BEIR folder, or the split on the Hub.
         columns: Canonical column -> column in the file, for names that are not understood by themselves.
         where: Column in the file -> value; rows with another value are left out.
+        sentences: Whether each text becomes its sentences, a row each; for `text` rows.
         instruction: Written into every pair, in place of the rows' own.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
         max_chars: Rows with a longer text are dropped.
@@ -47,6 +50,8 @@ def load(
     paths = [path] if isinstance(path, str | Path) else list(path)
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
+    if sentences and kind != "text":
+        raise ValueError(f"sentences=True splits text rows, and these are {kind} rows; leave it out")
     if instruction is not None and kind != "pairs":
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     layouts: dict[str, None] = {}  # what was understood, in order
@@ -55,14 +60,15 @@ def load(
     def rows() -> Iterator[dict[str, Any]]:
         for one in paths:
             for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, layouts):
-                counts["read"] += 1
-                if row is None:
-                    counts["elsewhere"] += 1
-                elif _within(row, kind, min_chars, max_chars):
-                    check_filled(row, where=place)
-                    yield row
-                else:
-                    counts["dropped"] += 1
+                for one_row in _parts(row, sentences):
+                    counts["read"] += 1
+                    if one_row is None:
+                        counts["elsewhere"] += 1
+                    elif _within(one_row, kind, min_chars, max_chars):
+                        check_filled(one_row, where=place)
+                        yield one_row
+                    else:
+                        counts["dropped"] += 1
 
     kept = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
     dataset = _dataset(kept, kind)
@@ -141,6 +147,10 @@ def _beir_rows(folder: Path, kind: Kind, split: str, instruction: str | None) ->
                     },
                     where,
                 )
+
+
+def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] | None]:
+    return [{"text": sentence} for sentence in split_sentences(row["text"])] if row and sentences else [row]
 
 
 def _holds(record: Record, where: Mapping[str, Any]) -> bool:

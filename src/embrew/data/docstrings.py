@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from embrew.data.sentences import SENTENCE_END
+
 _DIRECTIVE = re.compile(r"^\s*\.\. (\w[\w-]*)::\s*(.*)$")
 _UNDERLINE = re.compile(r"^\s*([-=~^*#\"'`.])\1{2,}\s*$")
 _MARKUP = re.compile(r"[:`*|\[\\]")
 _SECTION = re.compile(r"^\s*(Examples?|References|See Also|Doctest|Usage Examples?)\s*:?\s*$", re.IGNORECASE)
 _FIELD = re.compile(r"^\s*:(param|type|rtype|returns?|raises?|var|ivar|keyword)\b")
 _ADMONITION = re.compile(r"^\s*(!!!|\?\?\?\+?) ")  # of MkDocs
-_SENTENCE_END = re.compile(
-    r"(?<![Ee]\.g)(?<!i\.e)(?<!etc)(?<!vs)(?<!cf)(?<!resp)(?<!al)(?<!approx)(?<!Eq)[.!?](?=\s+[\"'(A-Z0-9])"
-)
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def split_summary(docstring: str) -> tuple[str, str]:
             paragraph, rest = "\n".join(lines[:number]), "\n".join([*lines[number:], rest])
             break
     paragraph, rest = _one_line(paragraph), _one_line(rest)
-    end = _SENTENCE_END.search(paragraph)
+    end = SENTENCE_END.search(paragraph)
     if end:
         return paragraph[: end.end()], f"{paragraph[end.end() :]} {rest}".strip()
     return paragraph, rest

@@ -85,6 +85,8 @@ class Run:
         for index in range(len(self.recipe.stages)):
             if self._finished(index):
                 logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
+                if self.process.is_main_process:  # checkpoints of a run that was stopped between saving and tidying up
+                    shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
                 encoder = None
             else:
                 encoder = self.stage(index)
@@ -120,6 +122,7 @@ class Run:
         self.log["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         self._score(stage.name, encoder)
         if self.process.is_main_process:
+            self._write_log()  # first: once the stage is there, nothing is left to be done for it
             resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
             encoder.save_pretrained(
                 place,
@@ -128,7 +131,6 @@ class Run:
                 recipe=self.recipe.to_yaml(),
                 extra={STAGE: json.dumps(resolved, indent=2, sort_keys=True)},
             )
-            self._write_log()
             shutil.rmtree(work, ignore_errors=True)
         self.process.wait_for_everyone()
         logger.info("%s  saved and proven: %s", stage.name, place)
