@@ -23,6 +23,7 @@ from report import circumstances
 
 from embrew import build
 from embrew.evaluation import Result, averages, evaluate, read_suite
+from embrew.evaluation.protocol import model_hash
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
@@ -65,18 +66,24 @@ def main() -> None:
 
 
 def run(entry: dict[str, Any], suite: Any, work: Path) -> Iterator[Judged]:
-    """Train a row's recipe with each seed and judge it after each stage."""
+    """Train a row's recipe with each seed and judge it after each stage; a row's `model` is judged as it is."""
+    place = work / re.sub(r"[^A-Za-z0-9]+", "-", entry["row"]).strip("-")
+    if "model" in entry:
+        peer = build.open_model(expand(entry["model"]))
+        results = evaluate(peer, suite, output_dir=place / "results", batch_tokens=8192)
+        yield Judged(entry["row"], 0, model_hash(peer), results)
+        return
     settings = [expand(setting) for setting in entry["set"]]
     for seed in entry.get("seeds", [42]):
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
-        folder = work / re.sub(r"[^A-Za-z0-9]+", "-", entry["row"]).strip("-") / str(seed)
+        folder = place / str(seed)
         if recipe.stages:
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             encoder = Encoder.from_pretrained(folder / "model" / name) if recipe.stages else build.encoder(recipe)
             results = evaluate(encoder, suite, output_dir=folder / "results" / name, batch_tokens=8192)
             label = entry["row"] if len(recipe.stages) < 2 else f"{entry['row']}: {name}"
-            yield Judged(label, seed, encoder.describe()["base"]["sha256"], results)
+            yield Judged(label, seed, encoder.describe()["base"]["sha256"] or "unknown", results)
 
 
 def expand(setting: str) -> str:

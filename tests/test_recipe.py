@@ -18,6 +18,7 @@ SHIPPED = [
     "baselines/mean",
     "baselines/nli-nano",
     "llm2comp/nano",
+    "llm2comp/nano-wiki",
     "llm2comp/paper-llama2-7b",
     "llm2comp/qwen3-0.6b",
 ]
@@ -35,7 +36,7 @@ def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
     assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 6
+    assert len(SHIPPED) == 7
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -27,6 +27,7 @@ def test_the_shipped_recipes_are_found() -> None:
         "baselines/mean",
         "baselines/nli-nano",
         "llm2comp/nano",
+        "llm2comp/nano-wiki",
         "llm2comp/paper-llama2-7b",
         "llm2comp/qwen3-0.6b",
     ]
