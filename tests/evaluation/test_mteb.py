@@ -181,3 +181,71 @@ def test_without_mteb_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mteb", None)
     with pytest.raises(ImportError, match="pip install 'embrew.mteb.'"):
         load_task(MtebTask("x", "STS17"))
+
+
+MOCKS = [
+    "MockSTSTask",
+    "MockRetrievalTask",
+    "MockRerankingTask",
+    "MockClassificationTask",
+    "LegacyMockClusteringFastTask",
+    "MockPairClassificationTask",
+    "MockSummarizationTask",
+    "MockMultilingualSTSTask",
+]
+
+
+@pytest.mark.parametrize("name", MOCKS)
+def test_fetched_data_gives_the_same_score_without_loading(encoder, name, tmp_path, monkeypatch):
+    import mteb.mocks.mock_tasks as mocks
+    from mteb.abstasks.abstask import AbsTask
+
+    from embrew.evaluation.fetched import keep, use_kept
+
+    made = getattr(mocks, name)
+    before = theirs(encoder, made())
+    assert keep(made(), tmp_path / name)
+    assert not keep(made(), tmp_path / name)  # there already
+    task = made()
+    use_kept(task, tmp_path / name)
+
+    def asked(*args, **kwargs):
+        raise AssertionError("the data was loaded again")
+
+    for kind in type(task).__mro__:
+        if "load_data" in vars(kind) and kind is not AbsTask:
+            monkeypatch.setattr(kind, "load_data", asked)
+    assert theirs(encoder, task) == pytest.approx(before)
+
+
+def test_another_revision_is_refused_and_fetched_again(encoder, tmp_path):
+    from mteb.mocks.mock_tasks import MockSTSTask
+
+    from embrew.evaluation.fetched import ABOUT, keep, use_kept
+
+    keep(MockSTSTask(), tmp_path / "x")
+    about = json.loads((tmp_path / "x" / ABOUT).read_text())
+    (tmp_path / "x" / ABOUT).write_text(json.dumps({**about, "revision": "old"}))
+    with pytest.raises(ValueError, match="holds revision old of MockSTSTask.*fetch it again"):
+        use_kept(MockSTSTask(), tmp_path / "x")
+    assert keep(MockSTSTask(), tmp_path / "x")
+    use_kept(MockSTSTask(), tmp_path / "x")
+
+
+def test_a_suite_finds_what_was_fetched(tmp_path, monkeypatch):
+    from mteb.mocks.mock_tasks import MockSTSTask
+    from typer.testing import CliRunner
+
+    from embrew.cli import app
+
+    monkeypatch.setattr(mteb_tasks, "load_task", lambda task: MockSTSTask())
+    (tmp_path / "s.yaml").write_text("tasks: [{mteb: STS17, subset: en-en}, {mteb: SciFact}, {data: mine}]")
+    (tmp_path / "data" / "mine").mkdir(parents=True)
+    (tmp_path / "data" / "mine" / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n')
+    done = CliRunner().invoke(app, ["data", "fetch", str(tmp_path / "s.yaml"), "--to", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    assert "not fetched, since they are yours to bring: mine" in done.output
+    tasks = read_suite(tmp_path / "s.yaml", data=tmp_path / "data").tasks
+    assert [getattr(task, "data", None) for task in tasks] == [
+        tmp_path / "data" / "mteb" / "STS17-en-en", tmp_path / "data" / "mteb" / "SciFact", None
+    ]  # fmt: skip

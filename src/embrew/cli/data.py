@@ -1,10 +1,11 @@
-"""`embrew data show`: what was understood of the data, and what the model will see of it."""
+"""`embrew data`: what was understood of training data and what the model sees of it; test data for offline use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -43,7 +44,27 @@ class Column(NamedTuple):
 
 @app.callback()
 def _group() -> None:
-    """Look at training data as the model will see it."""
+    """Look at training data as the model will see it; fetch test data."""
+
+
+@app.command()
+def fetch(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A shipped suite's name or a YAML file.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="What evaluate --suite takes as --data, elsewhere.")],
+) -> None:
+    """Load a suite's MTEB data into a folder, on a machine with a network."""
+    from embrew.evaluation.mteb_tasks import fetch as fetch_tasks
+    from embrew.evaluation.suites import mteb_tasks_of
+
+    tasks, local = mteb_tasks_of(suite)
+    if not tasks:
+        raise ValueError(f"suite {suite} has no task of MTEB; its folders ({', '.join(local)}) are yours to bring")
+    console = out()
+    for task, now in fetch_tasks(tasks, to):
+        console.print(f"{task.name}: {'fetched' if now else 'there already'}", markup=False)
+    if local:
+        console.print(f"not fetched, since they are yours to bring: {', '.join(local)}", markup=False)
+    console.print(f"elsewhere: embrew evaluate MODEL --suite {suite} --data {to}", markup=False, soft_wrap=True)
 
 
 @app.command()

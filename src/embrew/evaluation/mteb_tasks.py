@@ -5,21 +5,19 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
+from embrew.evaluation.fetched import keep, use_kept
 from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.protocol import TextEncoder, model_hash
 from embrew.evaluation.report import Result
 from embrew.evaluation.tasks import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +41,7 @@ class MtebTask:
         subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it has no languages.
         split: Default: the task's own.
         instruction: Put before texts and queries.
+        data: A folder that holds its data, fetched before; default: mteb loads it.
     """
 
     name: str
@@ -50,6 +49,7 @@ class MtebTask:
     subset: str | None = None
     split: str | None = None
     instruction: str | None = None
+    data: Path | None = None
 
 
 class MtebEncoder:
@@ -129,6 +129,8 @@ def evaluate_mteb(
     import mteb
 
     found = load_task(task)
+    if task.data is not None:
+        use_kept(found, task.data)
     instructed = Instructed(encoder, task.instruction) if task.instruction else encoder
     model = MtebEncoder(instructed, name=_model_name(encoder, task), options=options)
     start = time.perf_counter()
@@ -156,6 +158,17 @@ def evaluate_mteb(
     )
 
 
+def fetch(tasks: Sequence[MtebTask], folder: Path) -> Iterator[tuple[MtebTask, bool]]:
+    """Keep each task's data below `folder`; yields the task and whether it was fetched now or before."""
+    for task in tasks:
+        yield task, keep(load_task(task), fetched_folder(folder, task))
+
+
+def fetched_folder(folder: Path, task: MtebTask) -> Path:
+    """Where a task's data is kept below a suite's folder."""
+    return folder / "mteb" / (task.mteb if task.subset is None else f"{task.mteb}-{task.subset}")
+
+
 def _inner(encoder: TextEncoder) -> TextEncoder:
     return encoder.encoder if isinstance(encoder, Instructed) else encoder
 
@@ -171,7 +184,7 @@ def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
 
 
 @contextmanager
-def _quiet() -> "Iterator[None]":
+def _quiet() -> Iterator[None]:
     """No progress bars of mteb's own."""
     before = os.environ.get("TQDM_DISABLE")
     os.environ["TQDM_DISABLE"] = "1"

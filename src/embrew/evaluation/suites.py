@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
 from embrew.evaluation.kinds import check_settings
-from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.tasks import Task, find_task
 from embrew.overrides import line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, explain
@@ -70,41 +71,31 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
     """A shipped suite by name, or a YAML file.
 
     Args:
-        data: The folder the tasks' data folders are in; default: `$EMBREW_DATA`.
+        data: The folder the tasks' data folders are in, and MTEB's fetched data; default: `$EMBREW_DATA`.
 
     Raises:
         FileNotFoundError: no such suite, or data that is not there (all of it is named).
         ValueError: not YAML, an unknown key, or a setting that is not one of the task's kind.
     """
-    text, source = read_shipped("suites", name_or_path, what="suite")
-    values = parse_yaml(text, source=source)
-    if not isinstance(values, dict):
-        raise ValueError(f"{source}: a suite is a mapping with the keys {', '.join(SuiteFile.model_fields)}")
-
-    def place(path: KeyPath) -> str:
-        line = line_of(text, path)
-        return f"{source}:{line}: " if line else f"{source}: "
-
-    try:
-        suite = SuiteFile.model_validate(values)
-    except ValidationError as error:
-        raise ValueError(explain(error, SuiteFile, values, place=place)) from None
-    if not suite.tasks:
-        raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
+    suite, source, place = _parse(name_or_path)
     if suite.instructions is not None and suite.instructions not in EVALUATION_INSTRUCTIONS:
         known = ", ".join(EVALUATION_INSTRUCTIONS)
         raise ValueError(f"{place(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
     if "{instruction}" not in suite.prompt:
         raise ValueError(f"{place(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
     local = [entry.data for entry in suite.tasks if entry.data is not None]
-    root = Path(expand(data if data is not None else "$EMBREW_DATA")) if local else Path()
-    missing = sorted({folder for folder in local if not _folder(root, folder).exists()})
+    needed = data is not None or local or "EMBREW_DATA" in os.environ
+    root = Path(expand(data if data is not None else "$EMBREW_DATA")) if needed else None
+    missing = sorted({folder for folder in local if root and not _folder(root, folder).exists()})
     if missing:
         raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}")
     tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):
         try:
-            tasks.append(_mteb_task(entry, suite) if entry.data is None else _task(root, entry.data, entry, suite))
+            if entry.data is None:
+                tasks.append(_mteb_task(root, entry, suite))
+            else:
+                tasks.append(_task(root or Path(), entry.data, entry, suite))
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"{place(('tasks', i))}{error}") from None
     names = {task.name for task in tasks}
@@ -121,8 +112,34 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
 
 def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
     """The named averages of a suite; its data need not be there."""
+    return _parse(name_or_path)[0].averages
+
+
+def mteb_tasks_of(name_or_path: str | Path) -> tuple[list[MtebTask], list[str]]:
+    """The MTEB tasks of a suite, and its data folders, which nobody can fetch."""
+    suite, _, _ = _parse(name_or_path)
+    tasks = [_mteb_task(None, entry, suite) for entry in suite.tasks if entry.data is None]
+    return tasks, [entry.data for entry in suite.tasks if entry.data is not None]
+
+
+def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath], str]]:
+    """What a suite's file says, where it is from, and the words that say where in it a key stands."""
     text, source = read_shipped("suites", name_or_path, what="suite")
-    return SuiteFile.model_validate(parse_yaml(text, source=source)).averages
+    values = parse_yaml(text, source=source)
+    if not isinstance(values, dict):
+        raise ValueError(f"{source}: a suite is a mapping with the keys {', '.join(SuiteFile.model_fields)}")
+
+    def place(path: KeyPath) -> str:
+        line = line_of(text, path)
+        return f"{source}:{line}: " if line else f"{source}: "
+
+    try:
+        suite = SuiteFile.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(explain(error, SuiteFile, values, place=place)) from None
+    if not suite.tasks:
+        raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
+    return suite, source, place
 
 
 def _folder(root: Path, data: str) -> Path:
@@ -142,7 +159,7 @@ def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
     return task
 
 
-def _mteb_task(entry: TaskEntry, suite: SuiteFile) -> MtebTask:
+def _mteb_task(root: Path | None, entry: TaskEntry, suite: SuiteFile) -> MtebTask:
     if entry.mteb is None:
         raise ValueError("a task needs data: FOLDER or mteb: NAME")
     unknown = sorted([*(entry.model_extra or {}), *(["kind"] if entry.kind else [])])
@@ -151,7 +168,9 @@ def _mteb_task(entry: TaskEntry, suite: SuiteFile) -> MtebTask:
             f"{', '.join(unknown)} is no setting of an mteb task; choose from name, split, subset, instruction"
         )
     name = entry.name or entry.mteb
-    return MtebTask(name, entry.mteb, entry.subset, entry.split, _prompt(entry, suite, entry.mteb))
+    task = MtebTask(name, entry.mteb, entry.subset, entry.split, _prompt(entry, suite, entry.mteb))
+    fetched = fetched_folder(root, task) if root is not None else None
+    return replace(task, data=fetched) if fetched is not None and fetched.is_dir() else task
 
 
 def _prompt(entry: TaskEntry, suite: SuiteFile, name: str) -> str | None:

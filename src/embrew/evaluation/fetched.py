@@ -1,0 +1,95 @@
+"""MTEB's data kept in a folder, for machines without a network."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embrew.writing import atomic_folder
+
+ABOUT = "mteb-task.json"  # written into every kept folder: what it is, and that it is whole
+
+
+def keep(task: Any, place: Path) -> bool:
+    """Let mteb's task load its data and keep it in `place`; False if that revision is there already."""
+    if _revision(place) == str(task.metadata.revision):
+        return False
+    shutil.rmtree(place, ignore_errors=True)  # of another revision
+    with atomic_folder(place, marker=ABOUT) as new:
+        parts = {}
+        for one in _parts(task):
+            one.load_data()
+            parts[one.metadata.name] = _save(one.dataset, new / one.metadata.name)
+        about = {"task": task.metadata.name, "revision": str(task.metadata.revision), "parts": parts}
+        (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return True
+
+
+def use_kept(task: Any, place: Path) -> None:
+    """Give mteb's task the data that is kept in `place`.
+
+    Raises:
+        ValueError: the folder holds another revision than this mteb asks for.
+    """
+    name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(place)
+    if found != wanted:
+        raise ValueError(f"{place} holds revision {found} of {name}, and this mteb judges {wanted}; fetch it again")
+    about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+    for one in _parts(task):
+        one.dataset = _load(about["parts"][one.metadata.name], place / one.metadata.name)
+        one.data_loaded = True
+
+
+def _parts(task: Any) -> list[Any]:
+    """The task itself, or the tasks an aggregate is made of."""
+    return list(getattr(task, "tasks", None) or [task])
+
+
+def _revision(place: Path) -> str | None:
+    try:
+        return str(json.loads((place / ABOUT).read_text(encoding="utf-8"))["revision"])
+    except (OSError, json.JSONDecodeError, KeyError):
+        return None
+
+
+def _save(value: Any, place: Path) -> Any:
+    """Keep a nest of mappings and data sets; returns what `_load` needs to know of it, as JSON."""
+    from datasets import Dataset
+
+    if isinstance(value, Dataset):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        value.to_parquet(place.with_name(place.name + ".parquet"))
+        return "dataset"
+    if isinstance(value, Mapping) and _is_plain(value):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.with_name(place.name + ".json").write_text(json.dumps(value), encoding="utf-8")
+        return "json"
+    if isinstance(value, Mapping):
+        kinds = {key: _save(item, place / key) for key, item in value.items()}
+        return {"kind": "splits" if all(kind == "dataset" for kind in kinds.values()) else "mapping", "parts": kinds}
+    if value is None:
+        return "none"
+    raise TypeError(f"{place.name}: mteb keeps a {type(value).__name__} here, which cannot be fetched")
+
+
+def _load(kind: Any, place: Path) -> Any:
+    from datasets import Dataset, DatasetDict
+
+    if kind == "none":
+        return None
+    if kind == "dataset":
+        return Dataset.from_parquet(str(place.with_name(place.name + ".parquet")), keep_in_memory=True)
+    if kind == "json":
+        return json.loads(place.with_name(place.name + ".json").read_text(encoding="utf-8"))
+    parts = {key: _load(item, place / key) for key, item in kind["parts"].items()}
+    return DatasetDict(parts) if kind["kind"] == "splits" else parts
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can hold it: judgements and rankings by id."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, str | int | float | bool)
