@@ -15,7 +15,9 @@ import torch
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU)}
+from encode import BENCHMARKS as ENCODE
+
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE)}
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from embrew.encode import encode_corpus, read_vectors
     from embrew.evaluation import evaluate
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.modeling.encoder import Encoder
@@ -17,11 +18,22 @@ _WHERE = {
     "Encoder": "embrew.modeling.encoder",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
+    "encode_corpus": "embrew.encode",
     "evaluate": "embrew.evaluation",
     "export_sentence_transformer": "embrew.export.sentence_transformers",
+    "read_vectors": "embrew.encode",
     "train": "embrew.training.stages",
 }
-__all__ = ["Encoder", "Recipe", "SearchIndex", "evaluate", "export_sentence_transformer", "train"]
+__all__ = [
+    "Encoder",
+    "Recipe",
+    "SearchIndex",
+    "encode_corpus",
+    "evaluate",
+    "export_sentence_transformer",
+    "read_vectors",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

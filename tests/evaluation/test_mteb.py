@@ -148,8 +148,8 @@ def test_a_task_of_mteb_is_judged_kept_and_not_judged_again(encoder, mock_sts, s
 
 
 def test_unknown_tasks_splits_and_subsets_are_named():
-    with pytest.raises(ValueError, match="STSBenchmar' not found.*STSBenchmark"):
-        load_task(MtebTask("x", "STSBenchmar"))
+    with pytest.raises(ValueError, match="SciFac' not found.*SciFact"):
+        load_task(MtebTask("x", "SciFac"))
     with pytest.raises(ValueError, match="split='dev'; choose from test"):
         load_task(MtebTask("x", "STS17", split="dev"))
     with pytest.raises(ValueError, match="No subsets were found for STS17 with filters: .*'en'"):

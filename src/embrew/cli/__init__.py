@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embrew.cli import analyze, data, evaluate, export, recipe, results, search, train
+from embrew.cli import analyze, data, encode, evaluate, export, recipe, results, search, train
 from embrew.cli.errors import Commands
 
 app = typer.Typer(
@@ -23,11 +23,12 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("table")(results.table)
 app.command("diff")(results.diff)
+app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("export")(export.export)
 app.add_typer(analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
-app.add_typer(data.app, name="data", help="Look at training data as the model will see it.")
+app.add_typer(data.app, name="data", help="Look at training data as the model will see it; fetch test data.")
 
 
 def _version(asked: bool) -> None:

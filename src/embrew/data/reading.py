@@ -1,6 +1,7 @@
 """Read data row by row: JSON Lines, plain text, Parquet, folders of them, and data sets of the Hugging Face Hub.
 
-Reading is strict. A row that cannot be read stops the run with the file, the line and what to do; nothing is skipped.
+Reading is strict. A row that cannot be read stops the run with the file, the line and what to do; nothing is skipped,
+unless a caller takes what is bad itself (`on_bad`).
 """
 
 import gzip
@@ -9,7 +10,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,27 @@ class Record(NamedTuple):
     def where(self) -> str:
         """The row's place, for messages: `train.jsonl.gz, line 3`."""
         return f"{self.source}, {'line' if self.source.endswith(_LINES) else 'row'} {self.number}"
+
+
+class Bad(NamedTuple):
+    """Something that cannot be read: in which file, at or after which line or row (0: the file itself), and why."""
+
+    source: str
+    number: int
+    where: str
+    reason: str
+
+
+OnBad = Callable[[Bad], None]
+
+
+def stop(bad: Bad) -> None:
+    """What is done about something bad by default.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{bad.where}: {bad.reason}")
 
 
 def expand(path: str | Path) -> str:
@@ -65,15 +87,27 @@ def read(
         yield from read_file(file)
 
 
-def read_file(path: Path) -> Iterator[Record]:
-    """Rows of one file, by its suffix. Blank lines hold no row; a line of a text file becomes `{"text": line}`."""
+def read_file(path: Path, *, on_bad: OnBad = stop, max_bytes: int | None = None) -> Iterator[Record]:
+    """Rows of one file, by its suffix. Blank lines hold no row; a line of a text file becomes `{"text": line}`.
+
+    Args:
+        path: the file.
+        on_bad: told what cannot be read. If it returns, reading goes on with the next row; what a broken gzip or
+            Parquet file still holds is lost.
+        max_bytes: a longer line is bad, and is not held in memory.
+    """
     if path.name.endswith(".parquet"):
-        yield from _read_parquet(path)
+        yield from _read_parquet(path, on_bad)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
-        for number, line in _lines(path):
-            yield Record(_parse(line, f"{path}, line {number}"), str(path), number)
+        for number, line in _lines(path, on_bad, max_bytes):
+            try:
+                values = _parse(line)
+            except ValueError as error:
+                on_bad(Bad(str(path), number, f"{path}, line {number}", str(error)))
+            else:
+                yield Record(values, str(path), number)
     elif path.name.endswith((".txt", ".txt.gz")):
-        for number, line in _lines(path):
+        for number, line in _lines(path, on_bad, max_bytes):
             yield Record({"text": line.rstrip("\r\n")}, str(path), number)
     else:
         raise ValueError(f"{path}: cannot read this kind of file; write it as one of {', '.join(SUFFIXES)}")
@@ -117,49 +151,91 @@ def split_files(folder: Path, split: str) -> list[Path]:
     raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, on_bad: OnBad, max_bytes: int | None) -> Iterator[tuple[int, str]]:
     """Numbered non-blank lines of a UTF-8 file, split at line feeds only."""
     number = 0
     try:
         with gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            for number, raw in enumerate(file if max_bytes is None else _bounded(file, max_bytes), start=1):
+                where = f"{path}, line {number}"
+                if raw is None:
+                    reason = f"longer than {max_bytes:,} bytes; split the text, or leave it out"
+                    on_bad(Bad(str(path), number, where, reason))
+                    continue
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    on_bad(Bad(str(path), number, where, f"not valid UTF-8 ({error.reason}); convert to UTF-8"))
+                    continue
                 if line.strip():
                     yield number, line
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {number}: not valid UTF-8 ({error.reason}); convert to UTF-8") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"{path}, after line {number}: broken gzip file ({error}); copy or download it again"
-        ) from error
+        reason = f"broken gzip file ({error}); copy or download it again"
+        on_bad(Bad(str(path), number, f"{path}, after line {number}", reason))
 
 
-def _parse(line: str, where: str) -> dict[str, Any]:
+def _bounded(file: Any, max_bytes: int) -> Iterator[bytes | None]:
+    """Lines of a file; None in place of one that is too long, whose end is read past in pieces."""
+    while raw := file.readline(max_bytes + 1):
+        if len(raw) <= max_bytes or raw.endswith(b"\n"):
+            yield raw
+            continue
+        while (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
+            pass
+        yield None
+
+
+def _parse(line: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
         if "\\u" in line:  # an escaped half of a surrogate pair parses, but is no text that can be written again
             json.dumps(values, ensure_ascii=False).encode("utf-8")
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{where}: not valid JSON ({error}); mend or remove the line") from error
+        raise ValueError(f"not valid JSON ({error}); mend or remove the line") from error
     except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: holds a lone surrogate (\\ud800..\\udfff); mend or remove the line") from error
+        raise ValueError("holds a lone surrogate (\\ud800..\\udfff); mend or remove the line") from error
     if not isinstance(values, dict):
-        raise ValueError(f'{where}: holds a {type(values).__name__}, not an object; write {{"column": value}}')
+        raise ValueError(f'holds a {type(values).__name__}, not an object; write {{"column": value}}')
     return values
 
 
-def _read_parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path, on_bad: OnBad) -> Iterator[Record]:
+    for number, values in _parquet_rows(path):
+        if isinstance(values, dict):
+            yield Record(values, str(path), number)
+        elif isinstance(values, UnicodeDecodeError):
+            reason = f"not valid UTF-8 ({values.reason}); write the file again"
+            on_bad(Bad(str(path), number, f"{path}, row {number}", reason))
+        else:
+            reason = f"broken Parquet file ({values}); write it again"
+            on_bad(Bad(str(path), number, f"{path}, after row {number}", reason))
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | OSError | ValueError]]:
+    """Numbered rows; in place of one that is no UTF-8, and of all that follows a break, the error."""
     import pyarrow.parquet as pq
 
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=1000):
-                for values in batch.to_pylist():
+                try:
+                    rows = batch.to_pylist()
+                except UnicodeDecodeError:
+                    rows = [_arrow_row(batch, i) for i in range(len(batch))]
+                for values in rows:
                     number += 1
-                    yield Record(values, str(path), number)
-    except (OSError, ValueError) as error:  # pyarrow's own errors and UnicodeDecodeError are among these
-        raise ValueError(f"{path}, after row {number}: broken Parquet file ({error}); write it again") from error
+                    yield number, values
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        yield number, error
+
+
+def _arrow_row(batch: Any, i: int) -> dict[str, Any] | UnicodeDecodeError:
+    try:
+        row: dict[str, Any] = batch.slice(i, 1).to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return error
+    return row
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:

@@ -256,6 +256,8 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
     if attention.is_causal is None or tokens.document_ids is not None:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
+    elif attention.is_causal:
+        mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
     else:
         mask = tokens.attention_mask
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)

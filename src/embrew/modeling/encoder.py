@@ -287,6 +287,7 @@ class Encoder(nn.Module):
                 batch_size=batch_size,
                 batch_tokens=batch_tokens,
                 show_progress_bar=logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar,
+                tokenize_ahead=self.device.type != "cpu",
             )
         return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 

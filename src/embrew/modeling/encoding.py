@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,11 +15,31 @@ from tqdm.auto import tqdm
 
 from embrew.modeling.tokens import Row, Tokens
 
-WINDOW = 16_384  # texts that are tokenised ahead; bounds memory, whatever the size of the input
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
+MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would pass this
+ENOUGH = 256  # real tokens from which on a batch keeps a core busy; smaller ones are filled up, padded or not
+
+
+class NotFinite(ValueError):
+    """A text got a NaN or infinite embedding.
+
+    Attributes:
+        place: number of the text.
+    """
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"text {place} has a NaN or infinite embedding; the model's weights are broken")
+        self.place = place
 
 
 def plan(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
+
+    A batch ends where the budget does, or where the next row would bring its padding above 6 %. Below 256 real tokens
+    the second rule waits, since many tiny batches take longer than some padding.
 
     Args:
         lengths: tokens a row.
@@ -31,14 +55,19 @@ def plan(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = 
     if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    longest = real = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):  # stable: equal lengths keep their order
+        length = lengths[index]
         if batches:
-            longest, rows = lengths[batches[-1][0]], len(batches[-1])
-            fits = rows < batch_size if batch_tokens is None else (rows + 1) * longest <= batch_tokens
-            if fits:
+            rows = len(batches[-1]) + 1
+            padded = rows * longest
+            fits = rows <= batch_size if batch_tokens is None else padded <= batch_tokens
+            if fits and (real < ENOUGH or padded - real - length <= MOST_PADDING * padded):
                 batches[-1].append(index)
+                real += length
                 continue
         batches.append([index])
+        longest = real = length
     return batches
 
 
@@ -51,8 +80,11 @@ def encode_rows(
     batch_size: int,
     batch_tokens: int | None,
     show_progress_bar: bool,
+    tokenize_ahead: bool = False,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
+
+    A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
 
     Args:
         rows_of: gives the rows of texts start..stop-1.
@@ -62,27 +94,62 @@ def encode_rows(
         batch_size: rows a batch, where no token budget is given.
         batch_tokens: token budget a batch.
         show_progress_bar: show one.
+        tokenize_ahead: make the rows of the next window in a thread meanwhile. On a CPU it would only take turns with
+            the model.
 
     Raises:
-        ValueError: an embedding is not finite; names the text.
+        NotFinite: an embedding is not finite; names the text.
     """
     out = torch.empty(total, width, dtype=torch.float32)
+    windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
+    most: int | None = None  # padded tokens that fit into memory, once something did not
     with tqdm(total=total, desc="encode", unit="text", disable=not show_progress_bar) as bar:
-        for start in _windows(total):
-            rows = rows_of(start, min(start + WINDOW, total))
-            for batch in plan([len(r.ids) for r in rows], batch_size=batch_size, batch_tokens=batch_tokens):
-                vectors = embed(Tokens.pad([rows[i] for i in batch])).float().cpu()
+        for start, rows in ahead(windows) if tokenize_ahead else windows:
+            batches = plan([len(row.ids) for row in rows], batch_size=batch_size, batch_tokens=batch_tokens)
+            waiting = deque(batches)
+            while waiting:
+                batch = waiting.popleft()
+                padded = len(batch) * len(rows[batch[0]].ids)
+                vectors = None
+                if most is None or padded <= most or len(batch) == 1:
+                    try:
+                        vectors = embed(Tokens.pad([rows[i] for i in batch])).float().cpu()
+                    except RuntimeError as error:
+                        if len(batch) == 1 or not is_out_of_memory(error):
+                            raise
+                        most = padded // 2
+                if vectors is None:  # handled here, where the error no longer holds on to the tensors
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()
+                    waiting.extendleft((batch[len(batch) // 2 :], batch[: len(batch) // 2]))
+                    continue
                 finite = torch.isfinite(vectors).all(-1)
                 if not finite.all():
-                    bad = start + batch[int((~finite).nonzero()[0])]
-                    raise ValueError(f"text {bad} has a NaN or infinite embedding; the model's weights are broken")
+                    raise NotFinite(start + batch[int((~finite).nonzero()[0])])
                 out[torch.tensor(batch) + start] = vectors
                 bar.update(len(batch))
+    if most is not None:
+        logger.warning("out of memory: went on with at most %d padded tokens a batch; begin there next time", most)
     return out
 
 
-def _windows(total: int) -> Iterator[int]:
-    return iter(range(0, total, WINDOW))
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on whichever device."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+
+
+def ahead(items: Iterator[Item]) -> Generator[Item]:
+    """The same items, each made in a worker thread while the one before it is used; at most two are held.
+
+    >>> list(ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    end: Any = object()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield item
 
 
 def convert(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +15,8 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
+
+logger = logging.getLogger(__name__)
 
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -74,12 +77,55 @@ def weights_sha256(folder: Path) -> str:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on a CPU and bfloat16 on an accelerator."""
+    """`auto` is float32 on a CPU and bfloat16 on an accelerator.
+
+    Raises:
+        ValueError: an unknown name, or one that this device only emulates.
+    """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = {**DTYPES, "float16": torch.float16}.get(name)
+    if dtype is not None:
+        check_speed(dtype, device)
     if name not in DTYPES:
         raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def saved_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype an encoder was saved with; float32, which holds the same values, where the device only emulates it."""
+    dtype = DTYPES[name]
+    if not computes(dtype, device):
+        logger.info("this CPU does not compute in %s; opening the encoder in float32", name)
+        return torch.float32
+    return dtype
+
+
+def computes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a device computes in a dtype itself; CPUs emulate float16, and bfloat16 without certain instructions.
+
+    These are AVX512-BF16 or AMX on x86 and BF16 on ARM. An emulated model is many times slower than in float32.
+    """
+    if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
+        return True
+    has = torch.cpu.get_capabilities()
+    return dtype == torch.bfloat16 and any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def check_speed(dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse a dtype that the device would emulate.
+
+    Raises:
+        ValueError: it would.
+    """
+    if not computes(dtype, device):
+        name, known = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
+        if dtype == torch.float16:
+            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {known}")
+        raise ValueError(
+            f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
+            "many times slower than float32; choose auto or float32, or use a GPU"
+        )
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:

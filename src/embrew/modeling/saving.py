@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.identity import AdapterState, adapter_state
-from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet
+from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet, saved_dtype
 from embrew.modeling.pooling import Pooling
 from embrew.writing import atomic_folder
 
@@ -123,7 +123,7 @@ def load_encoder(
     """Open a folder written by `save_encoder`: the base, its adapters replayed in order, memory, settings."""
     settings = read_settings(folder)
     base = Base(**settings["base"])
-    target = pick_dtype(settings["dtype"] if dtype == "auto" else dtype, device)
+    target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
     states = [AdapterState.read(folder / "adapters" / str(i)) for i in range(settings["adapters"])]
     active = settings["active_adapter"] and not merge_adapter
     merged = states[:-1] if active else states

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,13 +115,12 @@ class Tokens:
         """
         if not rows:
             raise ValueError("no rows to pad: a batch needs at least one text")
-        width = max(len(row.ids) for row in rows)
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        segments = torch.zeros(len(rows), width, dtype=torch.long)
-        for i, row in enumerate(rows):
-            ids[i, : len(row.ids)] = torch.tensor(row.ids, dtype=torch.long)
-            segments[i, : len(row.ids)] = torch.tensor(row.segments, dtype=torch.long)
-        return cls(ids, segments)
+        lengths = np.array([len(row.ids) for row in rows])
+        real = np.arange(lengths.max()) < lengths[:, None]
+        ids, segments = np.zeros((2, *real.shape), dtype=np.int64)
+        ids[real] = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
+        segments[real] = np.fromiter(chain.from_iterable(row.segments for row in rows), np.int64, lengths.sum())
+        return cls(torch.from_numpy(ids), torch.from_numpy(segments))
 
     @classmethod
     def pack(cls, groups: Sequence[Sequence[Row]]) -> Tokens:

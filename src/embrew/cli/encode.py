@@ -1,0 +1,129 @@
+"""`embrew encode`: vectors of a corpus, on disk."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from embrew.cli.arguments import Model
+from embrew.cli.console import err, out
+
+if TYPE_CHECKING:
+    from embrew.encode import Summary
+
+
+class Side(StrEnum):
+    """Which prompt and length limit texts get."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
+class Precision(StrEnum):
+    """What is stored of a vector."""
+
+    FLOAT32 = "float32"
+    INT8 = "int8"
+    BINARY = "binary"
+
+
+class OnBadRows(StrEnum):
+    """What is done about a row that cannot be encoded."""
+
+    STRICT = "strict"
+    SKIP = "skip"
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+def encode(
+    model: Model,
+    corpus: Annotated[str, typer.Argument(metavar="INPUT", help=".jsonl, .parquet, .txt, or a folder of them.")],
+    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the shards.")],
+    prompt_name: Annotated[Side, typer.Option(help="Encode as documents or as queries.")] = Side.DOCUMENT,
+    precision: Annotated[Precision, typer.Option(help="int8 takes a quarter of the bytes, binary a 32nd.")] = (
+        Precision.FLOAT32
+    ),
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep so many leading dimensions.")] = None,
+    num_layers: Annotated[int | None, typer.Option(min=1, help="Stop after so many layers.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Padded tokens a batch; 16384 on a GPU, 2048 on a CPU.")
+    ] = None,
+    shard_rows: Annotated[int, typer.Option(min=1, help="Rows a shard; what a killed run loses at most.")] = 32_768,
+    id_column: Annotated[str | None, typer.Option(help="By default _id or id, else the row's number.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="By default text, after title if there is one.")] = None,
+    on_bad_rows: Annotated[
+        OnBadRows, typer.Option(help="strict stops at a row that cannot be encoded; skip lists it in rejects.jsonl.")
+    ] = OnBadRows.STRICT,
+    max_reject_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="With skip: stop when a larger share of the rows is bad.")
+    ] = 0.01,
+    engine: Annotated[Engine, typer.Option(help="ray: all devices of a Ray cluster that share a file system.")] = (
+        Engine.LOCAL
+    ),
+) -> None:
+    """Encode a corpus into Parquet shards; the same command goes on where it stopped."""
+    settings: dict[str, Any] = {
+        "prompt_name": prompt_name.value,
+        "precision": precision.value,
+        "truncate_dim": truncate_dim,
+        "num_layers": num_layers,
+        "batch_tokens": batch_tokens,
+        "shard_rows": shard_rows,
+        "id_column": id_column,
+        "text_column": text_column,
+        "on_bad_rows": on_bad_rows.value,
+        "max_reject_rate": max_reject_rate,
+    }
+    from embrew.encode import Job, encode_corpus
+    from embrew.encode.corpus import corpus_files
+
+    Job(input=corpus, output=folder, **settings)
+    corpus_files(corpus)  # before a model is opened
+    try:
+        if engine == Engine.RAY:
+            from embrew.encode.on_ray import encode_corpus_on_ray
+
+            name = str(Path(model).resolve()) if Path(model).exists() else model
+            try:
+                summary = encode_corpus_on_ray(partial(_open, name), corpus, folder, **settings)
+            except ImportError as error:
+                raise ValueError(str(error)) from error
+        else:
+            encoder: Any = _open(model)
+            bars = out().is_terminal
+            summary = encode_corpus(encoder, corpus, folder, show_progress_bar=bars, **settings)
+    except KeyboardInterrupt:
+        said = f"finished shards are in {folder}; the same command goes on from there"
+        err().print(escape(said), soft_wrap=True)
+        raise
+    show(summary, folder)
+
+
+def _open(model: str) -> Any:
+    from embrew.build import open_model
+
+    return open_model(model)
+
+
+def show(summary: Summary, folder: Path) -> None:
+    """What is in the folder, in a line or two."""
+    speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not summary.kept and summary.seconds else ""
+    kept = f", {summary.kept} of them from before" if summary.kept else ""
+    out().print(
+        f"[bold]{escape(str(folder))}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
+        f"{summary.shards} shards{kept}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
+        soft_wrap=True,
+    )
+    if summary.rejected:
+        out().print(f"{summary.rejected} rows left out; they are listed in rejects.jsonl", style="yellow")

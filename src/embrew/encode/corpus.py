@@ -1,0 +1,125 @@
+"""The rows of a corpus: ids and texts, in shards of a fixed size, read as a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew.data.documents import Document
+from embrew.data.reading import Bad, Record, data_files, expand, find_file, read_file
+from embrew.encode.job import Job
+from embrew.encode.rejects import Rejects
+
+MAX_CHARACTERS = 1_000_000
+MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: such a text in escapes, and more than that is not held in memory
+ENDS = 1 << 16  # bytes at either end of a file that are part of its fingerprint
+
+
+class Text(NamedTuple):
+    """A row: its id, what is encoded, and where it came from."""
+
+    id: str
+    text: str
+    where: str
+
+
+class Shard(NamedTuple):
+    """Rows that are encoded together, and a hash of their ids and texts."""
+
+    number: int
+    rows: list[Text]
+    sha256: str
+
+
+def corpus_files(path: str | Path) -> list[Path]:
+    """The files of a corpus, in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
+    local = Path(expand(path))
+    if local.is_file():
+        return [local]
+    if local.is_dir():
+        corpus = find_file(local, "corpus")
+        return [corpus] if corpus else data_files(local)
+    raise FileNotFoundError(f"no file or folder {str(path)!r}; a corpus is read from files on this machine")
+
+
+def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
+    """Name, size and a hash of both ends of every file: cheap, and enough to tell that another corpus was given."""
+    prints = []
+    for path in files:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read(ENDS))
+            file.seek(max(size - ENDS, 0))
+            digest.update(file.read(ENDS))
+        prints.append({"file": path.name, "bytes": size, "ends_sha256": digest.hexdigest()})
+    return prints
+
+
+def read_texts(job: Job, rejects: Rejects) -> Iterator[Text]:
+    """The rows of a corpus, one at a time; `rejects` decides about bad ones."""
+    files = corpus_files(job.input)
+    for file in files:
+        before = rejects.rows
+        for record in read_file(file, on_bad=rejects, max_bytes=MAX_BYTES):
+            name = str(record.number) if len(files) == 1 else f"{file.name}:{record.number}"
+            try:
+                text = Text(_id(record, job.id_column) or name, _content(record, job.text_column), record.where)
+            except ValueError as error:
+                rejects(Bad(record.source, record.number, record.where, str(error)))
+            else:
+                rejects.good()
+                yield text
+        if rejects.rows == before:
+            rejects(Bad(str(file), 0, str(file), "holds no rows; leave the file out"))
+
+
+def shards(job: Job, rejects: Rejects) -> Iterator[Shard]:
+    """The same rows in shards of `job.shard_rows`; the last may be smaller."""
+    texts = read_texts(job, rejects)
+    number = 0
+    while rows := list(islice(texts, job.shard_rows)):
+        yield Shard(number, rows, _hash(rows))
+        number += 1
+
+
+def _hash(rows: list[Text]) -> str:
+    digest = hashlib.sha256()
+    for row in rows:
+        for part in (row.id.encode(), row.text.encode()):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+def _id(record: Record, column: str | None) -> str | None:
+    for name in (column,) if column else ("_id", "id"):
+        value = record.values.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise ValueError(f"{name} is a {type(value).__name__}; ids are texts or integers")
+    if column:
+        raise ValueError(f"{column} {_lacking(record, column)}; give every row an id, or leave id_column out")
+    return None
+
+
+def _content(record: Record, column: str | None) -> str:
+    name = column or "text"
+    text, title = record.values.get(name), None if column else record.values.get("title")
+    if text is None:
+        raise ValueError(f"{name} {_lacking(record, name)}; a row needs a text")
+    for what, value in ((name, text), ("title", title)):
+        if not isinstance(value, str | None):
+            raise ValueError(f"{what} is a {type(value).__name__}; texts are strings")
+    content = text if column else Document(id="", text=text, title=title or "").content
+    if not content.strip():
+        raise ValueError(f"{name} is empty; leave the row out")
+    if len(content) > MAX_CHARACTERS:
+        raise ValueError(f"{name} has {len(content):,} characters, more than {MAX_CHARACTERS:,}; split it")
+    return content
+
+
+def _lacking(record: Record, name: str) -> str:
+    return "is null" if name in record.values else f"is missing (there are {', '.join(record.values) or 'no columns'})"

@@ -1,0 +1,209 @@
+"""Encode a corpus on this machine, shard by shard."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from embrew.encode.corpus import Shard, shards
+from embrew.encode.job import Job
+from embrew.encode.manifest import (
+    MANIFEST,
+    Entry,
+    Manifest,
+    new_manifest,
+    read_manifest,
+    require_same,
+)
+from embrew.encode.precision import Ranges
+from embrew.encode.rejects import REJECTS, open_rejects
+from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
+from embrew.evaluation.protocol import TextEncoder
+from embrew.modeling.encoding import ahead
+from embrew.writing import check_free
+
+logger = logging.getLogger(__name__)
+
+
+class End(NamedTuple):
+    """What a corpus had once it is read: rows that can be encoded, and others."""
+
+    rows: int
+    rejected: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a folder holds after a run.
+
+    Attributes:
+        rows: vectors.
+        dimensions: of a vector before it is quantised.
+        shards: files.
+        kept: files that were there already.
+        rejected: rows left out, listed in `rejects.jsonl`.
+        bytes: of all files.
+        seconds: this run took.
+    """
+
+    rows: int
+    dimensions: int
+    shards: int
+    kept: int
+    rejected: int
+    bytes: int
+    seconds: float
+
+
+def encode_corpus(
+    encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
+) -> Summary:
+    """Encode a corpus into a folder of Parquet shards; given again, it goes on where it stopped.
+
+    Args:
+        encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
+        input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
+        output: the folder to write; new, or one of an earlier run of the same job.
+        show_progress_bar: one bar a shard.
+        **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
+
+    Raises:
+        FileExistsError: the folder holds other vectors; names what differs.
+        ValueError: a row cannot be encoded, a vector is zero or not finite, a finished shard has changed.
+
+    Examples:
+        >>> summary = encode_corpus(encoder, "corpus.jsonl", "vectors", precision="int8")  # doctest: +SKIP
+    """
+    job = Job(input=input, output=output, **settings)
+    options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
+
+    def work(manifest: Manifest, keep: set[int]) -> End:
+        stream = unfinished(job, manifest, keep)
+        with closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items:
+            for item in items:
+                if isinstance(item, End):
+                    return item
+                vectors = shard_vectors(encoder, item, job, options)
+                settle(manifest, vectors, job)
+                add(manifest, item.number, write_shard(item, vectors, job, manifest.ranges), job)
+        raise AssertionError("the stream has an end")
+
+    return run(job, new_manifest(encoder, job), work)
+
+
+def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End]) -> Summary:
+    """What both engines do around the encoding: claim the folder, compare manifests, keep finished shards, conclude.
+
+    Args:
+        job: what to do.
+        manifest: of this job, with nothing done.
+        work: encodes the shards that are not among the given numbers and adds them to the manifest.
+    """
+    began = time.monotonic()
+    with claimed(job.folder):
+        manifest = resumed(manifest, job)
+        kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
+        end = work(manifest, kept)
+        if end.rows == 0:
+            raise ValueError(f"{job.input} holds no rows that can be encoded")
+        if manifest.rows != end.rows:
+            raise ValueError(f"{job.input} has changed: it has {end.rows} rows, {job.folder} {manifest.rows}")
+        manifest.rejected, manifest.complete = end.rejected, True
+        manifest.write(job.folder)
+        if not end.rejected:
+            (job.folder / REJECTS).unlink(missing_ok=True)
+    return Summary(
+        rows=manifest.rows,
+        dimensions=manifest.dimensions or 0,
+        shards=len(manifest.shards),
+        kept=len(kept),
+        rejected=manifest.rejected,
+        bytes=sum(entry.bytes for entry in manifest.shards.values()),
+        seconds=time.monotonic() - began,
+    )
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone, without what a killed run left half-written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileExistsError(f"another process is encoding into {folder}; wait for it") from error
+        for name in ("part-*.parquet", MANIFEST, REJECTS):
+            for leftover in folder.glob(f".{name}.*"):
+                leftover.unlink()
+        check_free(folder, marker=MANIFEST, overwrite=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def resumed(manifest: Manifest, job: Job) -> Manifest:
+    """The folder's own manifest, if it has one and it is of the same job; else the given one, written."""
+    if not (job.folder / MANIFEST).exists():
+        manifest.write(job.folder)
+        return manifest
+    known = read_manifest(job.folder)
+    require_same(known.made_of, manifest.made_of, job.folder)
+    if known.run["versions"] != manifest.run["versions"]:
+        logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])
+    return known
+
+
+def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard | End]:
+    """Read all of a corpus; give the shards that are not to be kept, and at last how much was read.
+
+    Raises:
+        ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
+    """
+    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+        for shard in shards(job, rejects):
+            entry = manifest.shards.get(shard.number)
+            if entry is not None and entry.input_sha256 != shard.sha256:
+                first = shard.number * job.shard_rows
+                raise ValueError(
+                    f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
+                    f"{job.folder / entry.file} was made of; choose another folder"
+                )
+            if shard.number not in keep:
+                yield shard
+    yield End(rejects.rows - rejects.count, rejects.count)
+
+
+def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
+    """Fix dimensions and int8 ranges by the first vectors, and write them down before any shard depends on them."""
+    if manifest.dimensions is None:
+        manifest.dimensions = vectors.shape[1]
+        manifest.ranges = Ranges.fit(vectors) if job.precision == "int8" else None
+        manifest.write(job.folder)
+    elif manifest.dimensions != vectors.shape[1]:
+        raise ValueError(f"vectors of {vectors.shape[1]} dimensions; {job.folder} holds some of {manifest.dimensions}")
+
+
+def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
+    """Note a finished shard."""
+    manifest.shards[number] = entry
+    manifest.complete = False
+    manifest.write(job.folder)
+    values = entry.rows * (manifest.dimensions or 1)
+    if entry.cut > 0.01 * values:
+        logger.warning(
+            "%s: %.1f %% of the values lie outside the int8 ranges, which the first shard sets; make it larger "
+            "(shard_rows), or choose float32",
+            entry.file,
+            100 * entry.cut / values,
+        )
+    logger.info("%s: %s rows, %s in all", entry.file, f"{entry.rows:,}", f"{manifest.rows:,}")

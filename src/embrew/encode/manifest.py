@@ -1,0 +1,170 @@
+"""`embrew-vectors.json`: what vectors were made of, and which shards are finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embrew.encode.corpus import corpus_files, fingerprint
+from embrew.encode.job import Job
+from embrew.encode.precision import Ranges
+from embrew.evaluation.protocol import TextEncoder, resolved_prompts
+from embrew.evaluation.report import describe_run
+from embrew.writing import write_json
+
+MANIFEST = "embrew-vectors.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished shard.
+
+    Attributes:
+        file: its name.
+        rows: vectors in it.
+        bytes, sha256: of the file.
+        input_sha256: of the ids and texts it was made of.
+        cut: values outside the int8 ranges.
+    """
+
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    input_sha256: str
+    cut: int = 0
+
+
+@dataclass
+class Manifest:
+    """What the folder holds.
+
+    Attributes:
+        made_of: all that decides the vectors; a run with anything else is refused.
+        run: what may change on the way: versions, batch size.
+        dimensions: of a vector before it is quantised, once there is one.
+        ranges: of int8 codes, from the first shard.
+        shards: finished ones by number.
+        rejected: rows left out.
+        complete: whether the corpus is encoded to its end.
+    """
+
+    made_of: dict[str, Any]
+    run: dict[str, Any]
+    dimensions: int | None = None
+    ranges: Ranges | None = None
+    shards: dict[int, Entry] = field(default_factory=dict)
+    rejected: int = 0
+    complete: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Vectors in finished shards."""
+        return sum(entry.rows for entry in self.shards.values())
+
+    def write(self, folder: Path) -> None:
+        """Write it, whole or not at all."""
+        values = {
+            "format": FORMAT,
+            "complete": self.complete,
+            "rows": self.rows,
+            "rejected": self.rejected,
+            "dimensions": self.dimensions,
+            "made_of": self.made_of,
+            "run": self.run,
+            "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
+            "ranges": None if self.ranges is None else self.ranges.as_dict(),
+        }
+        write_json(folder / MANIFEST, values)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not ours, or another version's.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']!r}; this version reads {FORMAT}")
+        return Manifest(
+            made_of=values["made_of"],
+            run=values["run"],
+            dimensions=values["dimensions"],
+            ranges=Ranges.of(values["ranges"]),
+            shards={_number(entry["file"]): Entry(**entry) for entry in values["shards"]},
+            rejected=values["rejected"],
+            complete=values["complete"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); encode into another folder") from error
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard."""
+    return f"part-{number:05d}.parquet"
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("part-").removesuffix(".parquet"))
+
+
+def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
+    """The manifest of a job of which nothing is done yet."""
+    described = describe_run(encoder)
+    made_of = {
+        "model": described["model"],
+        "model_hash": described["model_hash"],
+        "tokenizer_sha256": _tokenizer_sha256(encoder),
+        "dtype": described["dtype"],
+        "prompt_name": job.prompt_name,
+        "prompt": resolved_prompts(encoder)[job.prompt_name],
+        "num_layers": job.num_layers,
+        "truncate_dim": job.truncate_dim or getattr(encoder, "truncate_dim", None),
+        "precision": job.precision,
+        "id_column": job.id_column,
+        "text_column": job.text_column,
+        "shard_rows": job.shard_rows,
+        "input": fingerprint(corpus_files(job.input)),
+    }
+    run = {"versions": described["versions"], "batch_tokens": job.batch_tokens}
+    return Manifest(json.loads(json.dumps(made_of)), run)
+
+
+def require_same(known: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on with vectors that were made of something else.
+
+    Raises:
+        FileExistsError: they were; names what differs.
+    """
+    different = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
+    if different:
+        named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
+        raise FileExistsError(
+            f"{folder} holds vectors made of another {named}; choose another folder, or give the command as it was"
+        )
+
+
+def _difference(key: str, known: Any, now: Any) -> str:
+    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (known, now))
+    return f"{key} ({known!r} there, {now!r} now)" if plain else key
+
+
+def _tokenizer_sha256(encoder: Any) -> str | None:
+    """Of a fast tokenizer, without the truncation and padding that calls leave behind in it."""
+    backend = getattr(getattr(encoder, "tokenizer", None), "backend_tokenizer", None)
+    if backend is None:
+        return None
+    parts = json.loads(backend.to_str())
+    kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,181 @@
+"""The plan of batches, running out of memory, tokenising ahead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import ENOUGH, MOST_PADDING, WINDOW, ahead, plan
+from embrew.modeling.loading import computes, pick_dtype, saved_dtype
+from tests.conftest import SENTENCES
+
+TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
+CPU = torch.device("cpu")
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 600), max_size=300),
+    batch_size=st.integers(1, 64),
+    batch_tokens=st.none() | st.integers(1, 20_000),
+)
+def test_a_batch_above_the_limit_of_padding_is_a_small_one(lengths, batch_size, batch_tokens):
+    """All rows once, no batch empty, within the budget; what passes the limit held little until its last row."""
+    batches = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        padded, real = len(batch) * max(lengths[i] for i in batch), sum(lengths[i] for i in batch)
+        assert len(batch) == 1 or (len(batch) <= batch_size if batch_tokens is None else padded <= batch_tokens)
+        assert padded - real <= MOST_PADDING * padded or real - lengths[batch[-1]] < ENOUGH
+
+
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "short": lambda r: r.integers(4, 20, 1000),
+    "lognormal": lambda r: np.clip(r.lognormal(4, 1, 1000), 2, 2000).astype(int),
+    "uniform 10 to 500": lambda r: r.integers(10, 501, 1000),
+    "two lengths": lambda r: r.choice([8, 480], 1000),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("batch_tokens", [None, 1024, 2048, 8192, 32_768])
+def test_padding_stays_at_or_below_8_percent(name: str, batch_tokens: int | None):
+    lengths = DISTRIBUTIONS[name](np.random.default_rng(0)).tolist()
+    batches = plan(lengths, batch_size=32, batch_tokens=batch_tokens)
+    padded = sum(len(batch) * lengths[batch[0]] for batch in batches)
+    assert 1 - sum(lengths) / padded <= 0.08
+
+
+def small_memory(encoder: Encoder, limit: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
+    """An encoder that fails on more than `limit` padded tokens; the sizes it was asked for."""
+    forward, sizes = encoder.forward, []
+
+    def limited(tokens, **options):
+        sizes.append(tokens.input_ids.numel())
+        if sizes[-1] > limit:
+            raise error
+        return forward(tokens, **options)
+
+    monkeypatch.setattr(encoder, "forward", limited)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried …"), RuntimeError("MPS backend out of memory")]
+)
+def test_out_of_memory_halves_the_batch(error, make_encoder, monkeypatch, caplog):
+    encoder = make_encoder(max_length=64)
+    expected = encoder.encode(TEXTS)
+    sizes = small_memory(encoder, 300, monkeypatch, error)
+    with caplog.at_level(logging.WARNING):
+        assert np.abs(encoder.encode(TEXTS, batch_tokens=1000) - expected).max() <= 2e-6
+    failed = [size for size in sizes if size > 300]
+    assert failed and all(later <= size / 2 for size, later in pairwise(failed)), "no size twice"
+    (record,) = [r for r in caplog.records if "out of memory" in r.message]
+    assert f"at most {failed[-1] // 2} padded tokens" in record.message and failed[-1] // 2 <= 300
+
+
+def test_any_other_error_is_left_as_it_is(make_encoder, monkeypatch, caplog):
+    encoder = make_encoder(max_length=64)
+    error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    sizes = small_memory(encoder, 300, monkeypatch, error)
+    with pytest.raises(RuntimeError) as raised:
+        encoder.encode(TEXTS, batch_tokens=1000)
+    assert raised.value is error and len(sizes) == 1 and not caplog.records
+
+
+def test_a_single_text_that_does_not_fit(make_encoder, monkeypatch):
+    encoder = make_encoder(max_length=64)
+    error = torch.OutOfMemoryError("out of memory")
+    small_memory(encoder, 10, monkeypatch, error)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        encoder.encode(TEXTS, batch_tokens=1000)
+    assert raised.value is error
+
+
+def test_at_most_two_items_are_held():
+    made, used, threads = [], [], set()
+
+    def items():
+        for i in range(20):
+            assert len(made) - len(used) <= 1, "while one is used, one is made"
+            made.append(i)
+            threads.add(threading.get_ident())
+            yield i
+
+    for item in ahead(items()):
+        used.append(item)
+    assert used == list(range(20)) and threading.get_ident() not in threads
+
+
+def test_errors_of_the_thread_arrive():
+    def items():
+        yield 1
+        raise ValueError("line 2")
+
+    stream = ahead(items())
+    assert next(stream) == 1
+    with pytest.raises(ValueError, match="line 2"):
+        next(stream)
+
+
+def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
+    from embrew.modeling import encoding
+
+    encoder = make_encoder(max_length=64)
+    expected = encoder.encode(TEXTS)
+    monkeypatch.setattr(encoding, "WINDOW", 7)
+    assert len(TEXTS) < WINDOW
+    options = {"batch_size": 4, "batch_tokens": None, "show_progress_bar": False, "tokenize_ahead": True}
+
+    def embed(tokens):
+        return torch.nn.functional.normalize(encoder(tokens), dim=-1)
+
+    def rows(start, stop):
+        return encoder.template.rows(TEXTS[start:stop], max_length=64)
+
+    with torch.inference_mode():
+        vectors = encoding.encode_rows(rows, len(TEXTS), embed, 32, **options)
+    assert np.abs(vectors.numpy() - expected).max() <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has"), [({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({"avx2": True}, False)]
+)
+def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert computes(torch.bfloat16, CPU) is has and not computes(torch.float16, CPU)
+    assert computes(torch.float16, torch.device("cuda")) and computes(torch.float32, CPU)
+    if has:
+        assert pick_dtype("bfloat16", CPU) == saved_dtype("bfloat16", CPU) == torch.bfloat16
+    else:
+        with pytest.raises(ValueError, match="'bfloat16' is emulated by this CPU"):
+            pick_dtype("bfloat16", CPU)
+        assert saved_dtype("bfloat16", CPU) == torch.float32, "a saved encoder opens all the same"
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt-neox"])
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_causal_rows_need_no_mask(family, kernel, make_encoder):
+    """Padding on the right is behind every real position: with the mask and without it, the same bits."""
+    from embrew.modeling.backbone import view
+
+    encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
+    tokens = encoder.tokens(["short", *SENTENCES])
+    real = tokens.attention_mask.bool()
+    assert not real.all()
+    with torch.inference_mode():
+        backbone = encoder.backbone
+        masked = view(backbone.inner, is_causal=True)(
+            inputs_embeds=backbone.embed(tokens), attention_mask=tokens.attention_mask, use_cache=False
+        ).last_hidden_state
+        assert torch.equal(encoder.hidden_states(tokens)[real], masked[real])
