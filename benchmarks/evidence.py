@@ -23,8 +23,8 @@ from report import circumstances
 
 from embrew import build
 from embrew.evaluation import Result, averages, evaluate, read_suite
-from embrew.evaluation.protocol import model_hash
 from embrew.modeling.encoder import Encoder
+from embrew.protocol import model_hash
 from embrew.recipe import Recipe
 from embrew.training import stages
 

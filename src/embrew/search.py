@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.documents import Document, read_documents
-from embrew.evaluation.protocol import TextEncoder, encode_options, model_hash, unit_vectors
-from embrew.evaluation.report import content_hash, versions
+from embrew.protocol import TextEncoder, encode_options, model_hash, unit_vectors
+from embrew.provenance import content_hash, versions
 from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embrew.analysis.texts import read_texts
-from embrew.analysis.vectors import unit_length, unnormalised, vector_chunks
+from embrew.analysis.vectors import unnormalised, vector_chunks
 from tests.conftest import SENTENCES
 
 
@@ -85,10 +85,3 @@ def test_raw_vectors_of_a_sentence_transformer():
     assert raw.prompts["query"] == "Q"
     (unit,) = vector_chunks(encoder, ["a cat cat cat"])
     np.testing.assert_allclose(unit, np.array([[1, 3]]) / np.sqrt(10), rtol=1e-6)
-
-
-def test_vectors_without_a_direction():
-    np.testing.assert_allclose(unit_length(np.array([[3.0, 4.0]])), [[0.6, 0.8]])
-    for bad in ([0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]):
-        with pytest.raises(ValueError, match="zero or not finite"):
-            unit_length(np.array([[1.0, 0.0], bad]))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import evaluate, table
-from embrew.evaluation.protocol import TextEncoder, encode_options, model_hash, resolved_prompts
-from embrew.evaluation.report import content_hash
+from embrew.protocol import TextEncoder, encode_options, model_hash, resolved_prompts
+from embrew.provenance import content_hash
 
 
 def test_both_kinds_in_one_call(bag_of_words, sts_folder, retrieval_folder):

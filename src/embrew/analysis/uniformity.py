@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embrew.analysis.vectors import unit_length, vector_chunks
+from embrew.analysis.vectors import vector_chunks
+from embrew.protocol import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -96,7 +97,7 @@ def alignment_uniformity(
         raise ValueError(f"{len(texts) - len(set(texts))} of {len(texts)} texts occur twice; give each once")
     position = {text: row for row, text in enumerate(wanted)}
     chunks = vector_chunks(encoder, wanted, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    vectors = unit_length(np.concatenate(list(chunks)))
+    vectors = unit_vectors(np.concatenate(list(chunks)), what="texts")
     left, right = ([position[pair[side]] for pair in positives] for side in (0, 1))
     return AlignmentUniformity(
         alignment=alignment(vectors[left], vectors[right]),

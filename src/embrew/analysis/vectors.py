@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from embrew.modeling.encoder import Encoder
+from embrew.protocol import encode_options
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -53,19 +54,9 @@ def vector_chunks(
         batch_tokens: padded tokens a batch; an `Encoder` only.
         show_progress_bar: one for each chunk.
     """
-    options: dict[str, Any] = {"show_progress_bar": show_progress_bar}
-    if batch_tokens is not None and isinstance(encoder, Encoder):
-        options["batch_tokens"] = batch_tokens
+    judged: Any = encoder  # a SentenceTransformer's own annotations are narrower than what it takes
+    options = encode_options(judged, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     encode: Any = encoder.encode_document if side == "document" else encoder.encode
     for start in range(0, len(texts), chunk_size):
         chunk = list(texts[start : start + chunk_size])
         yield np.asarray(encode(chunk, **options), dtype=np.float32)
-
-
-def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Rows of `(vectors, dimensions)` divided by their length."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    if not (np.isfinite(lengths).all() and (lengths > 0).all()):
-        raise ValueError("a vector is zero or not finite, so it has no direction; the model has diverged")
-    unit: np.ndarray = vectors / lengths
-    return unit

@@ -207,7 +207,7 @@ def _table(*columns: str) -> Table:
 
 
 def _model(name: str, encoder: Any) -> dict[str, Any]:
-    from embrew.evaluation.protocol import model_hash
+    from embrew.protocol import model_hash
 
     return {"model": name, "model_hash": model_hash(encoder)}
 
@@ -215,7 +215,7 @@ def _model(name: str, encoder: Any) -> dict[str, Any]:
 def _write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]], **settings: Any) -> None:
     if output is None:
         return
-    from embrew.evaluation.report import versions
+    from embrew.provenance import versions
     from embrew.writing import write_json
 
     write_json(output, {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)})

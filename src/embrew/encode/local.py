@@ -27,8 +27,8 @@ from embrew.encode.manifest import (
 from embrew.encode.precision import Ranges
 from embrew.encode.rejects import REJECTS, open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
-from embrew.evaluation.protocol import TextEncoder
 from embrew.modeling.encoding import ahead
+from embrew.protocol import TextEncoder
 from embrew.writing import check_free
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any
 from embrew.encode.corpus import corpus_files, fingerprint
 from embrew.encode.job import Job
 from embrew.encode.precision import Ranges
-from embrew.evaluation.protocol import TextEncoder, resolved_prompts
-from embrew.evaluation.report import describe_run
+from embrew.protocol import TextEncoder, resolved_prompts
+from embrew.provenance import describe_run
 from embrew.writing import write_json
 
 MANIFEST = "embrew-vectors.json"

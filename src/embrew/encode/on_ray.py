@@ -22,7 +22,7 @@ from embrew.encode.local import End, Summary, add, run, settle, unfinished
 from embrew.encode.manifest import Entry, Manifest, new_manifest
 from embrew.encode.rejects import Rejects
 from embrew.encode.shards import encode_options_of, shard_vectors, write_shard
-from embrew.evaluation.protocol import TextEncoder
+from embrew.protocol import TextEncoder
 
 Opener = Callable[[], TextEncoder]
 

@@ -17,9 +17,9 @@ from embrew.encode.corpus import Shard
 from embrew.encode.job import Job
 from embrew.encode.manifest import Entry, shard_name
 from embrew.encode.precision import Ranges, quantize
-from embrew.evaluation.protocol import TextEncoder, encode_options
 from embrew.modeling.encoding import NotFinite
 from embrew.modeling.loading import check_speed
+from embrew.protocol import TextEncoder, encode_options
 from embrew.writing import atomic_path
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384

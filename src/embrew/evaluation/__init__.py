@@ -8,19 +8,12 @@ from typing import Any
 
 from embrew.evaluation.kinds import check_settings, judge
 from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
-from embrew.evaluation.protocol import TextEncoder, encode_options
-from embrew.evaluation.report import (
-    Result,
-    averages,
-    content_hash,
-    describe_run,
-    finished,
-    table,
-    write_result,
-)
+from embrew.evaluation.report import Result, averages, finished, table, write_result
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
+from embrew.protocol import TextEncoder, encode_options
+from embrew.provenance import content_hash, describe_run
 
 __all__ = [
     "MtebTask",

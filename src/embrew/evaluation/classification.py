@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.protocol import TextEncoder, checked_vectors
+from embrew.protocol import TextEncoder, checked_vectors
 
 
 def evaluate_classification(

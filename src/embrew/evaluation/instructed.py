@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embrew.evaluation.protocol import TextEncoder
+from embrew.protocol import TextEncoder
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from embrew.evaluation.classification import evaluate_classification
 from embrew.evaluation.clustering import evaluate_clustering
 from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
-from embrew.evaluation.protocol import TextEncoder
 from embrew.evaluation.reranking import evaluate_reranking
 from embrew.evaluation.retrieval import evaluate_retrieval
 from embrew.evaluation.sts import Protocol, evaluate_sts
 from embrew.evaluation.summarization import evaluate_summarization
 from embrew.evaluation.tasks import Kind, Task
+from embrew.protocol import TextEncoder
 
 Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and how much was judged
 Columns = Mapping[str, str] | None

@@ -15,9 +15,9 @@ import numpy as np
 
 from embrew.evaluation.fetched import keep, use_kept
 from embrew.evaluation.instructed import Instructed
-from embrew.evaluation.protocol import TextEncoder, model_hash
 from embrew.evaluation.report import Result
 from embrew.evaluation.tasks import Kind
+from embrew.protocol import TextEncoder, model_hash
 
 logger = logging.getLogger(__name__)
 

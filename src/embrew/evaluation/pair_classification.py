@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.protocol import TextEncoder
 from embrew.evaluation.sts import pair_cosines
+from embrew.protocol import TextEncoder
 
 
 def evaluate_pair_classification(

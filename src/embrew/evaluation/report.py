@@ -1,16 +1,12 @@
 """Results: JSON files in mteb's shape, a sidecar that says what was judged and how, and rows for a table."""
 
-import hashlib
 import json
-import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.protocol import TextEncoder, model_hash, resolved_prompts
 from embrew.writing import write_json
 
 METRICS: dict[str, str] = {
@@ -109,45 +105,6 @@ def _sidecar_file(path: Path) -> Path:
     return path.with_suffix(".run.json")
 
 
-def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
-    """What decides a score besides the data: model, hash, prompts, template, dtype, lengths, versions, settings."""
-    describe = getattr(encoder, "describe", None)
-    model = describe() if callable(describe) else _describe_sentence_transformer(encoder)
-    prompts = model.get("prompts") or dict(encoder.prompts or {})
-    return {
-        "model": model,
-        "model_hash": model_hash(encoder),
-        "prompts": prompts,
-        "resolved_prompts": resolved_prompts(encoder),
-        "template": model.get("template"),
-        "dtype": model.get("dtype"),
-        "truncate_dim": getattr(encoder, "truncate_dim", None),
-        "settings": settings,
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of Python and of the libraries a vector depends on."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("embrew", "torch", "transformers", "sentence-transformers"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-def content_hash(files: Sequence[Path]) -> str:
-    """SHA-256 over the names and bytes of files."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0")
-        with open(file, "rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
-    return digest.hexdigest()
-
-
 def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
     """Means of main scores: of each kind that has several tasks, of the kinds' means, of all tasks, and `named` ones.
 
@@ -183,21 +140,3 @@ def table(
     for name, mean in means.items():
         rows.append([name, "", "", f"{100 * mean:.2f}", "", seconds if name == "mean over tasks" else ""])
     return header, rows
-
-
-def _describe_sentence_transformer(encoder: Any) -> dict[str, Any]:
-    name = getattr(getattr(encoder, "model_card_data", None), "base_model", None)
-    if name is None and hasattr(encoder, "__getitem__"):
-        config = getattr(getattr(encoder[0], "auto_model", None), "config", None)
-        name = getattr(config, "_name_or_path", None)
-    parameter = next(encoder.parameters(), None) if hasattr(encoder, "parameters") else None
-    return {
-        "type": type(encoder).__name__,
-        "name": Path(name).name if name and Path(name).is_absolute() else name,  # no path of one machine
-        "modules": [type(module).__name__ for module in encoder] if hasattr(encoder, "__iter__") else [],
-        "prompts": dict(encoder.prompts or {}),
-        "default_prompt_name": getattr(encoder, "default_prompt_name", None),
-        "max_length": getattr(encoder, "max_seq_length", None),
-        "truncate_dim": getattr(encoder, "truncate_dim", None),
-        "dtype": None if parameter is None else str(parameter.dtype).removeprefix("torch."),
-    }

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.protocol import TextEncoder, unit_vectors
+from embrew.protocol import TextEncoder, unit_vectors
 
 
 def evaluate_reranking(

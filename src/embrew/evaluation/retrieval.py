@@ -12,7 +12,7 @@ import numpy as np
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
-from embrew.evaluation.protocol import TextEncoder, unit_vectors
+from embrew.protocol import TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 

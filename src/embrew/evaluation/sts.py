@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embrew.evaluation.protocol import TextEncoder, unit_vectors
+from embrew.protocol import TextEncoder, unit_vectors
 
 Protocol = Literal["all", "per-subset"]
 

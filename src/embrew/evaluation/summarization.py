@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.protocol import TextEncoder, unit_vectors
 from embrew.evaluation.sts import spearman
+from embrew.protocol import TextEncoder, unit_vectors
 
 logger = logging.getLogger(__name__)
 
