@@ -280,6 +280,10 @@ def export(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
     with atomic_folder(folder, marker="config.json", overwrite=True) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
+        about = json.loads((new / "tokenizer_config.json").read_text())
+        for key in ("is_local", "local_files_only"):  # of this run, not of the tokenizer
+            about.pop(key, None)
+        write_json(new / "tokenizer_config.json", about)
         size = (new / "model.safetensors").stat().st_size
         if size > LIMIT_MB * 1e6:
             raise SystemExit(f"the weights take {size / 1e6:.1f} MB; at most {LIMIT_MB} are allowed in the wheel")
