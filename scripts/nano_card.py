@@ -213,14 +213,17 @@ def card(args: argparse.Namespace, figures: dict[str, Any], corpus: dict[str, An
             that everything in embrew runs offline in minutes, and differences between methods can be seen. Do not use
             what it writes.""",
     }
-    text = {key: textwrap.fill(" ".join(value.split()), 120) for key, value in prose.items()}
     positions = ", ".join(f"{place}: {nats:.3f}" for place, nats in figures["nats_by_position"].items())
+    prose |= {
+        "measured": """Bits per byte on the first 150 documents of each validation set (first 1,500 characters, at most
+            512 tokens); STS by the suite `sts`.""",
+        "positions": f"""Loss by a token's place in validation documents of 1,024 tokens and more, in nats:
+            {positions}.""",
+        "versions": f"""Python {platform.python_version()}, torch {torch.__version__.partition("+")[0]}. What the data
+            folder holds is said in the script; the text itself is not part of the repository.""",
+    }
+    text = {key: textwrap.fill(" ".join(value.split()), 120) for key, value in prose.items()}
     generated = [f"- **{prompt}** {words}" for prompt, words in figures["continuations"].items()]
-    measured = """Bits per byte on the first 150 documents of each validation set (first 1,500 characters, at most 512
-        tokens); STS by the suite `sts`."""
-    versions = f"""Python {platform.python_version()}, torch {torch.__version__.partition("+")[0]}. What the data folder
-        holds is said in the script; the text itself is not part of the repository."""
-    text |= {key: textwrap.fill(" ".join(value.split()), 120) for key, value in (("m", measured), ("v", versions))}
     command = f"python scripts/pretrain_nano.py --data $EMBREW_DATA --out runs/nano --tokens {tokens / 1e6:g}e6" + (
         " --start FOLDER-OF-THE-EARLIER-NANO" if old else ""
     )
@@ -229,11 +232,11 @@ def card(args: argparse.Namespace, figures: dict[str, Any], corpus: dict[str, An
             "# embrew-nano v1", "", text["what"], "", "## Training", "", text["trained"], "",
             "| source | licence | documents | million characters | weight |", "|---|---|---|---|---|", *sources, "",
             text["licences"], "", text["removed"], "", "## Measured", "",
-            text["m"], "",
+            text["measured"], "",
             "| | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|", *rows, "",
-            f"Loss by a token's place in validation documents of 1,024 tokens and more: {positions} nats.", "",
+            text["positions"], "",
             f"Continuations (temperature 0.7, seed 0; sha256 {new['sha256'][:12]}):", "", *generated, "",
             "## Limits", "", text["limits"], "", "## Reproduce", "", "```bash", command, "```", "",
-            text["v"], "",
+            text["versions"], "",
         ]
     )  # fmt: skip
