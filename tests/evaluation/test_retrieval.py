@@ -125,3 +125,10 @@ def test_vectors_without_direction_are_an_error():
     encoder = Lookup({"a": (0, 0), "q": (1, 0)})
     with pytest.raises(ValueError, match="1 of 1 vectors of documents are zero or not finite"):
         rank(encoder, [Document(id="1", text="a")], {"q": "q"})
+
+
+def test_an_empty_document_without_direction_ranks_as_a_stranger():
+    """Its cosine is 0: behind every document that resembles the query, before those that point away."""
+    encoder = Lookup({"near": (1, 1), "away": (-1, 0), "": (0, 0), "q": (1, 0)})
+    corpus = [Document(id="1", text="away"), Document(id="2", text=""), Document(id="3", text="near")]
+    assert rank(encoder, corpus, {"q": "q"}) == {"q": ["3", "2", "1"]}

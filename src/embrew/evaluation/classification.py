@@ -43,8 +43,9 @@ def evaluate_classification(
     draws = undersample(known, samples_per_label, experiments=experiments, seed=seed)
     drawn = sorted(set().union(*draws))
     place = {row: i for i, row in enumerate(drawn)}
-    vectors = checked_vectors(encoder.encode([train_texts[i] for i in drawn], **options), what="training texts")
-    queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts")
+    drawn_texts = [train_texts[i] for i in drawn]
+    vectors = checked_vectors(encoder.encode(drawn_texts, **options), what="training texts", texts=drawn_texts)
+    queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts", texts=test_texts)
     accuracies, f1 = [], []
     right = np.zeros(len(wanted))  # how often each test text was predicted rightly
     for rows in draws:

@@ -33,7 +33,7 @@ def evaluate_clustering(
     classes = len(set(labels))
     if classes < 2 or len(texts) < classes:
         raise ValueError(f"clustering needs two classes and more texts than classes; found {classes}, {len(texts)}")
-    vectors = checked_vectors(encoder.encode(list(texts), **options), what="texts")
+    vectors = checked_vectors(encoder.encode(list(texts), **options), what="texts", texts=texts)
     scores = []
     for start in range(repeats):
         means = MiniBatchKMeans(classes, batch_size=batch_size, n_init="auto", random_state=seed + start)

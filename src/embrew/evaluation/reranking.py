@@ -21,8 +21,8 @@ def evaluate_reranking(
             raise ValueError(f"query {number} has {len(positive)} positives, {len(negative)} negatives; give both")
     documents = sorted({text for side in (positives, negatives) for texts in side for text in texts})
     place = {text: i for i, text in enumerate(documents)}
-    query_vectors = unit_vectors(encoder.encode_query(list(queries), **options), what="queries")
-    vectors = unit_vectors(encoder.encode_document(documents, **options), what="candidates")
+    query_vectors = unit_vectors(encoder.encode_query(list(queries), **options), what="queries", texts=queries)
+    vectors = unit_vectors(encoder.encode_document(documents, **options), what="candidates", texts=documents)
     precisions, reciprocals = [], []
     for query, positive, negative in zip(query_vectors, positives, negatives, strict=True):
         relevant = {place[text] for text in positive}

@@ -60,13 +60,13 @@ def rank(
 ) -> dict[str, list[str]]:
     """Ids of the `top_k` nearest documents of every query; never more than `chunk_size` documents are in memory."""
     documents = sorted(corpus, key=lambda document: document.id)
-    vectors = unit_vectors(encoder.encode_query(list(queries.values()), **options), what="queries")
+    texts = list(queries.values())
+    vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
     best_scores = np.empty((len(queries), 0), dtype=np.float32)
     best = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(documents), chunk_size):
-        chunk = documents[start : start + chunk_size]
-        encoded = encoder.encode_document([document.content for document in chunk], **options)
-        chunk_vectors = unit_vectors(encoded, what="documents")
+        texts = [document.content for document in documents[start : start + chunk_size]]
+        chunk_vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
         found = [
             _nearest(vectors[i : i + _QUERY_ROWS], chunk_vectors, top_k) for i in range(0, len(vectors), _QUERY_ROWS)
         ]

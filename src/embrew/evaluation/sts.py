@@ -61,7 +61,7 @@ def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str]
     position: dict[str, int] = {}
     for text in [*left, *right]:
         position.setdefault(text, len(position))
-    vectors = unit_vectors(encoder.encode(list(position), **options), what="sentences")
+    vectors = unit_vectors(encoder.encode(list(position), **options), what="sentences", texts=list(position))
     rows = [vectors[[position[text] for text in side]] for side in (left, right)]
     cosines: np.ndarray = np.einsum("nd,nd->n", rows[0], rows[1])
     return cosines

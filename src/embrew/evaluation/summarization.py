@@ -31,7 +31,7 @@ def evaluate_summarization(
             )
     texts = list(dict.fromkeys(text for side in (human, machine) for group in side for text in group))
     place = {text: i for i, text in enumerate(texts)}
-    vectors = unit_vectors(encoder.encode(texts, **options), what="summaries")
+    vectors = unit_vectors(encoder.encode(texts, **options), what="summaries", texts=texts)
     correlations = []
     for number, (people, machines, grades) in enumerate(zip(human, machine, relevance, strict=True), start=1):
         if len(set(grades)) < 2:
