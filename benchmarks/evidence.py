@@ -2,7 +2,18 @@
 
 A row is a recipe with settings, judged on the plan's suite after each of its stages (an untrained recipe: as it is),
 once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is finished there is not done again, so
-that a plan can be stopped and given again. The table goes to `benchmarks/results/NAME.md` and `.json`.
+that a plan can be stopped and given again, and its parts can run beside each other (`--only`). The table goes to
+`benchmarks/results/NAME.md` and `.json`.
+
+Keys of a row:
+    row: its name; entries of one name are one row of the table.
+    recipe, set: what is trained or judged; `set` holds overrides.
+    model: in their place, a folder that is judged as it is.
+    seeds: [42] without it.
+    stages: train only these of the recipe.
+    judge: judge only after these.
+    begin_with, take: another row, and how many of its stages are taken over; their settings must be the same.
+    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
 """
 
 from __future__ import annotations
@@ -11,6 +22,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +34,15 @@ from harness import RESULTS
 from report import circumstances
 
 from embrew import build
+from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
 from embrew.evaluation import Result, averages, evaluate, read_suite
-from embrew.modeling.encoder import Encoder
 from embrew.protocol import model_hash
 from embrew.recipe import Recipe
 from embrew.training import stages
+
+BATCH_TOKENS = 2048
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts")
+ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "begin_with", "take", "tokens")
 
 
 @dataclass(frozen=True)
@@ -43,21 +59,19 @@ def main() -> None:
     """Run the plan, or what is left of it, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--only", help="a pattern of the rows to run; the table is written when all are there")
+    parser.add_argument("--only", help="a pattern of `ROW, seed N`: run these, write no table")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     plan = yaml.safe_load(arguments.plan.read_text())
-    unknown = set(plan) - {"title", "suite", "set", "rows"}
+    unknown = [key for key in plan if key not in PLAN_KEYS]
+    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
     if unknown:
-        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(unknown))}")
+        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
     suite = read_suite(plan["suite"])
-    work = arguments.work / arguments.plan.stem
     judged = []
     for entry in plan["rows"]:
-        if arguments.only and not re.search(arguments.only, entry["row"]):
-            continue
-        for found in run({**entry, "set": [*plan.get("set", []), *entry.get("set", [])]}, suite, work):
+        for found in run(entry, plan, suite, arguments.work / arguments.plan.stem, arguments.only):
             kinds = " ".join(f"{name} {100 * mean:.1f}" for name, mean in averages(found.results).items())
             print(f"{found.row} (seed {found.seed}): {kinds}", flush=True)
             judged.append(found)
@@ -65,25 +79,62 @@ def main() -> None:
         write(arguments.plan, plan, judged, arguments.output)
 
 
-def run(entry: dict[str, Any], suite: Any, work: Path) -> Iterator[Judged]:
-    """Train a row's recipe with each seed and judge it after each stage; a row's `model` is judged as it is."""
-    place = work / re.sub(r"[^A-Za-z0-9]+", "-", entry["row"]).strip("-")
-    if "model" in entry:
-        peer = build.open_model(expand(entry["model"]))
-        results = evaluate(peer, suite, output_dir=place / "results", batch_tokens=8192)
-        yield Judged(entry["row"], 0, model_hash(peer), results)
-        return
-    settings = [expand(setting) for setting in entry["set"]]
-    for seed in entry.get("seeds", [42]):
+def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, only: str | None) -> Iterator[Judged]:
+    """Train a row's recipe with each seed and judge it after each stage, in the dtype of the plan."""
+    dtype = plan.get("dtype", "auto")
+    place = work / file_name(entry["row"])
+    settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
+    for seed in entry.get("seeds", [0 if "model" in entry else 42]):
+        if only and not re.search(only, f"{entry['row']}, seed {seed}"):
+            continue
+        if "model" in entry:
+            peer: Any = build.open_model(expand(entry["model"]), dtype=dtype)
+            yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"))
+            continue
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
+        several = len(recipe.stages) > 1
+        if "stages" in entry:
+            kept = [stage for stage in recipe.stages if stage.name in entry["stages"]]
+            recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
         if recipe.stages:
+            if "begin_with" in entry and not (folder / "model").exists():
+                shutil.copytree(work / file_name(entry["begin_with"]) / str(seed) / "model", folder / "model")
+                for stage in recipe.stages[entry["take"] :]:
+                    shutil.rmtree(folder / "model" / stage.name, ignore_errors=True)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
-            encoder = Encoder.from_pretrained(folder / "model" / name) if recipe.stages else build.encoder(recipe)
-            results = evaluate(encoder, suite, output_dir=folder / "results" / name, batch_tokens=8192)
-            label = entry["row"] if len(recipe.stages) < 2 else f"{entry['row']}: {name}"
-            yield Judged(label, seed, encoder.describe()["base"]["sha256"] or "unknown", results)
+            if name not in entry.get("judge", [name]):
+                continue
+            model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
+            encoder: Any = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
+            backbone = encoder.describe()["base"]["sha256"] or "unknown"
+            label = f"{entry['row']}: {name}" if several else entry["row"]
+            for tokens in entry.get("tokens", ["all"]):
+                view, said = pooled_over(encoder, tokens, plan)
+                results = judge(view, suite, folder / "results" / (name + file_name(said)))
+                yield Judged(label + said, seed, backbone, results)
+
+
+def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
+    """The suite's results, kept in a folder."""
+    return evaluate(encoder, suite, output_dir=folder, batch_tokens=BATCH_TOKENS)
+
+
+def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> tuple[Any, str]:
+    """The encoder that pools some of its memory tokens, and a word for the row's name."""
+    if tokens == "all":
+        return encoder, ""
+    texts = read_texts(Path(expand(plan["texts"])), max_texts=512).texts
+    slots = effective_tokens(memory_similarity(encoder, texts, batch_tokens=BATCH_TOKENS))
+    if tokens == "one":
+        slots = slots[:1]
+    return pool_over(encoder, slots), f", {tokens}"
+
+
+def file_name(words: str) -> str:
+    """Words as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", words).rstrip("-")
 
 
 def expand(setting: str) -> str:

@@ -201,7 +201,7 @@ def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
         asked.update(encoder=encoder, data=data, **options)
         return [embrew.evaluation.Result("T", "test", "sts", 0.82034, {}, 1.5, {"pairs": 12})]
 
-    fake_build.open_model = lambda name, overrides: (name, list(overrides))
+    fake_build.open_model = lambda name, overrides, **_: (name, list(overrides))
     monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
     result = run("evaluate", "baselines/mean", "encoder.model=x", "--data", tmp_path, "--kind", "sts", "-o", "r")
     assert result.exit_code == 0, result.stderr
@@ -236,7 +236,7 @@ def documents(tmp_path):
 
 
 def test_search_builds_then_answers(tmp_path, fake_build, documents):
-    fake_build.open_model = lambda name: LengthEncoder()
+    fake_build.open_model = lambda name, **_: LengthEncoder()
     index = tmp_path / "index"
     result = run("search", "any", "xy", "--index", index, "--build", documents, "--top-k", 1)
     assert result.exit_code == 0, result.stderr
@@ -251,7 +251,7 @@ def test_search_builds_then_answers(tmp_path, fake_build, documents):
 
 
 def test_search_reads_questions_from_stdin(tmp_path, fake_build, documents):
-    fake_build.open_model = lambda name: LengthEncoder()
+    fake_build.open_model = lambda name, **_: LengthEncoder()
     assert run("search", "any", "--index", tmp_path / "i", "--build", documents).exit_code == 0
     result = run("search", "any", "--index", tmp_path / "i", "-k", 1, input="xy\n\nabcdefghijkl\n")
     assert result.exit_code == 0, result.stderr

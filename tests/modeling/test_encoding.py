@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import ENOUGH, MOST_PADDING, WINDOW, ahead, plan
+from embrew.modeling.encoding import ENOUGH, MOST_PADDING, WINDOW, ahead, embed_by_length, plan
 from embrew.modeling.loading import computes, pick_dtype, saved_dtype
+from embrew.modeling.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 3)} {i}" for i in range(8) for sentence in SENTENCES]
@@ -179,3 +180,35 @@ def test_causal_rows_need_no_mask(family, kernel, make_encoder):
             inputs_embeds=backbone.embed(tokens), attention_mask=tokens.attention_mask, use_cache=False
         ).last_hidden_state
         assert torch.equal(encoder.hidden_states(tokens)[real], masked[real])
+
+
+def test_groups_of_similar_length_give_the_vectors_of_one_batch(make_encoder):
+    """In any order of the rows, with equal gradients, and with far fewer positions."""
+    encoder = make_encoder(lora={})
+    texts = [("word " * n).strip() for n in (90, 1, 40, 2, 120, 3, 41, 1, 2, 3, 60, 1)]
+    tokens = encoder.tokens(texts)
+    seen = []
+
+    def embed(part):
+        seen.append(part.input_ids.numel())
+        return encoder(part)
+
+    expected = encoder(tokens)
+    found = embed_by_length(embed, tokens)
+    assert len(seen) > 1 and sum(seen) < 0.7 * tokens.input_ids.numel()
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    weights = [p for p in encoder.parameters() if p.requires_grad]
+    direction = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))
+    wanted = torch.autograd.grad((expected * direction).sum(), weights)
+    for one, other in zip(torch.autograd.grad((found * direction).sum(), weights), wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_selected_rows_of_a_batch_keep_their_vectors_and_documents():
+    rows = [Row.of(range(n), Segment.TEXT) for n in (2, 5, 3)]
+    some = Tokens.pad(rows).with_soft(torch.arange(6.0).view(3, 1, 2)).select([2, 0])
+    assert some.input_ids.tolist() == [[0, 1, 2], [0, 1, 0]]
+    assert some.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert some.soft.tolist() == [[[4.0, 5.0]], [[0.0, 1.0]]]
+    packed = Tokens.pack([rows[:2], rows[2:]]).select([1])
+    assert packed.document_ids.tolist() == [[0, 0, 0, -1, -1, -1, -1]]

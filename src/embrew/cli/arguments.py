@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -13,4 +14,17 @@ Overrides = Annotated[
 Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Trained folder, Sentence-Transformers folder, Hub id, or recipe."),
+]
+
+
+class Dtype(StrEnum):
+    """What a model computes in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+Computes = Annotated[
+    Dtype, typer.Option("--dtype", help="What the model computes in; auto is what it was saved in, or its recipe says.")
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Model
+from embrew.cli.arguments import Computes, Dtype, Model
 from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def encode(
     precision: Annotated[Precision, typer.Option(help="int8 takes a quarter of the bytes, binary a 32nd.")] = (
         Precision.FLOAT32
     ),
+    dtype: Computes = Dtype.AUTO,
     truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep so many leading dimensions.")] = None,
     num_layers: Annotated[int | None, typer.Option(min=1, help="Stop after so many layers.")] = None,
     batch_tokens: Annotated[
@@ -96,11 +97,11 @@ def encode(
 
             name = str(Path(model).resolve()) if Path(model).exists() else model
             try:
-                summary = encode_corpus_on_ray(partial(_open, name), corpus, folder, **settings)
+                summary = encode_corpus_on_ray(partial(_open, name, dtype.value), corpus, folder, **settings)
             except ImportError as error:
                 raise ValueError(str(error)) from error
         else:
-            encoder: Any = _open(model)
+            encoder: Any = _open(model, dtype.value)
             bars = out().is_terminal
             summary = encode_corpus(encoder, corpus, folder, show_progress_bar=bars, **settings)
     except KeyboardInterrupt:
@@ -110,10 +111,10 @@ def encode(
     show(summary, folder)
 
 
-def _open(model: str) -> Any:
+def _open(model: str, dtype: str) -> Any:
     from embrew.build import open_model
 
-    return open_model(model)
+    return open_model(model, dtype=dtype)
 
 
 def show(summary: Summary, folder: Path) -> None:

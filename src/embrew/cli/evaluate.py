@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from embrew.cli.arguments import Model, Overrides
+from embrew.cli.arguments import Computes, Dtype, Model, Overrides
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def evaluate(
         StsProtocol | None, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
+    dtype: Computes = Dtype.AUTO,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Judge again what is judged in the output folder, and replace it.")
     ] = False,
@@ -82,7 +83,7 @@ def evaluate(
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK, or --suite with one of its names")
     from embrew import build, evaluation
 
-    encoder: Any = build.open_model(model, overrides or ())
+    encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value)
     results = evaluation.evaluate(
         encoder,
         tasks,

@@ -36,7 +36,7 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
     except TypeError as error:
         raise ValueError(f"lora={dict(settings)}: {error}; the keys are those of peft.LoraConfig") from None
     with peft_warnings_off():
-        adapted = get_peft_model(model, config)
+        adapted = get_peft_model(model, config).train(model.training)  # new dropouts would be on in a model at rest
     for parameter in adapted.parameters():
         if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
             parameter.data = parameter.data.float()

@@ -21,6 +21,7 @@ Item = TypeVar("Item")
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
 MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would pass this
 ENOUGH = 256  # real tokens from which on a batch keeps a core busy; smaller ones are filled up, padded or not
+ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
 
 
 class NotFinite(ValueError):
@@ -35,16 +36,19 @@ class NotFinite(ValueError):
         self.place = place
 
 
-def plan(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None) -> list[list[int]]:
+def plan(
+    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, enough: int = ENOUGH
+) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
 
-    A batch ends where the budget does, or where the next row would bring its padding above 6 %. Below 256 real tokens
-    the second rule waits, since many tiny batches take longer than some padding.
+    A batch ends where the budget does, or where the next row would bring its padding above 6 %. Below `enough` real
+    tokens the second rule waits, since many tiny batches take longer than some padding.
 
     Args:
         lengths: tokens a row.
         batch_size: rows a batch, where no token budget is given.
         batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
+        enough: real tokens below which a batch takes further rows, however they are padded.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -62,13 +66,30 @@ def plan(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = 
             rows = len(batches[-1]) + 1
             padded = rows * longest
             fits = rows <= batch_size if batch_tokens is None else padded <= batch_tokens
-            if fits and (real < ENOUGH or padded - real - length <= MOST_PADDING * padded):
+            if fits and (real < enough or padded - real - length <= MOST_PADDING * padded):
                 batches[-1].append(index)
                 real += length
                 continue
         batches.append([index])
         longest = real = length
     return batches
+
+
+def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
+    """The vectors of a batch, computed in groups of similar length: the same vectors without most of the padding.
+
+    A joint batch of sentences and paragraphs is mostly padding. Gradients flow as through one pass; only what dropout
+    draws differs.
+
+    Args:
+        embed: from a batch to `(batch, width)`; called once a group.
+        tokens: a batch whose rows are one text each.
+    """
+    lengths = tokens.attention_mask.sum(1).tolist()
+    enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
+    groups = plan(lengths, batch_size=len(lengths), enough=enough)
+    places = torch.tensor([i for group in groups for i in group], device=tokens.input_ids.device)
+    return torch.cat([embed(tokens.select(group)) for group in groups])[places.argsort()]
 
 
 def encode_rows(

@@ -103,6 +103,14 @@ class Tokens:
         """The batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
 
+    def select(self, rows: Sequence[int]) -> Tokens:
+        """Some rows of a batch, without the columns that are padding in all of them; packed rows stay as wide."""
+        at = torch.tensor(rows, device=self.input_ids.device)
+        segments = self.segment_ids[at]
+        width = int((segments != Segment.PAD).sum(1).max()) if self.document_ids is None else segments.shape[1]
+        soft, documents = (part if part is None else part[at] for part in (self.soft, self.document_ids))
+        return Tokens(self.input_ids[at, :width], segments[:, :width], soft, documents)
+
     def __len__(self) -> int:
         return self.input_ids.shape[0]
 

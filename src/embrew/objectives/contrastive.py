@@ -13,6 +13,7 @@ from torch import Tensor
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 from embrew.losses import info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
 
@@ -81,9 +82,9 @@ class Contrastive(EmbeddingObjective):
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """`query` `(batch, hidden)` and `document` `(batch + negatives, hidden)`, positives first."""
         if self.positives == "dropout":
-            both = encoder(batch["query"].repeat(2))
+            both = embed_by_length(encoder, batch["query"].repeat(2))
             return {"query": both[: len(batch["query"])], "document": both[len(batch["query"]) :]}
-        return {"query": encoder(batch["query"]), "document": encoder(batch["document"])}
+        return {role: embed_by_length(encoder, batch[role]) for role in ("query", "document")}
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """InfoNCE against the candidates of all processes."""

@@ -1,0 +1,46 @@
+"""Opening a model by name, to embed with it."""
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+
+from embrew import build
+from embrew.modeling import loading
+from embrew.protocol import model_hash
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def trained(make_encoder, model_folder, tmp_path):
+    encoder = make_encoder(lora={"lora_dropout": 0.5})
+    encoder.base_folder = model_folder("llama")
+    encoder.save_pretrained(tmp_path / "trained", verify="off")
+    return encoder, str(tmp_path / "trained")
+
+
+def test_a_trained_folder_opens_with_its_adapter_in_the_weights(trained):
+    encoder, folder = trained
+    opened = build.open_model(folder)
+    assert not isinstance(opened.backbone.model, PeftModel)
+    np.testing.assert_allclose(opened.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-5)
+    assert model_hash(opened) == model_hash(encoder)  # the same model, in another form
+
+
+def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
+    encoder, folder = trained
+    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    for name in (folder, "nano", "baselines/mean"):
+        assert build.open_model(name, dtype="bfloat16").describe()["dtype"] == "bfloat16"
+    half = build.open_model(folder, dtype="bfloat16").encode(SENTENCES)
+    cosines = (half * encoder.encode(SENTENCES)).sum(1) / np.linalg.norm(half, axis=1)
+    assert cosines.min() > 0.99
+    monkeypatch.setattr(loading, "computes", lambda dtype, device: dtype != torch.bfloat16)
+    with pytest.raises(ValueError, match="bfloat16"):
+        build.open_model("nano", dtype="bfloat16")
+
+
+def test_a_new_adapter_has_no_dropout_in_an_encoder_at_rest(make_encoder):
+    fresh = make_encoder()
+    fresh.backbone.add_lora({"r": 4, "lora_dropout": 0.5})
+    assert not any(module.training for module in fresh.modules())
