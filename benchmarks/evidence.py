@@ -2,8 +2,8 @@
 
 A row is a recipe with settings, judged on the plan's suite after each of its stages (an untrained recipe: as it is),
 once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is finished there is not done again, so
-that a plan can be stopped and given again, and its parts can run beside each other (`--only`). The table goes to
-`benchmarks/results/NAME.md` and `.json`.
+that a plan can be stopped and given again, and its parts can run beside each other (`--only`). A stage that another row
+or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`.
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -12,7 +12,6 @@ Keys of a row:
     seeds: [42] without it.
     stages: train only these of the recipe.
     judge: judge only after these.
-    begin_with, take: another row, and how many of its stages are taken over; their settings must be the same.
     tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
 """
 
@@ -31,7 +30,7 @@ from typing import Any
 
 import yaml
 from harness import RESULTS
-from report import circumstances
+from report import circumstances, origin, table
 
 from embrew import build
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
@@ -39,10 +38,11 @@ from embrew.evaluation import Result, averages, evaluate, read_suite
 from embrew.protocol import model_hash
 from embrew.recipe import Recipe
 from embrew.training import stages
+from embrew.training.stages import RUN, STAGE
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts")
-ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "begin_with", "take", "tokens")
+ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def main() -> None:
     """Run the plan, or what is left of it, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
-    parser.add_argument("--only", help="a pattern of `ROW, seed N`: run these, write no table")
+    parser.add_argument("--only", help="a pattern of `ROW, seed N, until STAGE`: run these, write no table")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -85,7 +85,7 @@ def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, onl
     place = work / file_name(entry["row"])
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     for seed in entry.get("seeds", [0 if "model" in entry else 42]):
-        if only and not re.search(only, f"{entry['row']}, seed {seed}"):
+        if only and not re.search(only, f"{entry['row']}, seed {seed}, until {entry.get('stages', ['the end'])[-1]}"):
             continue
         if "model" in entry:
             peer: Any = build.open_model(expand(entry["model"]), dtype=dtype)
@@ -98,10 +98,7 @@ def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, onl
             recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
         if recipe.stages:
-            if "begin_with" in entry and not (folder / "model").exists():
-                shutil.copytree(work / file_name(entry["begin_with"]) / str(seed) / "model", folder / "model")
-                for stage in recipe.stages[entry["take"] :]:
-                    shutil.rmtree(folder / "model" / stage.name, ignore_errors=True)
+            take_over(recipe, folder, work.parent)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name not in entry.get("judge", [name]):
@@ -114,6 +111,23 @@ def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, onl
                 view, said = pooled_over(encoder, tokens, plan)
                 results = judge(view, suite, folder / "results" / (name + file_name(said)))
                 yield Judged(label + said, seed, backbone, results)
+
+
+def take_over(recipe: Recipe, folder: Path, root: Path) -> None:
+    """Copy finished stages, and what they were judged, from any row of any plan with the same settings."""
+    for index, stage in enumerate(recipe.stages):
+        if (folder / "model" / stage.name / STAGE).exists():
+            continue
+        for found in sorted(root.glob(f"*/*/*/model/{stage.name}/{STAGE}")):
+            if json.loads(found.read_text())["hash"] == recipe.stage_hash(index):
+                other = found.parents[2]
+                shutil.copytree(other / "model" / stage.name, folder / "model" / stage.name)
+                shutil.copyfile(other / "model" / RUN, folder / "model" / RUN)
+                for results in (other / "results").glob(f"{stage.name}*"):
+                    shutil.copytree(results, folder / "results" / results.name)
+                break
+        else:
+            return
 
 
 def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
@@ -162,7 +176,6 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], folder: P
     record["seeds"] = {row: [found.seed for found in several] for row, several in rows.items()}
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
     means = list(averages(judged[0].results))
-    hardware = around["hardware"]
     lines = [
         f"# {plan['title']}",
         "",
@@ -174,21 +187,18 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], folder: P
         *grid(values, tasks),
         "",
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
-        f"- command: `{around['command']}`",
-        f"- commit: {around['commit']}" + (" with changes" if around["dirty"] else ""),
-        f"- hardware: {hardware['processor']}, {hardware['cores']} cores, GPU: {hardware['gpu'] or 'none'}",
+        *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
-        f"- seeds: {sorted({found.seed for found in judged})}, {around['date']}",
+        f"- seeds: {sorted({found.seed for found in judged})}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
 
 
 def grid(values: dict[str, dict[str, list[float]]], columns: list[str]) -> list[str]:
     """A Markdown table of some columns."""
-    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for row, numbers in values.items():
-        lines.append(f"| {row} | " + " | ".join(cell(numbers[column]) for column in columns) + " |")
-    return lines
+    return table(
+        ["", *columns], [[row, *(cell(numbers[column]) for column in columns)] for row, numbers in values.items()]
+    )
 
 
 def cell(numbers: list[float]) -> str:

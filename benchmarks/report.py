@@ -144,6 +144,17 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def origin(around: Mapping[str, Any]) -> list[str]:
+    """Command, commit, hardware and date as lines of a list."""
+    hardware = around["hardware"]
+    return [
+        f"- command: `{around['command']}`",
+        f"- commit: {around['commit']}" + (" with changes" if around["dirty"] else ""),
+        f"- hardware: {hardware['processor']}, {hardware['cores']} cores, GPU: {hardware['gpu'] or 'none'}",
+        f"- date: {around['date']}",
+    ]
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return [

@@ -1,0 +1,143 @@
+"""Look inside the models of a plan: `python benchmarks/collapse.py benchmarks/plans/NAME.yaml`.
+
+Takes every trained model that `evidence.py` left in `runs/evidence/NAME/`, stage by stage and seed by seed, and
+measures on the plan's `texts` how many dimensions its vectors use and how alike its memory tokens are (Learning to
+Compress, sections 4.1 and 4.2). Also compares how much the scores of the plan's rows vary over seeds. Writes
+`benchmarks/results/NAME-collapse.md`, `.json`, and the pictures `NAME-spectra.png` and `NAME-memory.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+from evidence import BATCH_TOKENS, expand, file_name
+from harness import RESULTS
+from report import circumstances, origin, table
+from scipy.stats import f as f_distribution
+
+from embrew import build
+from embrew.analysis import memory_similarity, read_texts, spectrum_of, summarize, unnormalised, vector_chunks
+from embrew.analysis.plots import plot_memory, plot_spectra
+from embrew.recipe import Recipe
+
+TEXTS = 4000
+MEMORY_TEXTS = 512
+COLUMNS = ("effective dimensions", "participation ratio", "RankMe", "effective tokens", "mean cosine of tokens")
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    plan = yaml.safe_load(arguments.plan.read_text())
+    texts = read_texts(expand(plan["texts"]), max_texts=TEXTS).texts
+    found: dict[str, list[dict[str, Any]]] = {}
+    spectra: dict[str, Any] = {}
+    matrices: dict[str, Any] = {}
+    for row, seed, stage, folder in models(plan, arguments.work / arguments.plan.stem):
+        encoder: Any = build.open_model(str(folder), dtype=plan.get("dtype", "auto"))
+        raw = unnormalised(encoder)
+        spectrum = spectrum_of(vector_chunks(raw, texts, batch_tokens=BATCH_TOKENS))
+        similarity = memory_similarity(encoder, texts[:MEMORY_TEXTS], batch_tokens=BATCH_TOKENS)
+        label = f"{row}: {stage}"
+        used, tokens = spectrum.summary(), summarize(similarity)
+        found.setdefault(label, []).append({"seed": seed, "spectrum": used, "memory": tokens})
+        spectra.setdefault(label, spectrum)  # the first seed is drawn
+        matrices.setdefault(label, (similarity, tokens["effective_tokens"]))
+        print(label, seed, figures(found[label][-1]), flush=True)
+    name = arguments.plan.stem
+    plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.png")
+    plot_memory([(label, *pair) for label, pair in matrices.items()], arguments.output / f"{name}-memory.png")
+    scores = json.loads((arguments.output / f"{name}.json").read_text())["rows"]
+    write(arguments.output / f"{name}-collapse.md", arguments.plan, found, variances(scores))
+
+
+def models(plan: dict[str, Any], work: Path) -> list[tuple[str, int, str, Path]]:
+    """Row, seed, stage and folder of all trained models with memory tokens that are there, stages innermost."""
+    places = []
+    for entry in plan["rows"]:
+        recipe = Recipe.load(entry["recipe"]) if "recipe" in entry else None
+        if recipe is None or not recipe.encoder.memory_tokens:
+            continue
+        for seed in entry.get("seeds", [42]):
+            for stage in recipe.stages:
+                folder = work / file_name(entry["row"]) / str(seed) / "model" / stage.name
+                if (folder / "embrew.json").exists():
+                    places.append((entry["row"], seed, stage.name, folder))
+    return places
+
+
+def figures(one: dict[str, Any]) -> dict[str, Any]:
+    """The table's columns of one model."""
+    used, memory = one["spectrum"], one["memory"]
+    values = (
+        used["effective_dimensions"],
+        used["participation_ratio"],
+        used["rankme"],
+        memory["k_eff"],
+        memory["mean_cosine"],
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def variances(scores: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
+    """Ratio of two rows' variances over seeds with its 95 % interval, for rows with four seeds or more.
+
+    The interval is that of the F distribution, which takes the scores of a row's seeds to be normal.
+    """
+    ratios = []
+    rows = {row: columns["mean over tasks"] for row, columns in scores.items() if len(columns["mean over tasks"]) >= 4}
+    for (one, ones), (other, others) in combinations(rows.items(), 2):
+        ratio = statistics.variance(others) / statistics.variance(ones)
+        freedom = (len(others) - 1, len(ones) - 1)
+        interval = [ratio / float(f_distribution.ppf(p, *freedom)) for p in (0.975, 0.025)]
+        ratios.append({"of": other, "to": one, "ratio": ratio, "interval": interval})
+    return ratios
+
+
+def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]], ratios: list[dict[str, Any]]) -> None:
+    """The tables and what they were made of."""
+    around = circumstances(f"python benchmarks/collapse.py benchmarks/plans/{plan.name}")
+    record = {**around, "texts": TEXTS, "memory_texts": MEMORY_TEXTS, "models": found, "variance_ratios": ratios}
+    path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
+    name = plan.stem
+    lines = [
+        f"# Dimensions and memory tokens of `benchmarks/plans/{plan.name}`",
+        "",
+        f"On {TEXTS:,} texts (memory tokens: {MEMORY_TEXTS}); a dimension counts above 1 % of the largest singular "
+        "value, tokens count as one above a mean cosine of 0.9. Means over seeds, ± the standard deviation where there "
+        "are several.",
+        "",
+    ]
+    rows = []
+    for label, several in found.items():
+        cells = [label, str(len(several))]
+        for column in COLUMNS:
+            values = [value for one in several if (value := figures(one)[column]) is not None]
+            digits = 2 if column == COLUMNS[-1] else 1
+            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+            # a single memory token is like no other
+            cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "–")
+        rows.append(cells)
+    lines += table(["model", "seeds", *COLUMNS], rows)
+    lines += ["", f"![Spectra]({name}-spectra.png)", "", f"![Memory tokens]({name}-memory.png)", ""]
+    if ratios:
+        rows = [
+            [one["of"], one["to"], f"{one['ratio']:.2f}", "{:.2f} to {:.2f}".format(*one["interval"])] for one in ratios
+        ]
+        lines += [*table(["variance over seeds of", "to that of", "ratio", "95 % interval"], rows), ""]
+    lines += origin(around)
+    path.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
