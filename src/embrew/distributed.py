@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,6 +26,23 @@ def sum_over_processes(value: Tensor) -> Tensor:
     total = value.detach().clone()
     distributed.all_reduce(total)
     return total
+
+
+def mean_gradients(parameters: Iterable[Tensor]) -> None:
+    """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as zero."""
+    if world_size() == 1:
+        return
+    several = list(parameters)
+    for parameter in several:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    grads = [parameter.grad for parameter in several if parameter.grad is not None]
+    for dtype in dict.fromkeys(grad.dtype for grad in grads):
+        alike = [grad for grad in grads if grad.dtype == dtype]
+        flat = torch.cat([grad.flatten() for grad in alike])
+        distributed.all_reduce(flat)
+        for grad, mean in zip(alike, (flat / world_size()).split([grad.numel() for grad in alike]), strict=True):
+            grad.copy_(mean.view_as(grad))
 
 
 def gather(rows: Tensor) -> Tensor:

@@ -110,9 +110,20 @@ class DataConfig(_Config):
 
 
 class BatchConfig(_Config):
-    """The batch of a contrastive stage: `size` counts all processes together."""
+    """The batch of a contrastive stage: `size` counts all processes together.
+
+    With a `mini_batch_…`, gradients are cached: memory is that of so many texts, or padded tokens, at a time.
+    """
 
     size: Annotated[int, Field(gt=0)]
+    mini_batch_size: Annotated[int, Field(gt=0)] | None = None
+    mini_batch_num_tokens: Annotated[int, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> BatchConfig:
+        if self.mini_batch_size and self.mini_batch_num_tokens:
+            raise ValueError("give mini_batch_size or mini_batch_num_tokens, not both")
+        return self
 
 
 Datasets = Annotated[
@@ -261,10 +272,10 @@ def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
 
 
 def _canonical(value: Any) -> Any:
-    """The same values written one way: 1.0 and 1 are one number."""
+    """The same values written one way: 1.0 and 1 are one number, and a key that is not set is not there."""
     match value:
         case dict():
-            return {key: _canonical(item) for key, item in value.items()}
+            return {key: _canonical(item) for key, item in value.items() if item is not None}
         case list() | tuple():
             return [_canonical(item) for item in value]
         case float() if value.is_integer():

@@ -15,11 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from embrew.distributed import gather, sum_over_processes
+from embrew.distributed import gather, mean_gradients, sum_over_processes
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.objectives import Compression, Contrastive
 from embrew.objectives.contrastive import text_keys
+from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, stir
 
@@ -146,6 +147,7 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
     ):
         built = encoder(folder)
         found[name] = TrainStep(built, contrastive), pairs_of(built, contrastive, negatives)
+        found[f"{name}, cached"] = TrainStep(encoder(folder), contrastive, Chunks(rows=1)), found[name][1]
     lengths: dict[str, Any] = {"min_context_tokens": 4, "min_target_tokens": 3}
     for name, compression in (
         ("compression, nll", Compression(divergence="nll", **lengths)),
@@ -185,7 +187,14 @@ def main(folder: str, out: str) -> None:
     rank = int(os.environ["RANK"])
     for name, (module, (shards, _)) in found.items():
         wrapped = DistributedDataParallel(module)  # averages gradients over processes, as in training
-        result = measure(wrapped, shards[rank], module.named_parameters)
+        if getattr(module, "chunks", None) is None:
+            result = measure(wrapped, shards[rank], module.named_parameters)
+        else:  # as StageTrainer does it
+            with wrapped.no_sync():
+                measure(wrapped, shards[rank], module.named_parameters)
+            mean_gradients(p for p in module.parameters() if p.requires_grad)
+            result = {f"grad {name}": p.grad.clone() for name, p in module.named_parameters() if p.requires_grad}
+            result["loss"] = module(**shards[rank])["loss"].detach().clone()
         result["loss"] = sum_over_processes(result["loss"]) / WORLD
         for key, value in result.items():
             tensors[f"{name} | split | {key}"] = value

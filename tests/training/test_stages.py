@@ -266,6 +266,16 @@ def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:
     assert abs(Encoder.from_pretrained(tmp_path / "run").encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
 
 
+def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = values["stages"][2:]
+    values["stages"][0]["adapter"] = "continue"
+    values["encoder"]["lora"] = {**LORA, "lora_dropout": 0.0}
+    plain = train(Recipe.from_values(values), tmp_path / "plain")
+    values["stages"][0]["batch"] = {"size": 4, "mini_batch_num_tokens": 60}
+    cached = train(Recipe.from_values(values), tmp_path / "cached")
+    assert abs(plain.encode(SENTENCES) - cached.encode(SENTENCES)).max() < 1e-4
+
+
 def test_activation_checkpointing_changes_nothing(values: dict[str, Any], tmp_path: Path) -> None:
     values["stages"] = values["stages"][:2]
     train(Recipe.from_values(values), tmp_path / "plain")

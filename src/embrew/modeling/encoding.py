@@ -75,6 +75,15 @@ def plan(
     return batches
 
 
+def groups_by_length(
+    tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None
+) -> list[list[int]]:
+    """Rows of a padded batch in groups of similar length, by `plan`; without limits, as large as similarity allows."""
+    lengths = tokens.attention_mask.sum(1).tolist()
+    enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
+    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, enough=enough)
+
+
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
     """The vectors of a batch, computed in groups of similar length: the same vectors without most of the padding.
 
@@ -82,14 +91,12 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor
     draws differs.
 
     Args:
-        embed: from a batch to `(batch, width)`; called once a group.
+        embed: from a batch to `(..., batch, width)`; called once a group.
         tokens: a batch whose rows are one text each.
     """
-    lengths = tokens.attention_mask.sum(1).tolist()
-    enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
-    groups = plan(lengths, batch_size=len(lengths), enough=enough)
+    groups = groups_by_length(tokens)
     places = torch.tensor([i for group in groups for i in group], device=tokens.input_ids.device)
-    return torch.cat([embed(tokens.select(group)) for group in groups])[places.argsort()]
+    return torch.cat([embed(tokens.select(group)) for group in groups], dim=-2).index_select(-2, places.argsort())
 
 
 def encode_rows(

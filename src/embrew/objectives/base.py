@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,6 +12,8 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import embed_by_length
+from embrew.modeling.tokens import Tokens
 
 
 @dataclass(kw_only=True)
@@ -51,11 +54,26 @@ class Objective:
 
 @dataclass(kw_only=True)
 class EmbeddingObjective(Objective):
-    """An objective whose loss depends on embeddings only; `embed` and `loss` can be called apart."""
+    """An objective whose loss depends on embeddings only: its batches can be gradient-cached and gathered.
+
+    A method says what is embedded (`texts`) and what the loss of embeddings is (`loss`).
+    """
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """What is embedded, by role."""
+        raise NotImplementedError(f"{type(self).__name__} has no texts")
+
+    def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
+        """Embeddings of some rows: `(..., rows, hidden)`."""
+        vectors: Tensor = encoder(tokens)
+        return vectors
 
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Embeddings by role, each `(rows, hidden)`."""
-        raise NotImplementedError(f"{type(self).__name__} has no embed")
+        """Embeddings by role, each `(..., rows, hidden)`."""
+        return {
+            role: embed_by_length(partial(self.embed_rows, encoder), tokens)
+            for role, tokens in self.texts(batch).items()
+        }
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The loss of given embeddings."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 from embrew.losses import info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
 
@@ -79,12 +78,9 @@ class Contrastive(EmbeddingObjective):
             "document_keys": text_keys(documents),
         }
 
-    def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """`query` `(batch, hidden)` and `document` `(batch + negatives, hidden)`, positives first."""
-        if self.positives == "dropout":
-            both = embed_by_length(encoder, batch["query"].repeat(2))
-            return {"query": both[: len(batch["query"])], "document": both[len(batch["query"]) :]}
-        return {role: embed_by_length(encoder, batch[role]) for role in ("query", "document")}
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """`query`, and `document`: positives first, then negatives; with dropout positives, the same texts twice."""
+        return {"query": batch["query"], "document": batch["query" if self.positives == "dropout" else "document"]}
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """InfoNCE against the candidates of all processes."""

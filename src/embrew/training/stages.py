@@ -17,8 +17,9 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints
+from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 
@@ -115,7 +116,7 @@ class Run:
             shutil.rmtree(work, ignore_errors=True)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         began = time.perf_counter()
-        trainer = StageTrainer(TrainStep(encoder, objective), args, rows, stage.name)
+        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name)
         encoder.steps += trainer.fit(checkpoints.newest(work) if self.resume else None)
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
@@ -198,6 +199,12 @@ class Run:
         temporary = self.folder / f".{RUN}"
         temporary.write_text(json.dumps(self.log, indent=2))
         os.replace(temporary, self.folder / RUN)
+
+
+def _chunks(stage: StageConfig) -> Chunks | None:
+    if stage.batch is None or not (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
+        return None
+    return Chunks(rows=stage.batch.mini_batch_size, tokens=stage.batch.mini_batch_num_tokens)
 
 
 def _trainable(encoder: Encoder) -> str:

@@ -7,21 +7,31 @@ from typing import Any
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
-from embrew.objectives import Objective
+from embrew.objectives import EmbeddingObjective, Objective
+from embrew.training.gradcache import Chunks, cached_loss
 
 
 class TrainStep(nn.Module):
-    """Encoder + objective: a batch in, a dict with `loss` and its parts out. All passes happen inside `forward`."""
+    """Encoder + objective: a batch in, a dict with `loss` and its parts out. All passes happen inside `forward`.
 
-    def __init__(self, encoder: Encoder, objective: Objective) -> None:
+    With `chunks`, the second passes of gradient caching happen in the loss' backward pass.
+    """
+
+    def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
         super().__init__()
+        if chunks is not None and not isinstance(objective, EmbeddingObjective):
+            raise TypeError(f"{type(objective).__name__} looks at more than embeddings; it has no gradient cache")
         self.encoder = encoder
         self.objective = objective
+        self.chunks = chunks
 
     def forward(self, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss."""
         device = self.encoder.device
-        return self.objective(self.encoder, {name: part.to(device) for name, part in batch.items()})
+        there = {name: part.to(device) for name, part in batch.items()}
+        if self.chunks is not None and isinstance(self.objective, EmbeddingObjective):
+            return cached_loss(self.objective, self.encoder, there, self.chunks)
+        return self.objective(self.encoder, there)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:
         """Recompute activations in the backward pass; the options are those of the language model's own method."""

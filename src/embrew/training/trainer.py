@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     PrinterCallback,
     ProgressCallback,
@@ -22,6 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from embrew.distributed import mean_gradients
 from embrew.training import checkpoints
 from embrew.training.step import TrainStep
 
@@ -69,6 +71,19 @@ class StageTrainer(Trainer):
                 "clip gradients (training.max_grad_norm), or look at the data of this batch"
             )
         return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        """The Trainer's own, except that several processes average the gradients of a cached step themselves.
+
+        Its backward pass is one pass a chunk, and DistributedDataParallel allows one in all.
+        """
+        if self.step.chunks is None or not isinstance(model, DistributedDataParallel):
+            return super().training_step(model, inputs, *args, **kwargs)
+        with model.no_sync():
+            loss = super().training_step(model, inputs, *args, **kwargs)
+        if self.accelerator.sync_gradients:
+            mean_gradients(self.step.trainable().values())
+        return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the averaged parts to a log line."""

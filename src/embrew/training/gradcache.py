@@ -1,0 +1,126 @@
+"""Gradient caching: a contrastive batch of any size in the memory of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import groups_by_length
+from embrew.modeling.tokens import Tokens
+from embrew.objectives import EmbeddingObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """How large a chunk may be; one of the two.
+
+    Attributes:
+        rows: texts a chunk.
+        tokens: padded tokens a chunk (rows × longest row); a longer text goes alone.
+    """
+
+    rows: int | None = None
+    tokens: int | None = None
+
+
+def cached_loss(
+    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
+) -> dict[str, Tensor]:
+    """The objective's loss on the whole batch, whose backward pass holds the activations of one chunk at a time.
+
+    *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (Gao et al., 2021): all texts are
+    embedded without a graph, the loss gives the gradient for every embedding, and each chunk is then embedded again,
+    under the random numbers of its first time, to carry its gradient on. The same loss and gradients as in one pass,
+    for a forward pass more.
+
+    Chunks hold texts of similar length, so that little is padded. The second pass runs within `backward()`.
+
+    Args:
+        objective: its loss must depend on the embeddings alone.
+        encoder: what is trained.
+        batch: as the objective collates it, on the encoder's device.
+        chunks: their size.
+
+    Returns:
+        As the objective's own call.
+    """
+    pieces: list[_Piece] = []
+    embeddings: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for role, tokens in objective.texts(batch).items():
+            found, rows = [], groups_by_length(tokens, batch_size=chunks.rows, batch_tokens=chunks.tokens)
+            for group in rows:
+                piece = _Piece(role, torch.tensor(group), tokens.select(group), _random_state(encoder.device))
+                found.append(objective.embed_rows(encoder, piece.tokens))
+                pieces.append(piece)
+            order = torch.cat([piece.rows for piece in pieces[-len(rows) :]]).argsort()
+            embeddings[role] = torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
+    if not torch.is_grad_enabled():
+        return objective.loss(embeddings, batch)
+    leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
+    parts = objective.loss(leaves, batch)
+    wanted = dict(zip(leaves, torch.autograd.grad(parts["loss"], list(leaves.values())), strict=True))
+    again = _same_autocast(encoder.device.type)
+
+    def replay(scale: Tensor) -> None:
+        for piece in pieces:
+            with torch.enable_grad(), _replayed(piece.random_state, encoder.device), again():
+                vectors = objective.embed_rows(encoder, piece.tokens)
+            grad = wanted[piece.role].index_select(-2, piece.rows.to(vectors.device))
+            torch.autograd.backward(vectors, (grad * scale).to(vectors.dtype))
+
+    anchor = torch.zeros((), device=encoder.device, requires_grad=True)
+    loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)
+    return {**parts, "loss": loss}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    role: str
+    rows: Tensor
+    tokens: Tokens
+    random_state: tuple[Tensor, ...]
+
+
+class _Replay(torch.autograd.Function):
+    """A loss value whose backward pass is a function of the gradient that arrives (1, or what a scaler makes of it)."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, replay: Callable[[Tensor], None]) -> Tensor:
+        ctx.replay = replay
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None]:
+        ctx.replay(grads[0])
+        return None, None, None
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, ...]:
+    """Of the CPU and, where dropout is drawn on another device, of that."""
+    if device.type == "cpu":
+        return (torch.get_rng_state(),)
+    return torch.get_rng_state(), torch.get_device_module(device).get_rng_state(device)
+
+
+@contextmanager
+def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
+    """Random numbers as they were; those of the training go on afterwards as if nothing had been drawn."""
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
+        torch.set_rng_state(state[0])
+        if devices:
+            torch.get_device_module(device).set_rng_state(state[1], device)
+        yield
+
+
+def _same_autocast(device_type: str) -> Callable[[], torch.autocast]:
+    """Autocast as it is now, for a backward pass that runs outside it."""
+    enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)
