@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from embrew.distributed import gather, mean_gradients, sum_over_processes
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
-from embrew.objectives import Compression, Contrastive
+from embrew.objectives import Angle, Compression, Contrastive
 from embrew.objectives.contrastive import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
@@ -110,7 +110,7 @@ def encoder(folder: str) -> Encoder:
     return built.double().train()
 
 
-def pairs_of(encoder: Encoder, objective: Contrastive, negatives: tuple[int, ...]) -> tuple[Shards, Shards]:
+def pairs_of(encoder: Encoder, objective: Angle | Contrastive, negatives: tuple[int, ...]) -> tuple[Shards, Shards]:
     """Four pairs, two a process, with ragged hard negatives."""
     rows = [
         {"query": text[5:20], "positive": text, "negatives": [f"{text[8:16]} {n}" for n in range(count)]}
@@ -148,6 +148,15 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
         built = encoder(folder)
         found[name] = TrainStep(built, contrastive), pairs_of(built, contrastive, negatives)
         found[f"{name}, cached"] = TrainStep(encoder(folder), contrastive, Chunks(rows=1)), found[name][1]
+    graded = [
+        {"sentence1": text[5:20], "sentence2": other, "score": score}
+        for text, other, score in zip(SENTENCES, SENTENCES[1:], (1.0, 0.0, 0.5, 1.0), strict=False)
+    ]
+    built, ranking = encoder(folder), Angle(angle_weight=0.5)
+    shards = [ranking.collate(part, built) for part in (graded[:1], graded[1:])]
+    found["angle, graded"] = TrainStep(built, ranking), (shards, [ranking.collate(graded, built)])
+    built, ranking = encoder(folder), Angle(rows="pairs", in_batch_weight=2.0)
+    found["angle, pairs"] = TrainStep(built, ranking), pairs_of(built, ranking, (2, 0, 1, 3))
     lengths: dict[str, Any] = {"min_context_tokens": 4, "min_target_tokens": 3}
     for name, compression in (
         ("compression, nll", Compression(divergence="nll", **lengths)),

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 
-CASES = 19
+CASES = 21
 LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
 
 

@@ -12,6 +12,12 @@ from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
 SETTINGS = {
+    "angle": [
+        {},
+        {"angle_weight": 0.0, "in_batch_weight": 0.0},
+        {"rows": "pairs"},
+        {"rows": "pairs", "cosine_weight": 0.0, "hard_negative_weight": 0.0, "in_batch_weight": 10.0},
+    ],
     "compression": [
         LENGTHS,
         {**LENGTHS, "include_last": False, "decoder_bos": False},
@@ -36,6 +42,9 @@ LORA = {"lora_dropout": 0.0}
 def rows_for(objective):
     if objective.rows_kind == "text":
         return [{"text": text} for text in SENTENCES]
+    if objective.rows_kind == "scored":
+        texts = zip(SENTENCES, [*SENTENCES[1:], SENTENCES[0]], strict=True)
+        return [{"sentence1": a[:30], "sentence2": b, "score": i % 3} for i, (a, b) in enumerate(texts)]
     return [
         {
             "query": text.split()[i],
@@ -66,8 +75,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 2
-    assert len(CASES) == 10
+    assert len(OBJECTIVES) == 3
+    assert len(CASES) == 14
 
 
 @every_case

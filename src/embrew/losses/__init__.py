@@ -1,6 +1,16 @@
 """Losses: pure functions of tensors. They own no model and know none."""
 
 from embrew.losses.contrastive import info_nce, same_text_mask
+from embrew.losses.ranking import angle, angle_similarity, cosent, pair_ranking
 from embrew.losses.vocabulary import token_kl, token_nll
 
-__all__ = ["info_nce", "same_text_mask", "token_kl", "token_nll"]
+__all__ = [
+    "angle",
+    "angle_similarity",
+    "cosent",
+    "info_nce",
+    "pair_ranking",
+    "same_text_mask",
+    "token_kl",
+    "token_nll",
+]

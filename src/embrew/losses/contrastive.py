@@ -35,7 +35,9 @@ def info_nce(
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
     with torch.autocast(queries.device.type, enabled=False):
-        scores = normalize(_full(queries), dim=-1) @ normalize(_full(candidates), dim=-1).T / temperature
+        scores = (
+            normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T / temperature
+        )
         if mask is not None:
             if bool(mask.gather(1, labels[:, None]).any()):
                 raise ValueError("mask covers a query's own positive")
@@ -59,5 +61,6 @@ def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -
     return same & ~own
 
 
-def _full(vectors: Tensor) -> Tensor:
+def full_precision(vectors: Tensor) -> Tensor:
+    """Float32, or float64 where the vectors are."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()

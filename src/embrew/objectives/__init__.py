@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
 
 OBJECTIVES: dict[str, type[Objective]] = {
+    "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
 }
 
-__all__ = ["OBJECTIVES", "Compression", "Contrastive", "EmbeddingObjective", "Objective"]
+__all__ = ["OBJECTIVES", "Angle", "Compression", "Contrastive", "EmbeddingObjective", "Objective"]

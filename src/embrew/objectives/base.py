@@ -15,20 +15,23 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
 
+RowsKind = Literal["text", "pairs", "scored"]
+
 
 @dataclass(kw_only=True)
 class Objective:
     """One method, one stage. The fields of the dataclass are its settings; it keeps no weights.
 
     Attributes:
-        kind: what a row of its data holds: `text`, or `pairs` (query, positive, negatives).
+        kind: what a row of its data holds: `text`; `pairs`, that is query, positive, negatives; `scored`, that is
+            sentence1, sentence2, score.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
-    kind: ClassVar[Literal["text", "pairs"]] = "text"
+    kind: ClassVar[RowsKind] = "text"
 
     @property
-    def rows_kind(self) -> Literal["text", "pairs"]:
+    def rows_kind(self) -> RowsKind:
         """The kind of rows these settings ask for."""
         return self.kind
 

@@ -59,24 +59,11 @@ class Contrastive(EmbeddingObjective):
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Token batches by role, and keys that are equal where texts are equal."""
-        lengths = encoder.max_length
         if self.positives == "dropout":
             texts = [row["text"] for row in rows]
             tokens = Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length))
             return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
-        queries = [row["query"] for row in rows]
-        documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
-        prompts = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
-        return {
-            "query": Tokens.pad(encoder.template.rows(queries, instruction=prompts, max_length=lengths["query"])),
-            "document": Tokens.pad(
-                encoder.template.rows(
-                    documents, instruction=encoder.prompts["document"], max_length=lengths["document"]
-                )
-            ),
-            "query_keys": text_keys(queries),
-            "document_keys": text_keys(documents),
-        }
+        return collate_pairs(rows, encoder)
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """`query`, and `document`: positives first, then negatives; with dropout positives, the same texts twice."""
@@ -105,6 +92,22 @@ class Contrastive(EmbeddingObjective):
         mask = same_text_mask(keys[0][labels], query_keys, labels) if self.mask_same_text else None
         back = info_nce(documents[:size], all_queries, labels, temperature=self.temperature, mask=mask)
         return {"loss": (loss + back) / 2}
+
+
+def collate_pairs(rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """Rows of query, positive and negatives: token batches by role, and keys of their texts."""
+    lengths = encoder.max_length
+    queries = [row["query"] for row in rows]
+    documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
+    prompts = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
+    return {
+        "query": Tokens.pad(encoder.template.rows(queries, instruction=prompts, max_length=lengths["query"])),
+        "document": Tokens.pad(
+            encoder.template.rows(documents, instruction=encoder.prompts["document"], max_length=lengths["document"])
+        ),
+        "query_keys": text_keys(queries),
+        "document_keys": text_keys(documents),
+    }
 
 
 def text_keys(texts: Sequence[str]) -> Tensor:

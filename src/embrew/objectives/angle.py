@@ -1,0 +1,135 @@
+"""AnglE and CoSENT: pairs with grades, or with hard negatives, ranked by cosine and by angle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import gather, rank, sum_over_processes, world_size
+from embrew.losses import angle, cosent, info_nce, same_text_mask
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokens import Tokens
+from embrew.objectives.base import EmbeddingObjective
+from embrew.objectives.contrastive import Contrastive, collate_pairs, text_keys
+
+
+@dataclass(kw_only=True)
+class Angle(EmbeddingObjective):
+    """The composite loss of *AnglE-optimized Text Embeddings* (arXiv 2309.12871), Eq. 9, with the authors' weights.
+
+    w_cos · CoSENT + w_ibn · in-batch negatives + w_ang · AnglE, where
+
+    * `scored` rows are pairs with grades: both rankings compare all pairs of the batch, and every text of a pair whose
+      grade is not 0 looks for its partner among all other texts;
+    * `pairs` rows are a query, its positive and hard negatives: (query, positive) is graded 1, (query, its negative)
+      0, and the contrastive term is the mean of one against the positives of the batch and one, weighted
+      `hard_negative_weight`, against the hard negatives too.
+
+    CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
+
+    Attributes:
+        rows: which of the two.
+        cosine_weight: w_cos.
+        in_batch_weight: w_ibn.
+        angle_weight: w_ang; needs an even number of dimensions.
+        hard_negative_weight: weight of the contrastive term with hard negatives.
+        temperature: τ of cosines.
+        angle_temperature: τ of angles.
+        gather: compare with the texts of all processes.
+    """
+
+    rows: Literal["scored", "pairs"] = "scored"
+    cosine_weight: float = 1.0
+    in_batch_weight: float = 1.0
+    angle_weight: float = 1.0
+    hard_negative_weight: float = 1.0
+    temperature: float = 0.05
+    angle_temperature: float = 0.05
+    gather: bool = True
+
+    @property
+    def rows_kind(self) -> Literal["scored", "pairs"]:
+        """As `rows` says."""
+        return self.rows
+
+    def setup(self, encoder: Encoder) -> None:
+        """No attention dropout; some term must have a weight."""
+        if not (self.cosine_weight or self.in_batch_weight or self.angle_weight):
+            raise ValueError("all weights are 0; give cosine_weight, in_batch_weight or angle_weight")
+        if self.temperature <= 0 or self.angle_temperature <= 0:
+            raise ValueError(f"temperature={self.temperature}, angle_temperature={self.angle_temperature}; above 0")
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """Both texts of every pair one after the other; or queries, positives and negatives."""
+        if self.rows == "pairs":
+            owners = [i for i, row in enumerate(rows) for _ in row.get("negatives") or []]
+            return {**collate_pairs(rows, encoder), "owners": torch.tensor(owners, dtype=torch.long)}
+        texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
+        return {
+            "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
+            "text_keys": text_keys(texts),
+            "grades": torch.tensor([float(row["score"]) for row in rows]),
+        }
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """`text`: all first texts, then all second ones; or `query` and `document`, as in `Contrastive`."""
+        return {role: batch[role] for role in (("text",) if self.rows == "scored" else ("query", "document"))}
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The weighted sum, and its terms."""
+        if self.rows == "scored":
+            left, right = embeddings["text"].chunk(2)
+            grades = batch["grades"]
+            in_batch = self._partners(embeddings["text"], batch)
+        else:
+            queries, documents = embeddings["query"], embeddings["document"]
+            size = len(queries)
+            left, right = torch.cat([queries, queries[batch["owners"]]]), documents
+            grades = torch.cat([torch.ones(size), torch.zeros(len(documents) - size)]).to(documents.device)
+            in_batch = self._candidates(embeddings, batch)
+        if self.gather and world_size() > 1:
+            left, right, grades = gather(left), gather(right), gather(grades)
+        terms: dict[str, tuple[float, Any]] = {
+            "cosine": (self.cosine_weight, lambda: cosent(left, right, grades, temperature=self.temperature)),
+            "angle": (self.angle_weight, lambda: angle(left, right, grades, temperature=self.angle_temperature)),
+        }
+        parts = {name: (weight, compute()) for name, (weight, compute) in terms.items() if weight}
+        if self.in_batch_weight:
+            parts["in_batch"] = (self.in_batch_weight, in_batch)
+        total = torch.stack([weight * value for weight, value in parts.values()]).sum()
+        return {"loss": total, **{name: value.detach() for name, (_, value) in parts.items()}}
+
+    def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
+        """Every text of a graded pair against all others; the mean counts texts without such a pair as 0."""
+        grades, keys = batch["grades"].repeat(2), batch["text_keys"]
+        own = torch.arange(len(vectors), device=vectors.device)
+        partner = own.roll(len(own) // 2)
+        candidates, candidate_keys, total = vectors, keys, len(own)
+        if self.gather and world_size() > 1:
+            sizes = torch.zeros(world_size(), dtype=torch.long, device=vectors.device)
+            sizes[rank()] = len(own)
+            sizes = sum_over_processes(sizes)
+            offset, total = int(sizes[: rank()].sum()), int(sizes.sum()) // world_size()
+            own, partner = own + offset, partner + offset
+            candidates, candidate_keys = gather(vectors), gather(keys)
+        rows = grades != 0
+        if not rows.any():
+            return candidates.sum() * 0.0  # not of vectors: the gather must be part of every process' backward pass
+        mask = same_text_mask(keys[rows], candidate_keys, partner[rows])
+        mask |= torch.arange(len(candidates), device=vectors.device) == own[rows][:, None]
+        loss = info_nce(vectors[rows], candidates, partner[rows], temperature=self.temperature, mask=mask)
+        return loss * rows.sum() / total
+
+    def _candidates(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+        contrast = Contrastive(temperature=self.temperature, gather=self.gather)
+        size = len(embeddings["query"])
+        positives = {**embeddings, "document": embeddings["document"][:size]}
+        plain = contrast.loss(positives, {**batch, "document_keys": batch["document_keys"][:size]})["loss"]
+        if not self.hard_negative_weight:
+            return plain / 2
+        return (plain + self.hard_negative_weight * contrast.loss(embeddings, batch)["loss"]) / 2
