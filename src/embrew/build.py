@@ -102,6 +102,10 @@ def objective(settings: Mapping[str, Any]) -> Objective:
     else:
         raise ValueError(f"objective type={name!r}; choose from {', '.join(OBJECTIVES)}{_nearest(name, OBJECTIVES)}")
     _known(settings, [field.name for field in fields(kind)], f"objective {name}")
+    if isinstance(settings.get("base"), Mapping):
+        settings["base"] = objective(settings["base"])
+        if not isinstance(settings["base"], EmbeddingObjective):
+            raise ValueError(f"objective {name}: base looks at more than embeddings; it cannot be nested")
     try:
         return TypeAdapter(kind).validate_python(settings)
     except ValidationError as error:

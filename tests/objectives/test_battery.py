@@ -1,13 +1,14 @@
 """What every objective owes, whatever its method."""
 
-from dataclasses import asdict, fields
+from dataclasses import MISSING, fields
 
 import pytest
 import torch
+import yaml
 
 from embrew import build
 from embrew.modeling.tokens import Tokens
-from embrew.objectives import OBJECTIVES
+from embrew.objectives import OBJECTIVES, Objective
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
@@ -31,6 +32,11 @@ SETTINGS = {
         {"mask_same_text": False, "gather": False},
         {"positives": "dropout", "attention_dropout": 0.1},
         {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
+    ],
+    "matryoshka": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+        {"base": {"type": "contrastive", "positives": "dropout", "attention_dropout": 0.1}, "dims": [16, 32]},
+        {"base": {"type": "angle", "rows": "pairs"}, "dims": [32, 16, 4], "weights": [1.0, 0.5, 0.25]},
     ],
 }
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
@@ -75,8 +81,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 3
-    assert len(CASES) == 14
+    assert len(OBJECTIVES) == 4
+    assert len(CASES) == 17
 
 
 @every_case
@@ -141,13 +147,24 @@ def test_a_batch_is_decided_by_rows_and_seed(make_encoder, name, settings):
             assert torch.equal(part, other)
 
 
+def block_of(objective):
+    """The recipe block of an objective, nested ones too."""
+    (name,) = (name for name, kind in OBJECTIVES.items() if kind is type(objective))
+    values = {field.name: getattr(objective, field.name) for field in fields(objective)}
+    return {"type": name, **{key: block_of(v) if isinstance(v, Objective) else v for key, v in values.items()}}
+
+
 @every_case
 def test_settings_round_trip(name, settings):
     objective = build.objective({"type": name, **settings})
     assert type(objective) is OBJECTIVES[name]
-    assert objective == OBJECTIVES[name](**settings)
-    assert build.objective({"type": name, **asdict(objective)}) == objective
-    assert asdict(objective) == {**asdict(OBJECTIVES[name]()), **settings}
+    block = block_of(objective)
+    assert build.objective(yaml.safe_load(yaml.safe_dump(block))) == objective
+    defaults = {field.name: field.default for field in fields(objective) if field.default is not MISSING}
+    flat = {key: value for key, value in settings.items() if key != "base"}
+    assert {key: value for key, value in block.items() if key not in ("type", "base")} == {**defaults, **flat}
+    if "base" in settings:
+        assert settings["base"].items() <= block["base"].items()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

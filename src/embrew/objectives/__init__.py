@@ -6,11 +6,13 @@ from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
+from embrew.objectives.matryoshka import Matryoshka
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
+    "matryoshka": Matryoshka,
 }
 
-__all__ = ["OBJECTIVES", "Angle", "Compression", "Contrastive", "EmbeddingObjective", "Objective"]
+__all__ = ["OBJECTIVES", "Angle", "Compression", "Contrastive", "EmbeddingObjective", "Matryoshka", "Objective"]

@@ -1,0 +1,103 @@
+"""Nested losses: sums of the base loss on cut vectors; Sentence-Transformers' value; caching; refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from torch import nn
+
+from embrew import build
+from embrew.objectives import Compression, Contrastive, Matryoshka
+from embrew.objectives.contrastive import text_keys
+from embrew.training.gradcache import Chunks
+from embrew.training.step import TrainStep
+from tests.objectives.test_battery import rows_for
+
+NESTED = {"type": "matryoshka", "base": {"type": "contrastive"}, "dims": [32, 8, 4], "weights": [1.0, 0.5, 2.0]}
+
+
+def test_the_weighted_sum_of_the_base_loss_on_leading_dimensions():
+    generator = torch.Generator().manual_seed(0)
+    embeddings = {role: torch.randn(5, 32, generator=generator) for role in ("query", "document")}
+    batch = {f"{role}_keys": text_keys([f"{role} {i}" for i in range(5)]) for role in ("query", "document")}
+    objective = build.objective(NESTED)
+    parts = objective.loss(embeddings, batch)
+    expected = 0.0
+    for m, weight in ((32, 1.0), (8, 0.5), (4, 2.0)):
+        value = Contrastive().loss({role: vectors[:, :m] for role, vectors in embeddings.items()}, batch)["loss"]
+        assert parts[f"loss_{m}"] == value
+        expected += weight * float(value)
+    assert float(parts["loss"]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_value_and_gradient_of_sentence_transformers():
+    class Rows(nn.Module):
+        """A "model" whose embeddings are rows of a matrix."""
+
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(1)
+            self.weight = nn.Parameter(torch.randn(8, 16, generator=generator, dtype=torch.float64))
+
+        def forward(self, features):
+            return {"sentence_embedding": self.weight[features["rows"]]}
+
+    model = SentenceTransformer(modules=[Rows()])
+    model.get_embedding_dimension = lambda: 16
+    peer = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), [16, 8, 2], [1.0, 0.5, 0.25])
+    columns = [{"rows": torch.arange(4)}, {"rows": torch.arange(4, 8)}]
+    expected = peer(columns, torch.zeros(4))
+    (wanted,) = torch.autograd.grad(expected, model[0].weight)
+    ours = Matryoshka(base=Contrastive(mask_same_text=False), dims=[16, 8, 2], weights=[1.0, 0.5, 0.25])
+    embeddings = {"query": model[0].weight[:4], "document": model[0].weight[4:]}
+    keys = {f"{role}_keys": torch.arange(4) for role in ("query", "document")}
+    value = ours.loss(embeddings, keys)["loss"]
+    (found,) = torch.autograd.grad(value, model[0].weight)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-10)
+
+
+def test_it_can_be_cached(make_encoder):
+    """Sentence-Transformers needs a decorator for this; here the loss never sees the model."""
+    encoder, objective = make_encoder(lora={"lora_dropout": 0.0}), build.objective(NESTED)
+    objective.setup(encoder)
+    batch = objective.collate(rows_for(objective), encoder)
+    gradients = []
+    for chunks in (None, Chunks(rows=2)):
+        step = TrainStep(encoder.train(), objective, chunks)
+        step.zero_grad(set_to_none=True)
+        step(**batch)["loss"].backward()
+        gradients.append({name: p.grad for name, p in step.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    largest = max(grad.abs().max() for grad in gradients[0].values())
+    for name, grad in gradients[0].items():
+        assert (grad - gradients[1][name]).abs().max() <= 5e-6 * largest, name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dims": []}, r"dims=\[\]; give different numbers from 1 to 32"),
+        ({"dims": [8, 8], "weights": None}, r"dims=\[8, 8\]; give different"),
+        ({"dims": [64], "weights": None}, r"dims=\[64\]; give different numbers from 1 to 32"),
+        ({"weights": [1.0]}, r"weights=\[1.0\] for dims=\[32, 8, 4\]; give one a dimension"),
+    ],
+)
+def test_dimensions_that_do_not_fit(make_encoder, change, message):
+    with pytest.raises(ValueError, match=message):
+        build.objective({**NESTED, **change}).setup(make_encoder(lora={}))
+
+
+def test_full_width_left_out_is_said(make_encoder, caplog):
+    Matryoshka(base=Contrastive(), dims=[8]).setup(make_encoder(lora={}))
+    assert "leave out all 32 dimensions" in caplog.text
+
+
+def test_only_embedding_objectives_can_be_nested():
+    with pytest.raises(ValueError, match="base looks at more than embeddings"):
+        build.objective({**NESTED, "base": {"type": "compression"}})
+    with pytest.raises(ValueError, match="objective contrastive has no key 'tempo'"):
+        build.objective({**NESTED, "base": {"type": "contrastive", "tempo": 1}})
+    assert not hasattr(Compression(), "texts")
