@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from embrew.losses import info_nce, same_text_mask
+from embrew.losses import closer_than_positive, info_nce, same_text_mask
 
 
 def vectors(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -139,3 +139,12 @@ def test_a_positive_that_is_the_query_itself_stays():
         [True, False, False],
         [False, False, False],
     ]
+
+
+def test_columns_closer_than_the_positive():
+    """Cosines with the query: 0.6 for the positive, 0.8 and 0.5 for two others."""
+    query = torch.tensor([[1.0, 0.0]])
+    candidates = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.5, 0.75**0.5]])
+    for margin, expected in ((0.0, [False, True, False]), (0.15, [False, True, True]), (-0.3, [False] * 3)):
+        found = closer_than_positive(query, candidates, torch.tensor([0]), margin=margin)
+        assert found.tolist() == [expected], margin

@@ -29,6 +29,7 @@ SETTINGS = {
     "contrastive": [
         {},
         {"symmetric": True, "temperature": 0.2},
+        {"false_negative_margin": 0.05, "false_negative_warmup": 0.0},
         {"mask_same_text": False, "gather": False},
         {"positives": "dropout", "attention_dropout": 0.1},
         {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
@@ -82,7 +83,7 @@ def loss_and_gradients(encoder, objective, batch):
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
     assert len(OBJECTIVES) == 4
-    assert len(CASES) == 17
+    assert len(CASES) == 18
 
 
 @every_case

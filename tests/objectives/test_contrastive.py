@@ -236,3 +236,36 @@ def test_text_keys_are_equal_where_texts_are():
     assert len(set(keys)) == 5
     assert text_keys(["a"]).tolist() == keys[:1]
     assert text_keys(["a"]).dtype == torch.int64
+
+
+# ---- false negatives by the model's own scores ------------------------------------------------------------------
+
+
+def test_likely_right_answers_are_left_out_after_the_warm_up():
+    """Query 0 is closer to document 2 than to its own; only then, and only once the warm-up is over."""
+    embeddings = {
+        "query": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        "document": torch.tensor([[0.6, 0.8], [0.0, 1.0], [0.8, 0.6]]),
+    }
+    batch = {"query_keys": text_keys(["a", "b"]), "document_keys": text_keys(["c", "d", "e"])}
+    objective = Contrastive(temperature=1.0, false_negative_margin=0.0, false_negative_warmup=0.5)
+    plain = Contrastive(temperature=1.0).loss(embeddings, batch)["loss"]
+    early = objective.loss(embeddings, {**batch, "progress": torch.tensor(0.4)})
+    assert early["loss"] == plain and early["masked"] == 0
+    late = objective.loss(embeddings, {**batch, "progress": torch.tensor(0.5)})
+    first = -0.6 + math.log(math.exp(0.6) + math.exp(0.0))
+    second = -1.0 + math.log(math.exp(0.8) + math.exp(1.0) + math.exp(0.6))
+    assert late["loss"].item() == pytest.approx((first + second) / 2, rel=1e-6)
+    assert late["masked"].item() == pytest.approx(1 / 6)
+
+
+def test_equal_texts_are_not_counted_as_found():
+    embeddings = {"query": torch.eye(2), "document": torch.tensor([[0.6, 0.8], [1.0, 0.1]])}
+    batch = {"query_keys": text_keys(["a", "b"]), "document_keys": text_keys(["same", "same"])}
+    parts = Contrastive(false_negative_margin=0.0).loss(embeddings, batch)
+    assert parts["masked"] == 0 and parts["loss"] == 0
+
+
+def test_a_warm_up_is_a_share(make_encoder):
+    with pytest.raises(ValueError, match="false_negative_warmup=10"):
+        Contrastive(false_negative_warmup=10).setup(make_encoder(lora={}))

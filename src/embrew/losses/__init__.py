@@ -1,12 +1,13 @@
 """Losses: pure functions of tensors. They own no model and know none."""
 
-from embrew.losses.contrastive import info_nce, same_text_mask
+from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask
 from embrew.losses.ranking import angle, angle_similarity, cosent, pair_ranking
 from embrew.losses.vocabulary import token_kl, token_nll
 
 __all__ = [
     "angle",
     "angle_similarity",
+    "closer_than_positive",
     "cosent",
     "info_nce",
     "pair_ranking",

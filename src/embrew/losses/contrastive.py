@@ -61,6 +61,24 @@ def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -
     return same & ~own
 
 
+def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *, margin: float) -> Tensor:
+    """Columns that the model itself holds for more similar to the query than its positive, less a margin.
+
+    Such a column is likely to be another right answer. The scores are the student's own, without gradient; GISTEmbed
+    (arXiv 2402.16829), Eq. 4, takes a second model's.
+
+    Args:
+        queries, candidates, labels: as for `info_nce`.
+        margin: a column counts from `margin` below the positive's cosine; 0 masks only what is above it.
+
+    Returns:
+        `(batch, columns)` bool for `info_nce`; never a query's own positive.
+    """
+    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+        cosines = normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T
+        return (cosines > cosines.gather(1, labels[:, None]) - margin).scatter(1, labels[:, None], False)
+
+
 def full_precision(vectors: Tensor) -> Tensor:
     """Float32, or float64 where the vectors are."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()

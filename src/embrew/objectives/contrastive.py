@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
-from embrew.losses import info_nce, same_text_mask
+from embrew.losses import closer_than_positive, info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
@@ -30,6 +30,9 @@ class Contrastive(EmbeddingObjective):
         temperature: τ.
         attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
         mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
+        false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
+            less this much (cosine); None keeps them. What share was left out is logged as `masked`.
+        false_negative_warmup: share of the stage's steps before that begins, since an untrained model knows little.
         symmetric: average with the opposite direction (positives looking for their queries).
         gather: share candidates across processes.
     """
@@ -38,6 +41,8 @@ class Contrastive(EmbeddingObjective):
     temperature: float = 0.05
     attention_dropout: float = 0.0
     mask_same_text: bool = True
+    false_negative_margin: float | None = None
+    false_negative_warmup: float = 0.1
     symmetric: bool = False
     gather: bool = True
 
@@ -50,6 +55,8 @@ class Contrastive(EmbeddingObjective):
         """Set the attention dropout; dropout positives need some dropout."""
         if self.temperature <= 0:
             raise ValueError(f"temperature={self.temperature}; it must be positive")
+        if not 0 <= self.false_negative_warmup <= 1:
+            raise ValueError(f"false_negative_warmup={self.false_negative_warmup}; it is a share of the steps, 0 to 1")
         encoder.backbone.set_attention_dropout(self.attention_dropout)
         if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
             raise ValueError(
@@ -82,16 +89,37 @@ class Contrastive(EmbeddingObjective):
             labels = labels + sum_over_processes(sizes)[: rank()].sum()
             parts, keys = [gather(part) for part in parts], [gather(key) for key in keys]
         candidates, candidate_keys = torch.cat(parts), torch.cat(keys)
-        mask = same_text_mask(batch["query_keys"], candidate_keys, labels) if self.mask_same_text else None
+        mask, shares = self._mask(queries, candidates, labels, batch["query_keys"], candidate_keys, batch)
         loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
         if not self.symmetric:
-            return {"loss": loss}
+            return {"loss": loss, **shares}
         all_queries, query_keys = queries, batch["query_keys"]
         if self.gather and world_size() > 1:
             all_queries, query_keys = gather(queries), gather(query_keys)
-        mask = same_text_mask(keys[0][labels], query_keys, labels) if self.mask_same_text else None
-        back = info_nce(documents[:size], all_queries, labels, temperature=self.temperature, mask=mask)
-        return {"loss": (loss + back) / 2}
+        positives = documents[:size]
+        mask, _ = self._mask(positives, all_queries, labels, keys[0][labels], query_keys, batch)
+        back = info_nce(positives, all_queries, labels, temperature=self.temperature, mask=mask)
+        return {"loss": (loss + back) / 2, **shares}
+
+    def _mask(
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        labels: Tensor,
+        row_keys: Tensor,
+        column_keys: Tensor,
+        batch: dict[str, Any],
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """What each row leaves out of its softmax, and the share that only the model's own scores ask for."""
+        mask = same_text_mask(row_keys, column_keys, labels) if self.mask_same_text else None
+        if self.false_negative_margin is None:
+            return mask, {}
+        found = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
+        if mask is not None:
+            found &= ~mask
+        if batch.get("progress", torch.ones(())) < self.false_negative_warmup:
+            return mask, {"masked": torch.zeros(())}
+        return found if mask is None else mask | found, {"masked": found.float().mean().detach()}
 
 
 def collate_pairs(rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:

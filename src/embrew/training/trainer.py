@@ -60,7 +60,8 @@ class StageTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The step's loss; its other parts are averaged until the next log line."""
-        outputs = model(**inputs)
+        progress = torch.tensor(self.state.global_step / max(self.state.max_steps, 1))
+        outputs = model(**inputs, progress=progress)
         for name, value in outputs.items():
             if name != "loss":
                 self.parts.setdefault(name, []).append(float(value))
