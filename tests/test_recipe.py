@@ -14,9 +14,13 @@ from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_y
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_recipes, read_recipe
 
 SHIPPED = [
+    "baselines/echo",
     "baselines/last-token",
     "baselines/mean",
+    "baselines/metaeol",
     "baselines/nli-nano",
+    "baselines/prompteol",
+    "baselines/weighted-mean",
     "llm2comp/nano",
     "llm2comp/nano-wiki",
     "llm2comp/paper-llama2-7b",
@@ -36,7 +40,7 @@ def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
     assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 7
+    assert len(SHIPPED) == 11
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -229,11 +233,22 @@ def test_several_problems_are_all_told_each_on_a_line():
         ({"attention": "memory_causal"}, "attention='memory_causal' with memory_tokens=0"),
         ({"template": "{text}", "prompts": {"query": "q: "}}, r"has no \{instruction\} to put them in"),
         ({"memory_tokens": -1}, "memory_tokens=-1"),
+        ({"pooling": {"mode": "mean", "over": "echo"}}, r"pooling.over='echo' with .*; put \{echo\} after \{text\}"),
+        ({"template": []}, "at least 1"),
+        ({"template": ["{text}", "{texts}"]}, r"has the field \{texts\}"),
+        ({"template": ["{text}", "{text}{memory}"], "memory_tokens": 2}, "do not go together"),
     ],
 )
 def test_settings_that_do_not_go_together(encoder, message):
     with pytest.raises(ValueError, match=message):
         Recipe.from_values(minimal(**encoder))
+
+
+def test_stages_train_one_template():
+    values = Recipe.load(NANO).model_dump()
+    values["encoder"] |= {"template": ["{text}{memory}", "{instruction}{text}{memory}"]}
+    with pytest.raises(ValueError, match="encoder.template has 2 templates; stages train one"):
+        Recipe.from_values(values)
 
 
 TEMPLATES = {

@@ -62,6 +62,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         trust_remote_code=config.trust_remote_code,
         seed=recipe.seed,
         template=config.template,
+        preparation=config.preparation,
         attention=config.attention,
         pooling=Pooling(config.pooling.mode, config.pooling.over),
         prompts=config.prompts.model_dump(),

@@ -25,7 +25,7 @@ class PoolingConfig(_Config):
     """How token states become one vector."""
 
     mode: Literal["last", "mean", "weighted_mean"]
-    over: Literal["all", "text", "memory"] = "all"
+    over: Literal["all", "text", "echo", "memory"] = "all"
 
 
 class PromptsConfig(_Config):
@@ -49,7 +49,8 @@ class EncoderConfig(_Config):
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attn_implementation: str | None = None
-    template: str = "{instruction}{text}"
+    template: str | Annotated[list[str], Field(min_length=1)] = "{instruction}{text}"
+    preparation: Literal["none", "sentence"] = "none"
     memory_tokens: Annotated[int, Field(ge=0)] = 0
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
@@ -63,14 +64,20 @@ class EncoderConfig(_Config):
 
     @field_validator("template")
     @classmethod
-    def _check_template(cls, template: str) -> str:
-        split_pattern(template)
+    def _check_template(cls, template: str | list[str]) -> str | list[str]:
+        for pattern in [template] if isinstance(template, str) else template:
+            split_pattern(pattern)
         return template
+
+    @property
+    def templates(self) -> list[str]:
+        """`template` as a list, whether one is given or several."""
+        return [self.template] if isinstance(self.template, str) else self.template
 
     @model_validator(mode="after")
     def _check_together(self) -> EncoderConfig:
-        pattern = split_pattern(self.template)
-        has_memory = "memory" in pattern.tail
+        patterns = [split_pattern(template) for template in self.templates]
+        has_memory = all("memory" in pattern.tail for pattern in patterns)
         if self.pooling.over == "memory" and not (has_memory and self.memory_tokens):
             raise ValueError(
                 f"pooling.over='memory' with memory_tokens={self.memory_tokens} and template={self.template!r}; "
@@ -86,7 +93,11 @@ class EncoderConfig(_Config):
                 "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
                 "so give memory_tokens and {memory}, or choose causal or bidirectional"
             )
-        if "{instruction}" not in pattern.before and (self.prompts.query or self.prompts.document):
+        if self.pooling.over == "echo" and any(pattern.between is None for pattern in patterns):
+            raise ValueError(f"pooling.over='echo' with template={self.template!r}; put {{echo}} after {{text}}")
+        if all("{instruction}" not in pattern.before for pattern in patterns) and (
+            self.prompts.query or self.prompts.document
+        ):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self
 
@@ -192,6 +203,12 @@ class Recipe(_Config):
             if names.count(name) > 1:
                 raise ValueError(f"{names.count(name)} stages are named {name!r}; each names its own folder")
         return stages
+
+    @model_validator(mode="after")
+    def _check_one_template(self) -> Recipe:
+        if self.stages and len(self.encoder.templates) > 1:
+            raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
+        return self
 
     @classmethod
     def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

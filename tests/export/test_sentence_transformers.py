@@ -114,6 +114,9 @@ def _saved(encoder: Encoder, folder: Path) -> Path:
     [
         ({"attention": "memory_causal"}, "only causal and bidirectional are stock"),
         ({"pooling": Pooling("weighted_mean", "memory")}, "has no stock module"),
+        ({"template": ["{text}", "say {text}"], "memory_tokens": 0, "pooling": "last"}, "mean over 2 templates"),
+        ({"template": "{text} {echo}", "memory_tokens": 0, "pooling": "last"}, "repeats the text"),
+        ({"preparation": "sentence", "memory_tokens": 0, "pooling": "last"}, "changes the text first"),
         ({"template": "say {text}", "memory_tokens": 0, "pooling": Pooling("mean", "text")}, "leaves out the words"),
     ],
 )

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import plan
 from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.tokens import Segment, Tokens
 from tests.conftest import SENTENCES
 
-ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم", "x " * 5000, *SENTENCES]
+ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم", "x " * 500, *SENTENCES]
 
 
 @settings(max_examples=300, deadline=None)
@@ -51,7 +51,7 @@ def test_order_and_companions_do_not_matter(make_encoder: Callable[..., Encoder]
     half.backbone.to(torch.bfloat16)
 
     @given(
-        texts=st.lists(st.text(max_size=200) | st.sampled_from(ODD), min_size=1, max_size=12),
+        texts=st.lists(st.text(max_size=200) | st.sampled_from(ODD), min_size=1, max_size=12, unique=True),
         options=st.one_of(
             st.fixed_dictionaries({"batch_size": st.integers(1, 12)}),
             st.fixed_dictionaries({"batch_tokens": st.integers(1, 1000)}),
@@ -165,3 +165,35 @@ def test_memory_of_packed_rows(make_encoder: Callable[..., Encoder]) -> None:
         assert torch.allclose(encoder.memory(packed), alone, atol=3e-6)
     with pytest.raises(ValueError, match="these rows are packed"):
         encoder(packed)
+
+
+# ---- prompts instead of training ----------------------------------------------------------------------------------
+
+
+def test_several_templates_are_the_mean_of_their_embeddings(make_encoder: Callable[..., Encoder]) -> None:
+    """Un-normalised before the mean, as MetaEOL's code has it; whatever the batches."""
+    patterns = ['This "{text}" means:"', 'A topic of "{text}" is:"', "{text}"]
+    settings = {"memory_tokens": 0, "attention": "causal", "pooling": "last", "preparation": "sentence"}
+    encoder = make_encoder(template=patterns, **settings)
+    parts = [make_encoder(template=pattern, normalize=False, **settings).encode(SENTENCES) for pattern in patterns]
+    mean = np.mean(parts, axis=0)
+    for options in ({}, {"batch_size": 2}, {"batch_tokens": 100}):
+        vectors = encoder.encode(SENTENCES, **options)
+        assert np.abs(vectors - mean / np.linalg.norm(mean, axis=1, keepdims=True)).max() < 2e-6
+    encoder.normalize = False
+    assert np.abs(encoder.encode(SENTENCES) - mean).max() < 1e-5 * np.abs(mean).max()
+
+
+def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Encoder]) -> None:
+    """The last word moves every pooled state of the repetition, and none of the first copy."""
+    encoder = make_encoder(
+        template="{text} again: {echo}", memory_tokens=0, attention="causal", pooling=Pooling("mean", "echo")
+    )
+    one, other = (encoder.tokens([f"{SENTENCES[0][:20]} {word}"]) for word in ("a", "b"))
+    states = [encoder.hidden_states(tokens) for tokens in (one, other)]
+    moved = (states[0] - states[1]).abs().amax(-1)[0]
+    first, second = one.where(Segment.TEXT)[0], one.where(Segment.ECHO)[0]
+    assert (moved[first][:-1] == 0).all() and (moved[second] > 1e-5).all()
+    expected = states[0][0][second].mean(0)
+    expected = expected / expected.norm()
+    assert np.abs(encoder.encode([f"{SENTENCES[0][:20]} a"])[0] - expected.detach().numpy()).max() < 1e-6

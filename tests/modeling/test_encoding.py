@@ -138,7 +138,7 @@ def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
     assert len(TEXTS) < WINDOW
     options = {"batch_size": 4, "batch_tokens": None, "show_progress_bar": False, "tokenize_ahead": True}
 
-    def embed(tokens):
+    def embed(tokens, _):
         return torch.nn.functional.normalize(encoder(tokens), dim=-1)
 
     def rows(start, stop):

@@ -52,5 +52,5 @@ def test_float32_whatever_the_states_are() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(ValueError, match="choose from last, mean, weighted_mean"):
         Pooling("max")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="choose from all, text, memory"):
+    with pytest.raises(ValueError, match="choose from all, text, echo, memory"):
         Pooling("mean", "prompt")  # type: ignore[arg-type]

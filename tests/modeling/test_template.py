@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from embrew.modeling.pattern import split_pattern
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Segment
+from tests.conftest import SENTENCES
 
 MEMORY = [300, 301]
 BOS, EOS = 1, 2
@@ -121,3 +122,57 @@ def test_memory_and_template_must_agree(tokenizer: PreTrainedTokenizerFast) -> N
         Template("{text}{memory}", tokenizer)
     with pytest.raises(ValueError, match="do not go together"):
         Template("{text}", tokenizer, MEMORY)
+
+
+# ---- the text twice ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_length", [None, 40, 25])
+def test_both_copies_are_the_same_tokens(tokenizer, max_length):
+    """Cut alike, too; words and memory tokens stay."""
+    template = Template("{instruction}say {text} again: {echo}!{memory}", tokenizer, MEMORY)
+    for text in (*SENTENCES, "", "🦆", "x"):
+        (row,) = template.rows([text], instruction="please, ", max_length=max_length)
+        first, second = (
+            [i for i, s in zip(row.ids, row.segments, strict=True) if s == segment]
+            for segment in (Segment.TEXT, Segment.ECHO)
+        )
+        assert first == second
+        (whole,) = template.rows([text], instruction="please, ")
+        assert first == [i for i, s in zip(whole.ids, whole.segments, strict=True) if s == Segment.TEXT][: len(first)]
+        assert max_length is None or len(row.ids) <= max_length
+        assert len(whole.ids) - len(row.ids) == 2 * (whole.segments.count(Segment.TEXT) - len(first))
+        assert row.ids[-len(MEMORY) :] == MEMORY
+        assert row.segments.index(Segment.ECHO) > row.segments.index(Segment.TEXT) if first else True
+
+
+def test_no_room_for_two_copies(tokenizer):
+    with pytest.raises(ValueError, match="max_length=5 leaves .* for the text and its repetition"):
+        Template("say {text} again: {echo}", tokenizer).rows(["a text"], max_length=5)
+
+
+@pytest.mark.parametrize("pattern", ["{echo}{text}", "{text}{echo}{echo}", "{text}{memory}{echo}"])
+def test_where_the_repetition_stands(pattern):
+    with pytest.raises(ValueError, match=r"\{echo\} stands once, after \{text\}|come last"):
+        split_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A duck", "A duck."),
+        ("A duck.", "A duck."),
+        ("A duck?", "A duck."),
+        ('A "duck"', "A 'duck'"),
+        ("", ""),
+        ("A duck!", "A duck!."),  # as the authors' code has it
+    ],
+)
+def test_texts_as_sentences(tokenizer, text, expected):
+    plain = Template('"{text}" means', tokenizer)
+    assert Template('"{text}" means', tokenizer, preparation="sentence").rows([text]) == plain.rows([expected])
+
+
+def test_unknown_preparation(tokenizer):
+    with pytest.raises(ValueError, match="preparation='sentences'; choose from none, sentence"):
+        Template("{text}", tokenizer, preparation="sentences")

@@ -23,9 +23,13 @@ SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as th
 
 def test_the_shipped_recipes_are_found() -> None:
     assert RECIPES == [
+        "baselines/echo",
         "baselines/last-token",
         "baselines/mean",
+        "baselines/metaeol",
         "baselines/nli-nano",
+        "baselines/prompteol",
+        "baselines/weighted-mean",
         "llm2comp/nano",
         "llm2comp/nano-wiki",
         "llm2comp/paper-llama2-7b",

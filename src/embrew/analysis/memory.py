@@ -59,7 +59,7 @@ def memory_similarity(
     def rows(start: int, stop: int) -> list[Row]:
         return encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
 
-    def cosines(tokens: Tokens) -> Tensor:
+    def cosines(tokens: Tokens, _: int) -> Tensor:
         unit = torch.nn.functional.normalize(encoder.memory(tokens.to(encoder.device)).float(), dim=-1)
         return (unit @ unit.mT).flatten(1)
 

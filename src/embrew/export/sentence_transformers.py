@@ -112,7 +112,13 @@ def _check_stock(encoder: Encoder) -> None:
     """Refuse what stock modules cannot say."""
     reason = None
     pooling, template = encoder.pooling, encoder.template
-    if encoder.attention.is_causal is None:
+    if len(encoder.templates) > 1:
+        reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
+    elif template.between is not None:
+        reason = f"template={template.pattern!r} repeats the text, which stock modules do not"
+    elif template.preparation != "none":
+        reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
+    elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
     elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
+from embrew.modeling.prefix import Prefix, reusable
 from embrew.modeling.tokens import Segment, Tokens
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -141,15 +142,39 @@ class Backbone(nn.Module):
             embedded = embedded.masked_scatter(is_memory[..., None], rows.to(embedded.dtype))
         return write_soft(embedded, tokens)
 
-    def hidden_states(self, tokens: Tokens, attention: Attention, *, num_layers: int | None = None) -> Tensor:
+    def hidden_states(
+        self,
+        tokens: Tokens,
+        attention: Attention,
+        *,
+        num_layers: int | None = None,
+        prefix: Prefix | None = None,
+        shared: int = 0,
+    ) -> Tensor:
         """Final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
         Args:
             tokens: a batch.
             attention: who reads whom.
             num_layers: run only the first so many layers and then the final norm; equals the model cut to them.
+            prefix: what was computed of the first `shared` tokens, which all rows have in common; equals the pass
+                without it, under causal attention alone.
+            shared: see `prefix`.
+
+        Raises:
+            ValueError: a prefix under another attention.
         """
-        return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+        if prefix is None or not shared:
+            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+        if not attention.is_causal or tokens.document_ids is not None:
+            raise ValueError(
+                f"a shared beginning can be computed once under causal attention only, not {attention.mode}: there it "
+                "depends on what follows"
+            )
+        seen = view(self.inner, is_causal=True, num_layers=num_layers)
+        if not reusable(seen, shared):
+            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+        return prefix.states(seen, self.embed(tokens), tokens.input_ids[0, :shared], shared)
 
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from embrew.modeling.encoding import convert, encode_rows
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
+from embrew.modeling.prefix import Prefix
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
-from embrew.modeling.template import Template
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.template import Preparation, Template
+from embrew.modeling.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
 Text = str | Sequence[int]
@@ -33,6 +35,7 @@ class Encoder(nn.Module):
 
     Attributes:
         base: which LM it stands on.
+        templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
         recipe: the resolved recipe it was made by, as YAML, or None.
@@ -46,7 +49,8 @@ class Encoder(nn.Module):
         tokenizer: PreTrainedTokenizerBase,
         base: Base,
         *,
-        template: str = "{instruction}{text}",
+        template: str | Sequence[str] = "{instruction}{text}",
+        preparation: Preparation = "none",
         attention: AttentionMode = "causal",
         pooling: Pooling | PoolingMode = "last",
         prompts: Mapping[str, str] | None = None,
@@ -57,7 +61,10 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.base = base
-        self.template = Template(template, tokenizer, backbone.memory_ids)
+        patterns = [template] if isinstance(template, str) else list(template)
+        if not patterns:
+            raise ValueError("template=[]; give one or more")
+        self.templates = [Template(p, tokenizer, backbone.memory_ids, preparation=preparation) for p in patterns]
         self.attention = Attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.pooling.check(len(backbone.memory_ids))
@@ -101,7 +108,8 @@ class Encoder(nn.Module):
             trust_remote_code: run code that comes with the LM.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
-            **settings: `template`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an LM only).
+            **settings: `template`, `preparation`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an
+                LM only).
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -190,9 +198,17 @@ class Encoder(nn.Module):
         """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
         return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
 
-    def forward(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
-        """Pooled embeddings, float32 `(batch, hidden)`, neither truncated nor normalised."""
-        return self.pooling(self.hidden_states(tokens, num_layers=num_layers), tokens)
+    def forward(
+        self, tokens: Tokens, *, num_layers: int | None = None, prefix: Prefix | None = None, shared: int = 0
+    ) -> Tensor:
+        """Pooled embeddings, float32 `(batch, hidden)`, neither truncated nor normalised.
+
+        `prefix` and `shared` as in `Backbone.hidden_states`.
+        """
+        states = self.backbone.hidden_states(
+            tokens, self.attention, num_layers=num_layers, prefix=prefix, shared=shared
+        )
+        return self.pooling(states, tokens)
 
     def memory(self, tokens: Tokens) -> Tensor:
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
@@ -271,24 +287,35 @@ class Encoder(nn.Module):
         if self.training:
             self.eval()
 
-        def embed(tokens: Tokens) -> Tensor:
-            pooled = self(tokens.to(self.device), num_layers=num_layers)[:, :keep]
-            return nn.functional.normalize(pooled, dim=-1) if self.normalize or normalize_embeddings else pooled
-
         limit = max_length or self.max_seq_length
+        unit = self.normalize or normalize_embeddings
+
+        prefix = Prefix()
+
+        def embed(tokens: Tokens, shared: int) -> Tensor:
+            pooled = self(tokens.to(self.device), num_layers=num_layers, prefix=prefix, shared=shared)[:, :keep]
+            return nn.functional.normalize(pooled, dim=-1) if unit and len(self.templates) == 1 else pooled
+
         with torch.inference_mode():
-            vectors = encode_rows(
-                lambda start, stop: self.template.rows(
-                    texts[start:stop], instruction=instruction, max_length=limit, first=start
-                ),
-                len(texts),
-                embed,
-                keep,
-                batch_size=batch_size,
-                batch_tokens=batch_tokens,
-                show_progress_bar=logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar,
-                tokenize_ahead=self.device.type != "cpu",
-            )
+            parts = [
+                encode_rows(
+                    partial(self._rows, template, texts, instruction, limit),
+                    len(texts),
+                    embed,
+                    keep,
+                    batch_size=batch_size,
+                    batch_tokens=batch_tokens,
+                    show_progress_bar=logger.isEnabledFor(logging.INFO)
+                    if show_progress_bar is None
+                    else show_progress_bar,
+                    tokenize_ahead=self.device.type != "cpu",
+                    share=bool(self.attention.is_causal),
+                )
+                for template in self.templates
+            ]
+            vectors = parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
+            if unit and len(parts) > 1:
+                vectors = nn.functional.normalize(vectors, dim=-1)
         return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
@@ -304,6 +331,17 @@ class Encoder(nn.Module):
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         options.setdefault("max_length", self.max_length["document"])
         return self.encode(inputs, prompt_name or (None if prompt is not None else "document"), prompt, **options)
+
+    @property
+    def template(self) -> Template:
+        """The template; the first, where there are several."""
+        return self.templates[0]
+
+    @staticmethod
+    def _rows(
+        template: Template, texts: Sequence[Text], instruction: str, limit: int, start: int, stop: int
+    ) -> list[Row]:
+        return template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
 
     def _instruction(self, prompt_name: str | None, prompt: str | None) -> str:
         if prompt is not None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from embrew.modeling.prefix import shared_beginning
 from embrew.modeling.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,16 @@ def plan(
     return batches
 
 
+def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0) -> list[list[int]]:
+    """`plan` for rows, in an order of their own: the batches, and so the last bits, do not depend on who came first.
+
+    The first `shared` tokens of each are not counted.
+    """
+    order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
+    planned = plan([len(rows[i].ids) - shared for i in order], batch_size=batch_size, batch_tokens=batch_tokens)
+    return [[order[i] for i in batch] for batch in planned]
+
+
 def groups_by_length(
     tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
@@ -102,13 +113,14 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor
 def encode_rows(
     rows_of: Callable[[int, int], list[Row]],
     total: int,
-    embed: Callable[[Tokens], Tensor],
+    embed: Callable[[Tokens, int], Tensor],
     width: int,
     *,
     batch_size: int,
     batch_tokens: int | None,
     show_progress_bar: bool,
     tokenize_ahead: bool = False,
+    share: bool = False,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
 
@@ -117,11 +129,12 @@ def encode_rows(
     Args:
         rows_of: gives the rows of texts start..stop-1.
         total: number of texts.
-        embed: from a batch to `(batch, width)`.
+        embed: from a batch, and how many leading tokens its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
         batch_size: rows a batch, where no token budget is given.
         batch_tokens: token budget a batch.
         show_progress_bar: show one.
+        share: look for a beginning that all rows have in common.
         tokenize_ahead: make the rows of the next window in a thread meanwhile. On a CPU it would only take turns with
             the model.
 
@@ -133,15 +146,16 @@ def encode_rows(
     most: int | None = None  # padded tokens that fit into memory, once something did not
     with tqdm(total=total, desc="encode", unit="text", disable=not show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
-            batches = plan([len(row.ids) for row in rows], batch_size=batch_size, batch_tokens=batch_tokens)
+            shared = shared_beginning(rows) if share else 0
+            batches = batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared)
             waiting = deque(batches)
             while waiting:
                 batch = waiting.popleft()
-                padded = len(batch) * len(rows[batch[0]].ids)
+                padded = len(batch) * (len(rows[batch[0]].ids) - shared)
                 vectors = None
                 if most is None or padded <= most or len(batch) == 1:
                     try:
-                        vectors = embed(Tokens.pad([rows[i] for i in batch])).float().cpu()
+                        vectors = embed(Tokens.pad([rows[i] for i in batch]), shared).float().cpu()
                     except RuntimeError as error:
                         if len(batch) == 1 or not is_out_of_memory(error):
                             raise

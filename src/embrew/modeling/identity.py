@@ -51,14 +51,18 @@ def settings(encoder: Encoder) -> dict[str, Any]:
     pooling: dict[str, Any] = {"mode": encoder.pooling.mode, "over": encoder.pooling.over}
     if encoder.pooling.slots is not None:
         pooling["slots"] = list(encoder.pooling.slots)
-    return {
-        "template": encoder.template.pattern,
+    patterns = [template.pattern for template in encoder.templates]
+    found: dict[str, Any] = {
+        "template": patterns[0] if len(patterns) == 1 else patterns,
         "attention": encoder.attention.mode,
         "pooling": pooling,
         "prompts": dict(encoder.prompts),
         "max_length": dict(encoder.max_length),
         "normalize": encoder.normalize,
     }
+    if encoder.template.preparation != "none":
+        found["preparation"] = encoder.template.preparation
+    return found
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from typing import NamedTuple
 
-FIELDS = ("instruction", "text", "memory", "eos")
+FIELDS = ("instruction", "text", "echo", "memory", "eos")
 
 
 class Pattern(NamedTuple):
@@ -13,11 +13,13 @@ class Pattern(NamedTuple):
 
     Attributes:
         before: what stands before the text, `{instruction}` included.
-        after: the words after it.
+        between: the words between the text and its repetition; None without `{echo}`.
+        after: the words after the text, or after its repetition.
         tail: the fields at the end, `memory` and `eos`, in order.
     """
 
     before: str
+    between: str | None
     after: str
     tail: list[str]
 
@@ -26,7 +28,7 @@ def split_pattern(pattern: str) -> Pattern:
     """Split a template pattern into what stands before the text, the words after it, and the fields at the end.
 
     >>> split_pattern('{instruction}"{text}" means:{memory}')
-    Pattern(before='{instruction}"', after='" means:', tail=['memory'])
+    Pattern(before='{instruction}"', between=None, after='" means:', tail=['memory'])
 
     Raises:
         ValueError: not one `{text}`, an unknown field, or fields out of order.
@@ -44,6 +46,7 @@ def split_pattern(pattern: str) -> Pattern:
     if fields.count("text") != 1:
         raise ValueError(f"template={pattern!r} has {{text}} {fields.count('text')} times; it must stand there once")
     before, after = "", ""
+    between: str | None = None
     tail: list[str] = []
     seen_text = False
     for literal, name, _, _ in pieces:
@@ -59,8 +62,12 @@ def split_pattern(pattern: str) -> Pattern:
             if seen_text or "{instruction}" in before:
                 raise ValueError(f"template={pattern!r}: {{instruction}} stands once, before {{text}}")
             before += "{instruction}"
+        elif name == "echo":
+            if not seen_text or between is not None or tail:
+                raise ValueError(f"template={pattern!r}: {{echo}} stands once, after {{text}}")
+            between, after = after, ""
         elif name in ("memory", "eos"):
             if not seen_text or name in tail:
                 raise ValueError(f"template={pattern!r}: {{{name}}} stands once, after {{text}}")
             tail.append(name)
-    return Pattern(before, after, tail)
+    return Pattern(before, between, after, tail)

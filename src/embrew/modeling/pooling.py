@@ -11,9 +11,10 @@ from torch import Tensor
 from embrew.modeling.tokens import Segment, Tokens
 
 PoolingMode = Literal["last", "mean", "weighted_mean"]
-Over = Literal["all", "text", "memory"]
+Over = Literal["all", "text", "echo", "memory"]
 MODES: tuple[PoolingMode, ...] = ("last", "mean", "weighted_mean")
-OVERS: tuple[Over, ...] = ("all", "text", "memory")
+OVERS: tuple[Over, ...] = ("all", "text", "echo", "memory")
+SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Pooling:
         """`(batch, tokens)` bool: what is pooled (for `last`, what the last is taken from)."""
         if self.over == "all":
             return tokens.attention_mask.bool()
-        chosen = tokens.where(Segment.TEXT if self.over == "text" else Segment.MEMORY)
+        chosen = tokens.where(SEGMENTS[self.over])
         if self.slots is not None:
             slot = chosen.long().cumsum(-1) - 1
             chosen = chosen & torch.isin(slot, torch.tensor(self.slots, device=slot.device))

@@ -93,11 +93,12 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
         if settings[key] != value:
             raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    written = Template(settings["template"], tokenizer, encoder.backbone.memory_ids)
-    for name, prompt in encoder.prompts.items():
-        ours = encoder.template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
-        if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):
-            raise RuntimeError(f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r})")
+    for template in encoder.templates:
+        written = Template(template.pattern, tokenizer, encoder.backbone.memory_ids, preparation=template.preparation)
+        for name, prompt in encoder.prompts.items():
+            ours = template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
+            if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):
+                raise RuntimeError(f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r})")
 
 
 def _reopened(encoder: Encoder, folder: Path) -> Tensor:

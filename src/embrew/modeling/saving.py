@@ -145,6 +145,7 @@ def load_encoder(
         AutoTokenizer.from_pretrained(folder),
         base,
         template=settings["template"],
+        preparation=settings.get("preparation", "none"),
         attention=settings["attention"],
         pooling=Pooling(**settings["pooling"]),
         prompts=settings["prompts"],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Literal
 
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
@@ -11,27 +12,58 @@ from transformers import PreTrainedTokenizerBase
 from embrew.modeling.pattern import split_pattern
 from embrew.modeling.tokens import Row, Segment
 
+Preparation = Literal["none", "sentence"]
+
+
+def as_sentence(text: str) -> str:
+    """A text as PromptEOL quotes it: it ends with a full stop and holds no double quotes.
+
+    The preparation of *Scaling Sentence Embeddings with Large Language Models* (arXiv 2307.16645), in the authors'
+    code and in those that follow it.
+
+    >>> as_sentence('Is "this" it?')
+    "Is 'this' it."
+    """
+    if text and text[-1] not in ".?\"'":
+        text += "."
+    text = text.replace('"', "'")
+    return text[:-1] + "." if text.endswith("?") else text
+
+
+PREPARATIONS: dict[str, Callable[[str], str]] = {"none": str, "sentence": as_sentence}
+
 
 class Template:
     """Turns texts into rows by a pattern such as `"{instruction}{text}{memory}"`.
 
     What stands before `{text}` (words and the instruction) is rendered and tokenised together with the text, as one
     string, and positions are labelled by character offsets: a token that touches the text is TEXT. What stands after
-    it is tokenised on its own, so that truncation can never reach it. `{memory}` and `{eos}` come last. BOS is put
-    first when the tokenizer itself does so. No special token is ever read out of a user's text, and no chat template
-    is applied.
+    it is tokenised on its own, so that truncation can never reach it. `{echo}` is the text a second time, the same
+    tokens. `{memory}` and `{eos}` come last. BOS is put first when the tokenizer itself does so. No special token is
+    ever read out of a user's text, and no chat template is applied.
 
     Args:
-        pattern: the pattern; fields are `{instruction}`, `{text}` (required, once), `{memory}`, `{eos}`.
+        pattern: the pattern; fields are `{instruction}`, `{text}` (required, once), `{echo}`, `{memory}`, `{eos}`.
         tokenizer: a fast Hugging Face tokenizer.
         memory_ids: ids of the memory tokens, in order.
+        preparation: what is done to a text first; see `PREPARATIONS`.
     """
 
-    def __init__(self, pattern: str, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        tokenizer: PreTrainedTokenizerBase,
+        memory_ids: Sequence[int] = (),
+        *,
+        preparation: Preparation = "none",
+    ) -> None:
+        if preparation not in PREPARATIONS:
+            raise ValueError(f"preparation={preparation!r}; choose from {', '.join(PREPARATIONS)}")
         self.pattern = pattern
         self.tokenizer = tokenizer
         self.memory_ids = list(memory_ids)
-        self.before, self.after, self.tail = split_pattern(pattern)
+        self.preparation = preparation
+        self.before, self.between, self.after, self.tail = split_pattern(pattern)
         if ("memory" in self.tail) != bool(self.memory_ids):
             raise ValueError(
                 f"template={pattern!r} and memory_tokens={len(self.memory_ids)} do not go together; "
@@ -105,9 +137,15 @@ class Template:
         for i, text in enumerate(texts):
             if not isinstance(text, list | tuple):
                 check_text(text, first + i)
+        if self.preparation != "none":
+            prepare = PREPARATIONS[self.preparation]
+            texts = [prepare(text) if isinstance(text, str) else text for text in texts]
         begin = Row.of(self.bos_ids, Segment.PROMPT)
         rows = []
         for body in self._bodies(texts, instructions, segment):
+            if self.between is not None:
+                rows.append(self._repeated(begin + body, suffix, max_length, segment))
+                continue
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
                 row = self._truncate(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
@@ -127,6 +165,25 @@ class Template:
         if fallback is None:
             fallback = self.tokenizer.pad_token_id
         return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
+
+    def _repeated(self, head: Row, suffix: Row, max_length: int | None, segment: Segment) -> Row:
+        """The text, the words between, and the same tokens again; both are cut alike where the limit asks for it."""
+        start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))
+        text, between = head.ids[start:], Row.of(self._between_ids, Segment.PROMPT)
+        if max_length is not None:
+            room = max_length - start - len(between.ids) - len(suffix.ids)
+            if room < 2:
+                raise ValueError(
+                    f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition beside the "
+                    f"template's own {max_length - room}; raise max_length or shorten the instruction"
+                )
+            text = text[: room // 2]
+        before = Row(head.ids[:start], head.segments[:start])
+        return before + Row.of(text, segment) + between + Row.of(text, Segment.ECHO) + suffix
+
+    @cached_property
+    def _between_ids(self) -> list[int]:
+        return self._after_text(self.between or "")
 
     def _truncate(self, head: Row, room: int, segment: Segment) -> Row:
         start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))

@@ -27,6 +27,8 @@ class Segment(IntEnum):
     """A place-holder into which a given vector is written."""
     TARGET = 5
     """Tokens that a language model is asked to predict."""
+    ECHO = 6
+    """The text a second time."""
 
 
 class Row(NamedTuple):
