@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from pydantic import TypeAdapter, ValidationError
 from transformers import TrainingArguments
 
 from embrew.data import datasets as data
 from embrew.data import describe
+from embrew.data.mixing import MixedOrder, shares
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import ASSETS, pick_device, pick_dtype
@@ -170,8 +171,8 @@ def check_stage(recipe: Recipe, index: int) -> None:
     training_arguments(stage, objective(stage.objective), Path(stage.name), seed=recipe.seed)
 
 
-def dataset(stage: StageConfig, built: Objective, encoder: Encoder) -> Dataset:
-    """The stage's rows: all its data sets, one after another, as the objective wants them."""
+def datasets(stage: StageConfig, built: Objective, encoder: Encoder) -> list[Dataset]:
+    """The rows of each of the stage's data sets, as the objective wants them."""
     parts = []
     for config in stage.datasets:
         part = rows(config, built, max_rows=config.max_rows)
@@ -179,8 +180,29 @@ def dataset(stage: StageConfig, built: Objective, encoder: Encoder) -> Dataset:
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
             logger.info("    %s", example)
-        parts.append(part if config.max_tokens is None else _short(part, config.max_tokens, encoder))
-    return built.prepare(parts[0] if len(parts) == 1 else concatenate_datasets(parts), encoder)
+        parts.append(
+            built.prepare(part if config.max_tokens is None else _short(part, config.max_tokens, encoder), encoder)
+        )
+    return parts
+
+
+def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int) -> MixedOrder | None:
+    """In which order several data sets are read; None where rows are simply shuffled.
+
+    With embeddings compared within a batch, a batch is of one data set unless the stage says otherwise: other texts
+    would be negatives that are too easy.
+    """
+    batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
+    weights = [config.weight for config in stage.datasets if config.weight is not None]
+    temperature = stage.mix.temperature if stage.mix else 1.0
+    if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0):
+        return None
+    batch = (
+        stage.batch.size if stage.batch else int(stage.training.get("per_device_train_batch_size", 8)) * world_size()
+    )
+    probabilities = shares(sizes, weights=weights or None, temperature=temperature)
+    logger.info("%s  shares of the data sets: %s", stage.name, ", ".join(f"{share:.1%}" for share in probabilities))
+    return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
 
 
 def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Dataset:

@@ -113,6 +113,7 @@ class DataConfig(_Config):
     where: dict[str, bool | int | float | str] = {}
     sentences: bool = False
     instruction: str | None = None
+    weight: Annotated[float, Field(gt=0)] | None = None
     min_chars: Annotated[int, Field(ge=0)] | None = None
     max_chars: Annotated[int, Field(gt=0)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -137,6 +138,13 @@ class BatchConfig(_Config):
         return self
 
 
+class MixConfig(_Config):
+    """How a stage draws from several data sets; without weights, in proportion to size^temperature."""
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    batches: Literal["one", "mixed"] = "one"
+
+
 Datasets = Annotated[
     Annotated[DataConfig, Tag("one data set")] | Annotated[list[DataConfig], Tag("several"), Field(min_length=1)],
     Discriminator(lambda value: "several" if isinstance(value, (list, tuple)) else "one data set"),
@@ -151,6 +159,7 @@ class StageConfig(_Config):
     data: Datasets
     training: dict[str, Any] = {}
     batch: BatchConfig | None = None
+    mix: MixConfig | None = None
     adapter: Literal["continue", "merge"] = "continue"
     train_memory: bool = True
 
@@ -169,6 +178,17 @@ class StageConfig(_Config):
         if not isinstance(objective.get("type"), str):
             raise ValueError(f"type={objective.get('type')!r}; give an objective's name, for example type: contrastive")
         return objective
+
+    @model_validator(mode="after")
+    def _check_mix(self) -> StageConfig:
+        weighted = [config for config in self.datasets if config.weight is not None]
+        if weighted and len(weighted) < len(self.datasets):
+            raise ValueError(f"{len(weighted)} of {len(self.datasets)} data sets have a weight; give all, or none")
+        if (weighted or self.mix) and len(self.datasets) < 2:
+            raise ValueError("weight and mix go with several data sets; there is one")
+        if weighted and self.mix and self.mix.temperature != 1.0:
+            raise ValueError("give weights, or mix.temperature, not both")
+        return self
 
     @property
     def datasets(self) -> list[DataConfig]:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
+from embrew.objectives import Contrastive
 from embrew.recipe import Recipe
 from embrew.training import checkpoints
 from embrew.training.stages import train
@@ -274,6 +275,48 @@ def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any],
     values["stages"][0]["batch"] = {"size": 4, "mini_batch_num_tokens": 60}
     cached = train(Recipe.from_values(values), tmp_path / "cached")
     assert abs(plain.encode(SENTENCES) - cached.encode(SENTENCES)).max() < 1e-4
+
+
+def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the recipe says otherwise; a stopped run goes on with the batches it would have had."""
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    for name in ("a", "b"):
+        named = [{**row, "query": f"{name} {row['query']}"} for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in named))
+    values["stages"] = values["stages"][2:]
+    stage = values["stages"][0]
+    stage.update(adapter="continue", data=[{"path": str(tmp_path / f"{name}.jsonl")} for name in ("a", "b")])
+    stage["training"] = {**stage["training"], "max_steps": 20, "save_steps": 7}
+    batches: list[list[str]] = []
+    collate = Contrastive.collate
+
+    def seen(self: Contrastive, rows: Any, encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        batches.append([row["query"][0] for row in rows])
+        if len(batches) == stop:
+            raise KeyboardInterrupt
+        return collate(self, rows, encoder, seed=seed)
+
+    monkeypatch.setattr(Contrastive, "collate", seen)
+    stop = 0
+    train(Recipe.from_values(values), tmp_path / "one")
+    assert {len(set(batch)) for batch in batches} == {1}, "one data set a batch"
+    assert {batch[0] for batch in batches} == {"a", "b"}, "both are drawn from"
+    whole, stop = list(batches), 12
+    batches.clear()
+    with pytest.raises(KeyboardInterrupt):
+        train(Recipe.from_values(values), tmp_path / "halves")
+    stop = 0
+    train(Recipe.from_values(values), tmp_path / "halves", resume=True)
+    assert batches[-6:] == whole[-6:]
+    equal(tmp_path / "one" / "supervised", tmp_path / "halves" / "supervised")
+    batches.clear()
+    stage["mix"] = {"batches": "mixed"}
+    train(Recipe.from_values(values), tmp_path / "mixed")
+    assert any(len(set(batch)) == 2 for batch in batches)
+    batches.clear()
+    stage["mix"] = {"batches": "mixed", "temperature": 0.0}
+    train(Recipe.from_values(values), tmp_path / "alike")
+    assert any(len(set(batch)) == 2 for batch in batches)
 
 
 def test_activation_checkpointing_changes_nothing(values: dict[str, Any], tmp_path: Path) -> None:

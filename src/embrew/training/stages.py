@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from datasets import concatenate_datasets
 from transformers import set_seed
 
 from embrew import build
@@ -104,7 +105,9 @@ class Run:
         if encoder.backbone.memory is not None:
             encoder.backbone.memory.requires_grad_(stage.train_memory)
         objective.setup(encoder)
-        rows = build.dataset(stage, objective, encoder)
+        parts = build.datasets(stage, objective, encoder)
+        rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+        order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         args = self._arguments(index)
         needed = args.per_device_train_batch_size * self.process.num_processes
         if args.dataloader_drop_last and len(rows) < needed:
@@ -116,7 +119,7 @@ class Run:
             shutil.rmtree(work, ignore_errors=True)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         began = time.perf_counter()
-        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name)
+        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order)
         encoder.steps += trainer.fit(checkpoints.newest(work) if self.resume else None)
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()

@@ -23,6 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients
 from embrew.training import checkpoints
 from embrew.training.step import TrainStep
@@ -39,7 +40,11 @@ class StageTrainer(Trainer):
     state, and count from the moment their manifest is written.
     """
 
-    def __init__(self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str) -> None:
+    def __init__(
+        self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str, order: MixedOrder | None = None
+    ) -> None:
+        self.order = order
+
         def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
             epoch = int(self.state.epoch or 0)
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
@@ -72,6 +77,9 @@ class StageTrainer(Trainer):
                 "clip gradients (training.max_grad_norm), or look at the data of this batch"
             )
         return (loss, outputs) if return_outputs else loss
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return super()._get_train_sampler(train_dataset) if self.order is None else self.order
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         """The Trainer's own, except that several processes average the gradients of a cached step themselves.

@@ -1,0 +1,74 @@
+"""Several data sets in one stage: how often each is drawn from, and whether a batch may hold more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+
+def shares(sizes: Sequence[int], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:
+    """The probability of each data set: ∝ weight, or ∝ size^temperature (1: by size, 0: all alike).
+
+    Examples:
+        >>> shares([300, 100])
+        [0.75, 0.25]
+        >>> shares([300, 100], temperature=0)
+        [0.5, 0.5]
+        >>> shares([300, 100], weights=[1, 4])
+        [0.2, 0.8]
+    """
+    raw = np.asarray(weights if weights is not None else np.asarray(sizes, dtype=np.float64) ** temperature)
+    if not (raw > 0).all() or not np.isfinite(raw).all():
+        raise ValueError(f"shares of {list(raw)}; every data set needs a positive weight")
+    return [float(share) for share in raw / raw.sum()]
+
+
+class MixedOrder:
+    """The order of an epoch's rows over data sets that stand one after another.
+
+    Each run of `block` rows is of one data set, drawn with its probability. With `block` the joint batch of all
+    processes, in-batch negatives are of the query's own data set; with 1, batches are mixed. A data set that runs out
+    is shuffled anew; the rows left over that do not fill a block sit out until then, so no block has a row twice.
+
+    Drawn from seed and epoch alone, so a run that goes on draws what it would have drawn.
+
+    Attributes:
+        sizes: rows of each data set.
+        probabilities: of each.
+        block: rows that are of one data set.
+        seed: of all draws.
+    """
+
+    def __init__(self, sizes: Sequence[int], probabilities: Sequence[float], *, block: int, seed: int) -> None:
+        small = [size for size in sizes if size < block]
+        if small:
+            raise ValueError(
+                f"a data set of {small[0]} rows does not fill a batch of {block}; lower batch.size, leave the data set "
+                "out, or let batches hold several data sets (mix.batches: mixed)"
+            )
+        self.sizes, self.probabilities, self.block, self.seed = list(sizes), list(probabilities), block, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next iteration is."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """As many whole blocks as the rows of all data sets would fill."""
+        return sum(self.sizes) // self.block * self.block
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng([self.seed, self.epoch])
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        streams = [_blocks(size, self.block, generator) for size in self.sizes]
+        for chosen in generator.choice(len(self.sizes), size=len(self) // self.block, p=self.probabilities):
+            for row in next(streams[chosen]):
+                yield int(starts[chosen] + row)
+
+
+def _blocks(size: int, block: int, generator: np.random.Generator) -> Iterator[np.ndarray]:
+    while True:
+        order = generator.permutation(size)
+        for start in range(0, size - block + 1, block):
+            yield order[start : start + block]
