@@ -16,6 +16,7 @@ from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_recipes, re
 SHIPPED = [
     "baselines/echo",
     "baselines/last-token",
+    "baselines/llm2vec-nano",
     "baselines/mean",
     "baselines/metaeol",
     "baselines/nli-nano",
@@ -40,7 +41,7 @@ def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
     assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 11
+    assert len(SHIPPED) == 12
 
 
 @pytest.mark.parametrize("name", SHIPPED)

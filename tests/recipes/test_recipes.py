@@ -25,6 +25,7 @@ def test_the_shipped_recipes_are_found() -> None:
     assert RECIPES == [
         "baselines/echo",
         "baselines/last-token",
+        "baselines/llm2vec-nano",
         "baselines/mean",
         "baselines/metaeol",
         "baselines/nli-nano",
@@ -54,7 +55,8 @@ def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
     values["encoder"]["max_length"] = {"query": 160, "document": 160}  # the instructions are long in 300 tokens
     for stage in values["stages"]:
         kind = build.objective(stage["objective"]).rows_kind
-        stage["data"] = {"path": files[kind]}
+        several = isinstance(stage["data"], list)
+        stage["data"] = [{"path": files[kind]} for _ in stage["data"]] if several else {"path": files[kind]}
         stage["training"] |= ONE_STEP | {"max_steps": SHIPPED_MODEL if model == "nano" else 1}
         if stage["batch"]:
             stage["batch"] = {"size": 4}

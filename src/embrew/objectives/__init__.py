@@ -7,12 +7,23 @@ from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
 from embrew.objectives.matryoshka import Matryoshka
+from embrew.objectives.mntp import MaskedNextToken
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
     "matryoshka": Matryoshka,
+    "mntp": MaskedNextToken,
 }
 
-__all__ = ["OBJECTIVES", "Angle", "Compression", "Contrastive", "EmbeddingObjective", "Matryoshka", "Objective"]
+__all__ = [
+    "OBJECTIVES",
+    "Angle",
+    "Compression",
+    "Contrastive",
+    "EmbeddingObjective",
+    "MaskedNextToken",
+    "Matryoshka",
+    "Objective",
+]

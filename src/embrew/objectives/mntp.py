@@ -1,0 +1,98 @@
+"""Masked next-token prediction: how LLM2Vec makes a causal LM at home under bidirectional attention."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import sum_over_processes, world_size
+from embrew.losses import token_nll
+from embrew.modeling.backbone import FrozenLM
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.objectives.base import Objective
+from embrew.objectives.compression import text_ids
+
+
+@dataclass(kw_only=True)
+class MaskedNextToken(Objective):
+    """−mean log p(x_t | text with some tokens masked), read where x_{t−1} stands.
+
+    *LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders* (arXiv 2404.05961), section 2.2. As in
+    next-token prediction, the token at t is predicted from the state at t − 1, so that the model's own head fits; but
+    under the encoder's attention, which is meant to be bidirectional. Token mean over the joint batch.
+
+    Attributes:
+        mask_probability: share of the text's tokens that is chosen (the paper: 0.2, for Mistral 0.8).
+        replacement: `bert`: of the chosen, 80 % become the mask token, 10 % a random token, 10 % stay; `mask`: all
+            become the mask token (the paper's choice for Mistral).
+        mask_token: text of the mask token; a causal LM has none of its own, and the paper takes an underscore.
+    """
+
+    mask_probability: float = 0.2
+    replacement: Literal["bert", "mask"] = "bert"
+    mask_token: str = "_"
+
+    def setup(self, encoder: Encoder) -> None:
+        """Needs attention that sees ahead, and a mask token that is one token."""
+        if not 0 < self.mask_probability <= 1:
+            raise ValueError(f"mask_probability={self.mask_probability}; give a share above 0, at most 1")
+        if encoder.attention.is_causal:
+            raise ValueError(
+                "masked next-token prediction under causal attention is next-token prediction with holes; set "
+                "encoder.attention: bidirectional"
+            )
+        self._mask_id(encoder)
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def _mask_id(self, encoder: Encoder) -> int:
+        (ids,) = text_ids([self.mask_token], encoder)
+        if len(ids) != 1:
+            raise ValueError(
+                f"mask_token={self.mask_token!r} is {len(ids)} tokens here; choose one that is a single token"
+            )
+        return ids[0]
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """BOS and text, some tokens replaced; `labels` `(batch, tokens)` holds, at t − 1, what stood at t, else −100.
+
+        Which tokens are chosen is decided by seed and text alone.
+        """
+        mask_id, words = self._mask_id(encoder), len(encoder.tokenizer)
+        bos = encoder.template.bos_ids
+        limit = encoder.max_length["document"] - len(bos)
+        texts, labels = [], []
+        for ids in text_ids([row["text"] for row in rows], encoder):
+            kept = ids[:limit]
+            generator = random.Random(f"{seed} {kept}")
+            places = range(0 if bos else 1, len(kept))  # the first needs a position before it
+            chosen = [t for t in places if generator.random() < self.mask_probability]
+            chosen = chosen or ([generator.choice(places)] if len(places) else [])  # a row teaches something
+            shown, wanted = list(kept), [-100] * (len(bos) + len(kept))
+            for t in chosen:
+                wanted[len(bos) + t - 1] = kept[t]
+                kind = generator.random()
+                if self.replacement == "mask" or kind < 0.8:
+                    shown[t] = mask_id
+                elif kind < 0.9:
+                    shown[t] = generator.randrange(min(words, encoder.backbone.vocab_size))
+            texts.append(Row.of(bos, Segment.PROMPT) + Row.of(shown, Segment.TEXT))
+            labels.append(wanted)
+        width = max(len(wanted) for wanted in labels)
+        padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]
+        return {"text": Tokens.pad(texts), "labels": torch.tensor(padded, dtype=torch.long)}
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Negative log-likelihood of the chosen tokens."""
+        states = encoder.hidden_states(batch["text"])
+        labels = batch["labels"]
+        scored = labels != -100
+        tokens = sum_over_processes(scored.sum())
+        weights = torch.full((int(scored.sum()),), world_size() / float(tokens.clamp(min=1)), device=states.device)
+        head = FrozenLM(encoder.backbone.causal_lm).head
+        return {"loss": token_nll(states[scored], labels[scored], *head, row_weights=weights)}
