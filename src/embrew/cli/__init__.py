@@ -28,7 +28,9 @@ app.command("search")(search.search)
 app.command("export")(export.export)
 app.add_typer(analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
-app.add_typer(data.app, name="data", help="Look at training data as the model will see it; fetch test data.")
+app.add_typer(
+    data.app, name="data", help="Look at training data as the model will see it; find hard negatives; fetch test data."
+)
 
 
 def _version(asked: bool) -> None:

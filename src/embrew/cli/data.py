@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import Overrides
+from embrew.cli.arguments import Model, Overrides
 from embrew.cli.console import out
 from embrew.cli.recipe import Name
 
@@ -24,8 +26,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 SAMPLE = 200
+EXAMPLES = 20  # of mined negatives
 HEAD, TAIL = 40, 8  # tokens shown of a long run
-STYLES = {"PROMPT": "cyan", "TEXT": "green", "MEMORY": "magenta", "SOFT": "yellow", "TARGET": "blue"}
+STYLES = {
+    "PROMPT": "cyan",
+    "TEXT": "green",
+    "ECHO": "bright_green",
+    "MEMORY": "magenta",
+    "SOFT": "yellow",
+    "TARGET": "blue",
+}
 PATTERNS = {
     "causal": "causal: a token reads itself and what stands before it",
     "bidirectional": "bidirectional: every token reads every token",
@@ -44,7 +54,7 @@ class Column(NamedTuple):
 
 @app.callback()
 def _group() -> None:
-    """Look at training data as the model will see it; fetch test data."""
+    """Look at training data as the model will see it; find hard negatives; fetch test data."""
 
 
 @app.command()
@@ -65,6 +75,93 @@ def fetch(
     if local:
         console.print(f"not fetched, since they are yours to bring: {', '.join(local)}", markup=False)
     console.print(f"elsewhere: embrew evaluate MODEL --suite {suite} --data {to}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def mine(
+    model: Model,
+    pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or data set of pairs.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT.jsonl", help="Pairs with their negatives, as training data.")
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Documents to search; by default the positives of all pairs.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="OURS=THEIRS", help="A column of PAIRS, e.g. query=question.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of a folder or data set.")] = "train",
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Take a sample of so many pairs.")] = None,
+    num_negatives: Annotated[int, typer.Option(min=1, help="At most so many a pair.")] = 5,
+    relative_margin: Annotated[
+        float, typer.Option(min=0, max=1, help="Take texts below (1 - this) times the positive's similarity.")
+    ] = 0.05,
+    max_score: Annotated[float | None, typer.Option(help="No negative above this similarity.")] = None,
+    range_min: Annotated[int, typer.Option(min=0, help="Leave out so many of the nearest.")] = 0,
+    range_max: Annotated[int | None, typer.Option(min=1, help="Look at so many of the nearest.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample and of the examples shown.")] = 42,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and stop.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it is there.")] = False,
+) -> None:
+    """Find hard negatives for pairs; show twenty of them and how similar they are, then write them."""
+    if output.exists() and not (overwrite or dry_run):
+        raise FileExistsError(f"{output} exists; give another file, or --overwrite to replace it")
+    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
+    if len(columns) < len(column or ()):
+        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
+    from embrew.build import open_model
+    from embrew.data.datasets import load
+    from embrew.data.documents import read_documents
+    from embrew.data.negatives import mine as find
+    from embrew.writing import write_jsonl
+
+    rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
+    documents = [document.content for document in read_documents(corpus)] if corpus else None
+    found = find(
+        open_model(model),
+        rows,
+        corpus=documents,
+        num_negatives=num_negatives,
+        relative_margin=relative_margin,
+        max_score=max_score,
+        range_min=range_min,
+        range_max=range_max,
+    )
+    console = out()
+    for row in random.Random(seed).sample(found.rows, min(EXAMPLES, len(found.rows))):
+        console.print(Text(_short(row["query"]), style="bold"), no_wrap=True)
+        for kind, text, score in zip(
+            ("+", *"-" * len(row["negatives"])), (row["positive"], *row["negatives"]), row["scores"], strict=True
+        ):
+            style = "green" if kind == "+" else "red"
+            console.print(Text(f"  {kind} {score:.3f}  {_short(text)}", style=style), no_wrap=True)
+    console.print(_histogram(*found.scores()))
+    counts = sum(len(row["negatives"]) for row in found.rows)
+    said = f"{counts:,} negatives for {len(found.rows):,} pairs; {found.without:,} pairs have none and are left out"
+    if dry_run:
+        console.print(f"{said}; nothing written", markup=False, soft_wrap=True)
+        return
+    write_jsonl(output, found.rows)
+    console.print(f"{said}: {output}", markup=False, soft_wrap=True)
+
+
+def _short(text: str, width: int = 110) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def _histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> Table:
+    """How often each similarity occurs, positives beside negatives; the bars are shares of their own kind."""
+    import numpy as np
+
+    edges = np.linspace(min(*positive, *negative), max(*positive, *negative), bins + 1)
+    shares = [np.histogram(scores, edges)[0] / len(scores) for scores in (positive, negative)]
+    table = Table("similarity", "positives", "negatives", box=None, title="share of the pairs by similarity")
+    longest = max(float(share.max()) for share in shares)
+    for low, high, *both in zip(edges, edges[1:], *shares, strict=False):
+        bars = ["█" * round(width * share / longest) + f" {share:.0%}" for share in both]
+        table.add_row(f"{low:.2f} to {high:.2f}", Text(bars[0], style="green"), Text(bars[1], style="red"))
+    return table
 
 
 @app.command()

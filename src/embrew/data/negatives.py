@@ -1,0 +1,104 @@
+"""Hard negatives: texts that a model finds near a query and that are not its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+MANY = 20_000
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Pairs with the negatives that were found.
+
+    Attributes:
+        rows: `query`, `positive`, `negatives`, `scores` (the positive's, then the negatives'), and `instruction` where
+            the pair had one.
+        without: pairs for which nothing was left after the margin.
+    """
+
+    rows: list[dict[str, Any]]
+    without: int
+
+    def scores(self) -> tuple[list[float], list[float]]:
+        """Similarities of the positives, and of all negatives."""
+        positive = [row["scores"][0] for row in self.rows]
+        return positive, [score for row in self.rows for score in row["scores"][1:]]
+
+
+def mine(
+    encoder: Any,
+    pairs: Dataset,
+    *,
+    corpus: Sequence[str] | None = None,
+    num_negatives: int = 5,
+    relative_margin: float | None = 0.05,
+    max_score: float | None = None,
+    range_min: int = 0,
+    range_max: int | None = None,
+    sampling: Literal["top", "random"] = "top",
+    batch_size: int = 32,
+) -> Mined:
+    """Search a corpus for each query, and keep what is near but not too near, by Sentence-Transformers' miner.
+
+    Most texts that a good model ranks first are right answers that nobody has marked. With `relative_margin` m, only
+    texts with a similarity below (1 − m) times that of the query's positive are taken (*NV-Retriever*, arXiv
+    2407.15831, has 0.05).
+
+    Args:
+        encoder: an `Encoder` or a `SentenceTransformer`; queries and documents get its prompts.
+        pairs: rows with `query` and `positive`.
+        corpus: where to search; the positives without it.
+        num_negatives: at most so many a pair.
+        relative_margin: see above; None switches it off.
+        max_score: no negative above this similarity.
+        range_min: leave out so many of the nearest.
+        range_max: look at so many of the nearest.
+        sampling: the nearest of what is left, or any.
+        batch_size: texts a batch.
+
+    Raises:
+        ValueError: no pairs, or no negative for any of them.
+    """
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    if not len(pairs):
+        raise ValueError("no pairs to find negatives for")
+    given: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
+    found = mine_hard_negatives(
+        Dataset.from_dict(given),
+        encoder,
+        corpus=list(corpus) if corpus is not None else None,
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        relative_margin=relative_margin,
+        num_negatives=num_negatives,
+        sampling_strategy=sampling,
+        output_format="labeled-list",
+        output_scores=True,
+        batch_size=batch_size,
+        use_faiss=len(corpus or pairs) > MANY,  # else all queries × all texts are in memory at once
+        verbose=False,
+    )
+    asked = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
+    instructions = dict(zip(zip(given["anchor"], given["positive"], strict=True), asked, strict=True))
+    rows = []
+    for row in found:
+        (positive, *negatives), scores = row["positive"], row["scores"]
+        if negatives:
+            kept = {"query": row["anchor"], "positive": positive, "negatives": negatives, "scores": scores}
+            instruction = instructions.get((row["anchor"], positive))
+            rows.append(kept if instruction is None else {**kept, "instruction": instruction})
+    if not rows:
+        raise ValueError(
+            f"no negative for any of {len(pairs)} pairs; widen relative_margin={relative_margin}, "
+            f"max_score={max_score} or range_max={range_max}, or give a larger corpus"
+        )
+    return Mined(rows, len(pairs) - len(rows))
