@@ -10,10 +10,11 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
+from embrew.modeling import encoding
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives import Compression
 from embrew.objectives.compression import text_ids
-from tests.conftest import FAMILIES, stir
+from tests.conftest import FAMILIES, SENTENCES, stir
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}
 TEXTS = [
@@ -84,8 +85,8 @@ def test_the_divergence_is_zero_for_a_memory_that_is_the_context_itself(make_enc
     with encoder.backbone.frozen_lm() as lm, torch.no_grad():
         context = lm.model.get_input_embeddings()(torch.tensor([row[:width] for row in ids]))
         objective = Compression(include_last=include_last)
-        assert abs(objective.decoder_loss(lm, context, batch).item()) <= 1e-6
-        assert objective.decoder_loss(lm, context.roll(1, 0), batch).item() > 0.01
+        assert abs(sum(objective.decoder_losses(lm, context, batch)).item()) <= 1e-6
+        assert sum(objective.decoder_losses(lm, context.roll(1, 0), batch)).item() > 0.01
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -398,7 +399,7 @@ def test_the_student_sees_the_context_through_the_memory_only(make_encoder):
     assert (memory - encoder.memory(other["context"])).abs().max() > 1e-3  # the encoder does tell them apart
     with encoder.backbone.frozen_lm() as lm:
         states = [lm.hidden_states(batch["student"].with_soft(memory)) for batch in (one, other)]
-        losses = [objective.decoder_loss(lm, memory, batch).item() for batch in (one, other)]
+        losses = [sum(objective.decoder_losses(lm, memory, batch)).item() for batch in (one, other)]
     assert torch.equal(*states)
     assert losses[0] != losses[1]  # the teacher reads the context itself
 
@@ -561,3 +562,40 @@ def test_prepare_leaves_out_short_texts_and_says_so(make_encoder, caplog):
     rows = Compression().prepare(Dataset.from_dict({"text": [TEXTS[0], "short", TEXTS[2]]}), encoder)
     assert list(rows["text"]) == [TEXTS[0], TEXTS[2]]
     assert "leaves out 1 of 3 texts shorter than 19 tokens" in caplog.text
+
+
+# ---- groups of similar length --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"nll_weight": 0.5}, {"divergence": "nll"}, {"divergence": "reconstruction"}], ids=str
+)
+def test_groups_change_nothing(settings, make_encoder, monkeypatch):
+    """The same loss and gradients in one group and in several, with fewer positions in all."""
+    encoder = make_encoder(lora={"lora_dropout": 0.0}).train()
+    objective = Compression(min_context_tokens=4, min_target_tokens=3, **settings)
+    objective.setup(encoder)
+    batch = objective.collate([{"text": text * n} for text, n in zip(SENTENCES, (1, 3, 1, 2, 4), strict=True)], encoder)
+    found = {}
+    for enough in (10**6, 1):
+        monkeypatch.setattr(encoding, "ENOUGH", enough)
+        positions: list[int] = []
+        count = encoder.backbone.inner.layers[0].register_forward_hook(
+            lambda *args, positions=positions: positions.append(args[2][..., 0].numel())
+        )
+        encoder.zero_grad(set_to_none=True)
+        loss = objective(encoder, batch)["loss"]
+        loss.backward()
+        count.remove()
+        found[enough] = (
+            loss.item(),
+            sum(positions),
+            {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None},
+        )
+    (one, all_positions, wanted), (several, fewer, grads) = found[10**6], found[1]
+    assert several == pytest.approx(one, rel=1e-6)
+    assert fewer < 0.85 * all_positions
+    assert grads.keys() == wanted.keys()
+    largest = max(grad.abs().max() for grad in wanted.values())
+    for name, grad in grads.items():
+        assert (grad - wanted[name]).abs().max() <= 5e-6 * largest, name

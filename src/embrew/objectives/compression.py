@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from datasets import Dataset
@@ -16,6 +16,7 @@ from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_kl, token_nll
 from embrew.modeling.backbone import FrozenLM
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import embed_by_length, groups_by_length
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective
 
@@ -135,43 +136,57 @@ class Compression(Objective):
         return ids[:site], ids[site:]
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Encode with the adapter on; decode, and differentiate, with it off."""
-        memory = encoder.memory(batch["context"])
+        """Encode with the adapter on; decode, and differentiate, with it off; both in groups of similar length."""
+        k = len(encoder.template.memory_ids)
+        flat = embed_by_length(lambda tokens: encoder.memory(tokens).flatten(1), batch["context"])
+        memory = flat.view(len(flat), k, -1)
         training = torch.is_grad_enabled() and memory.requires_grad
         with encoder.backbone.frozen_lm() as lm:
             leaf = memory.detach().requires_grad_(training)
-            loss = self.decoder_loss(lm, leaf, batch)
+            value, grad = torch.zeros((), device=memory.device), torch.zeros_like(leaf)
+            for weighted in self.decoder_losses(lm, leaf, batch):
+                value = value + weighted.detach()
+                if training:  # group by group, so that only one group's graph is there at a time
+                    grad += torch.autograd.grad(weighted, leaf)[0]
             if not training:
-                return {"loss": loss}
-            (grad,) = torch.autograd.grad(loss, leaf)
-        return {"loss": HandBack.apply(memory, grad, loss.detach())}
+                return {"loss": value}
+        return {"loss": HandBack.apply(memory, grad, value)}
 
-    def decoder_loss(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Tensor:
-        """The loss as a function of the memory states `(batch, k, hidden)`, a scalar."""
-        student = batch["student"].with_soft(memory)
-        states = lm.hidden_states(student)
-        head = lm.head
-        if self.divergence == "kl":
-            teacher = batch["teacher"]
-            with torch.no_grad():
-                teacher_states = lm.hidden_states(teacher)
-            scored = student.predicting(Segment.TARGET, include_last=self.include_last)
-            scored_teacher = teacher.predicting(Segment.TARGET, include_last=self.include_last)
-            per_text = 1.0 / scored.sum(-1) / len(student)
-            weights = per_text[:, None].expand_as(scored)[scored]
-            loss = token_kl(teacher_states[scored_teacher], states[scored], *head, row_weights=weights)
-            if not self.nll_weight:
-                return loss
-            return loss + self.nll_weight * self._nll(states, student, head)
-        return self._nll(states, student, head)
+    def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
+        """The loss as a function of the memory states `(batch, k, hidden)`: scalars, one a group, whose sum it is."""
+        weights = self._weights(batch["student"])
+        for group in groups_by_length(batch["student"]):
+            student = batch["student"].select(group).with_soft(memory[group])
+            states = lm.hidden_states(student)
+            loss = torch.zeros((), device=memory.device)
+            if self.divergence == "kl":
+                teacher = batch["teacher"].select(group)
+                with torch.no_grad():
+                    teacher_states = lm.hidden_states(teacher)
+                scored = student.predicting(Segment.TARGET, include_last=self.include_last)
+                scored_teacher = teacher.predicting(Segment.TARGET, include_last=self.include_last)
+                rows = weights.text[group, None].expand_as(scored)[scored]
+                loss = loss + token_kl(teacher_states[scored_teacher], states[scored], *lm.head, row_weights=rows)
+            if self.divergence != "kl" or self.nll_weight:
+                scored = student.predicting(Segment.TARGET)
+                labels = student.input_ids[student.where(Segment.TARGET)]
+                rows = weights.token.expand(len(labels))
+                nll = token_nll(states[scored], labels, *lm.head, row_weights=rows)
+                loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
+            yield loss
 
-    def _nll(self, states: Tensor, student: Tokens, head: tuple[Tensor, Tensor | None]) -> Tensor:
-        """Token mean over the joint batch of all processes."""
-        scored = student.predicting(Segment.TARGET)
-        labels = student.input_ids[student.where(Segment.TARGET)]
-        tokens = sum_over_processes(scored.sum())
-        weights = torch.full((len(labels),), world_size() / float(tokens), device=states.device)
-        return token_nll(states[scored], labels, *head, row_weights=weights)
+    def _weights(self, student: Tokens) -> _Weights:
+        """KL: rows averaged per text, then over texts. NLL: mean over the tokens of all processes."""
+        rows = student.predicting(Segment.TARGET, include_last=self.include_last).sum(-1)
+        tokens = sum_over_processes(student.predicting(Segment.TARGET).sum())
+        return _Weights(1.0 / rows / len(student), world_size() / tokens.float())
+
+
+class _Weights(NamedTuple):
+    """What a row of the vocabulary loss counts: `(texts,)` for `kl`, a scalar for the others."""
+
+    text: Tensor
+    token: Tensor
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
