@@ -60,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--only", help="a pattern of `ROW, seed N, until STAGE`: run these, write no table")
+    parser.add_argument("--finished", action="store_true", help="run nothing; write the table of what is there")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -69,18 +70,30 @@ def main() -> None:
     if unknown:
         parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
     suite = read_suite(plan["suite"])
-    judged = []
+    work = arguments.work / arguments.plan.stem
+    judged: list[Judged] = []
+    missing: list[str] = []
     for entry in plan["rows"]:
-        for found in run(entry, plan, suite, arguments.work / arguments.plan.stem, arguments.only):
+        for found in run(entry, plan, suite, work, arguments.only, missing if arguments.finished else None):
             kinds = " ".join(f"{name} {100 * mean:.1f}" for name, mean in averages(found.results).items())
             print(f"{found.row} (seed {found.seed}): {kinds}", flush=True)
             judged.append(found)
     if not arguments.only:
-        write(arguments.plan, plan, judged, arguments.output)
+        write(arguments.plan, plan, judged, missing, arguments.output)
 
 
-def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, only: str | None) -> Iterator[Judged]:
-    """Train a row's recipe with each seed and judge it after each stage, in the dtype of the plan."""
+def run(
+    entry: dict[str, Any],
+    plan: dict[str, Any],
+    suite: Any,
+    work: Path,
+    only: str | None,
+    missing: list[str] | None,
+) -> Iterator[Judged]:
+    """Train a row's recipe with each seed and judge it after each stage, in the dtype of the plan.
+
+    With a list of what is missing, nothing is trained or judged, and what is not there is added to the list.
+    """
     dtype = plan.get("dtype", "auto")
     place = work / file_name(entry["row"])
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
@@ -88,6 +101,9 @@ def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, onl
         if only and not re.search(only, f"{entry['row']}, seed {seed}, until {entry.get('stages', ['the end'])[-1]}"):
             continue
         if "model" in entry:
+            if missing is not None and not complete(place / "results", suite):
+                missing.append(entry["row"])
+                continue
             peer: Any = build.open_model(expand(entry["model"]), dtype=dtype)
             yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"))
             continue
@@ -97,20 +113,31 @@ def run(entry: dict[str, Any], plan: dict[str, Any], suite: Any, work: Path, onl
             kept = [stage for stage in recipe.stages if stage.name in entry["stages"]]
             recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
-        if recipe.stages:
+        if recipe.stages and missing is None:
             take_over(recipe, folder, work.parent)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name not in entry.get("judge", [name]):
                 continue
-            model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
-            encoder: Any = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
-            backbone = encoder.describe()["base"]["sha256"] or "unknown"
             label = f"{entry['row']}: {name}" if several else entry["row"]
+            encoder: Any = None
             for tokens in entry.get("tokens", ["all"]):
-                view, said = pooled_over(encoder, tokens, plan)
-                results = judge(view, suite, folder / "results" / (name + file_name(said)))
+                said = "" if tokens == "all" else f", {tokens}"
+                results_folder = folder / "results" / (name + file_name(said))
+                if missing is not None and not complete(results_folder, suite):
+                    missing.append(f"{label}{said} (seed {seed})")
+                    continue
+                if encoder is None:
+                    model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
+                    encoder = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
+                backbone = encoder.describe()["base"]["sha256"] or "unknown"
+                results = judge(pooled_over(encoder, tokens, plan), suite, results_folder)
                 yield Judged(label + said, seed, backbone, results)
+
+
+def complete(folder: Path, suite: Any) -> bool:
+    """Whether a folder holds results of all tasks."""
+    return len(list(folder.glob("*.run.json"))) >= len(suite.tasks)
 
 
 def take_over(recipe: Recipe, folder: Path, root: Path) -> None:
@@ -135,15 +162,15 @@ def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
     return evaluate(encoder, suite, output_dir=folder, batch_tokens=BATCH_TOKENS)
 
 
-def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> tuple[Any, str]:
-    """The encoder that pools some of its memory tokens, and a word for the row's name."""
+def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:
+    """The encoder that pools all, its effective, or one of its memory tokens."""
     if tokens == "all":
-        return encoder, ""
+        return encoder
     texts = read_texts(Path(expand(plan["texts"])), max_texts=512).texts
     slots = effective_tokens(memory_similarity(encoder, texts, batch_tokens=BATCH_TOKENS))
     if tokens == "one":
         slots = slots[:1]
-    return pool_over(encoder, slots), f", {tokens}"
+    return pool_over(encoder, slots)
 
 
 def file_name(words: str) -> str:
@@ -159,7 +186,7 @@ def expand(setting: str) -> str:
     return os.path.expandvars(setting)
 
 
-def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], folder: Path) -> None:
+def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: list[str], folder: Path) -> None:
     """One Markdown and one JSON file: a row's means over seeds, with the standard deviation where there are several."""
     around = circumstances(f"python benchmarks/evidence.py benchmarks/plans/{plan_file.name}")
     rows: dict[str, list[Judged]] = {}
@@ -189,6 +216,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], folder: P
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
+        *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
         f"- seeds: {sorted({found.seed for found in judged})}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
