@@ -76,6 +76,29 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
     return built
 
 
+def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
+    """Raise where a trained encoder that a recipe is to go on from reads texts in another way than the recipe says."""
+    config = recipe.encoder
+    asked: dict[str, Any] = {
+        "template": config.template,
+        "preparation": config.preparation,
+        "attention": config.attention,
+        "pooling": config.pooling.model_dump(),
+        "prompts": config.prompts.model_dump(),
+        "max_length": config.max_length.model_dump(),
+        "normalize": config.normalize,
+    }
+    has = {"preparation": "none", **opened.settings()}
+    memory = 0 if opened.backbone.memory is None else len(opened.backbone.memory)
+    pairs = {
+        **{key: (value, has[key]) for key, value in asked.items()},
+        "memory_tokens": (config.memory_tokens, memory),
+    }
+    differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
+    if differing:
+        raise ValueError(f"{source} is another encoder than the recipe's: {'; '.join(differing)}; let them agree")
+
+
 def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:
     """Attach a fresh LoRA, or open every weight for full fine-tuning where the recipe has none.
 

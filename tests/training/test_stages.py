@@ -277,6 +277,32 @@ def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any],
     assert abs(plain.encode(SENTENCES) - cached.encode(SENTENCES)).max() < 1e-4
 
 
+@pytest.mark.parametrize("adapter", ["continue", "merge"])
+def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """Two stages in one recipe are the same as one, and another recipe that begins with it."""
+    second = {**values["stages"][2], "adapter": adapter, "train_memory": True}
+    train(Recipe.from_values({**values, "stages": [values["stages"][0], second]}), tmp_path / "both")
+    train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
+    recipe = Recipe.from_values({**values, "stages": [second]})
+    train(recipe, tmp_path / "then", start=tmp_path / "first")
+    equal(tmp_path / "both" / "supervised", tmp_path / "then" / "supervised")
+    train(recipe, tmp_path / "then", start=tmp_path / "first", resume=True)  # finished before
+    with pytest.raises(ValueError, match="was not trained from the language model of the recipe"):
+        train(recipe, tmp_path / "then", resume=True)
+    with pytest.raises(ValueError, match="was not trained from .*then"):
+        train(recipe, tmp_path / "then", start=tmp_path / "then", resume=True)
+
+
+def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], tmp_path: Path) -> None:
+    train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
+    values["stages"] = values["stages"][2:]
+    values["encoder"] = {**values["encoder"], "attention": "causal", "memory_tokens": 2}
+    with pytest.raises(
+        ValueError, match=r"encoder.attention='causal', there 'bidirectional'.*memory_tokens=2, there 3"
+    ):
+        train(Recipe.from_values(values), tmp_path / "then", start=tmp_path / "first")
+
+
 def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the recipe says otherwise; a stopped run goes on with the batches it would have had."""
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]

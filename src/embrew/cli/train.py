@@ -33,6 +33,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on in DIR: skip finished stages, continue the one that was stopped.")
     ] = False,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="DIR", help="Begin with a trained encoder, not with the recipe's language model."
+        ),
+    ] = None,
     verify: Annotated[
         Verify, typer.Option(help="Proof of what is saved: fast re-opens it, full loads it in a fresh process.")
     ] = Verify.FAST,
@@ -47,7 +53,7 @@ def train(
     from embrew.training import stages
 
     try:
-        stages.train(loaded, output, resume=resume, evaluate=evaluate, verify=verify.value)
+        stages.train(loaded, output, resume=resume, evaluate=evaluate, verify=verify.value, start=start)
     except KeyboardInterrupt:
         finished = _finished(loaded, output)
         said = f"finished: {', '.join(map(str, finished))}" if finished else f"no stage is finished in {output}"

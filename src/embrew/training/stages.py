@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.saving import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints
 from embrew.training.gradcache import Chunks
@@ -36,6 +38,7 @@ def train(
     resume: bool = False,
     evaluate: Evaluate | None = None,
     verify: str = "fast",
+    start: str | Path | None = None,
 ) -> Encoder:
     """Train a recipe.
 
@@ -48,25 +51,37 @@ def train(
         resume: skip stages that are finished with the same settings, and go on from the newest whole checkpoint.
         evaluate: from an encoder to scores; the score `dev` is shown.
         verify: how a saved stage is proven: `fast`, `full`, `off`.
+        start: a trained encoder's folder to begin with, in place of the recipe's language model.
 
     Returns:
         The encoder after the last stage.
 
     Raises:
         FileExistsError: `output_dir` holds a run and `resume` is off.
-        ValueError: a finished stage was trained with other settings; too few rows; anything a recipe can get wrong.
+        ValueError: a finished stage was trained with other settings; too few rows; anything a recipe can get wrong;
+            `start` has another template, attention or pooling than the recipe.
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
-    run = Run(recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify)
+    run = Run(recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start)
     return run.all_stages()
 
 
 class Run:
     """One run of a recipe in one folder."""
 
-    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool, evaluate: Evaluate | None, verify: str) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        resume: bool,
+        evaluate: Evaluate | None,
+        verify: str,
+        start: str | Path | None = None,
+    ) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.start = None if start is None else final_stage(Path(start))
         self.evaluate, self.verify = evaluate, verify
         self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
@@ -128,6 +143,8 @@ class Run:
         if self.process.is_main_process:
             self._write_log()  # first: once the stage is there, nothing is left to be done for it
             resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
+            if self.start_hash is not None:
+                resolved["start"] = self.start_hash
             encoder.save_pretrained(
                 place,
                 overwrite=self.resume,
@@ -142,19 +159,28 @@ class Run:
 
     def _start(self, index: int) -> Encoder:
         """The encoder a stage begins with: the recipe's own, or the one before, its adapter continued or merged."""
-        if index == 0:
+        source = self._place(index - 1) if index else self.start
+        if source is None:
             return build.encoder(self.recipe, device=self.process.device)
         merge = self.recipe.stages[index].adapter == "merge"
         encoder = Encoder.from_pretrained(
-            self._place(index - 1),
+            source,
             dtype=self.recipe.encoder.dtype,
             device=self.process.device,
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
         )
-        if merge:
+        if not index:
+            build.check_same_encoder(self.recipe, encoder, source)
+            encoder.recipe = self.recipe.to_yaml()
+        if merge or not any(p.requires_grad for p in encoder.backbone.model.parameters()):
             build.make_trainable(encoder, self.recipe, stage=index)
         return encoder
+
+    @cached_property
+    def start_hash(self) -> str | None:
+        """What training began with, where it is not the recipe's language model."""
+        return None if self.start is None else Encoder.from_pretrained(self.start, device="cpu").weights_hash()
 
     def _arguments(self, index: int) -> Any:
         stage = self.recipe.stages[index]
@@ -179,6 +205,11 @@ class Run:
             raise ValueError(
                 f"{self._place(index)} was trained with other settings ({', '.join(keys)}); "
                 "choose another output folder, or remove this stage and those after it"
+            )
+        if written.get("start") != self.start_hash:
+            raise ValueError(
+                f"{self._place(index)} was not trained from {self.start or 'the language model of the recipe'}; choose "
+                "another output folder, or remove this stage and those after it"
             )
         return True
 
