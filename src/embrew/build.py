@@ -238,6 +238,7 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Datas
         revision=config.revision,
         columns=config.columns,
         instruction=config.instruction,
+        instruct=config.instruct,
         where=config.where,
         sentences=config.sentences,
         min_chars=config.min_chars,

@@ -113,6 +113,7 @@ class DataConfig(_Config):
     where: dict[str, bool | int | float | str] = {}
     sentences: bool = False
     instruction: str | None = None
+    instruct: Literal["query", "both"] = "query"
     weight: Annotated[float, Field(gt=0)] | None = None
     min_chars: Annotated[int, Field(ge=0)] | None = None
     max_chars: Annotated[int, Field(gt=0)] | None = None

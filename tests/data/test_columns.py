@@ -24,6 +24,12 @@ def pair(negatives=(), instruction=None, positive="p"):
         ({"query": "q", "pos": ["p", "r"], "neg": ["n"]}, [pair("n"), pair("n", positive="r")]),  # FlagEmbedding
         ({"query": "q", "pos": ["p"], "neg": [], "prompt": "do", "pos_scores": [1], "type": "x"}, [pair((), "do")]),
         ({"query": "q", "positive": "p", "instruction": None, "source": "web"}, [pair()]),
+        ({"query": "q", "positive": "p", "negatives": ["a"], "scores": [2, 1]}, [{**pair("a"), "scores": [2.0, 1.0]}]),
+        ({"query": "q", "positive": "p", "negatives": ["a"], "scores": None}, [pair("a")]),
+        (
+            {"query": "q", "pos": ["p", "r"], "neg": ["n"], "pos_scores": [3, 2], "neg_scores": [1]},
+            [{**pair("n"), "scores": [3.0, 1.0]}, {**pair("n", positive="r"), "scores": [2.0, 1.0]}],
+        ),
     ],
 )
 def test_layouts_of_pairs(values, expected):
@@ -37,6 +43,26 @@ def test_an_explicit_mapping_stands_over_names():
 
 def test_the_given_instruction_stands_over_the_rows():
     assert rows({"query": "q", "pos": ["p"], "prompt": "row"}, instruction="given") == [pair((), "given")]
+
+
+def test_the_instruction_is_for_documents_too_where_it_is_asked_for():
+    expected = {**pair((), "same"), "document_instruction": "same"}
+    assert rows({"query": "q", "positive": "p"}, instruction="same", instruct="both") == [expected]
+    assert rows({"query": "q", "positive": "p"}, instruct="both") == [pair()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"positive": "p", "negatives": ["a"], "scores": [1.0]},
+        {"positive": "p", "scores": [1.0, 2.0]},
+        {"pos": ["p", "r"], "neg": ["n"], "pos_scores": [1], "neg_scores": [1]},
+        {"pos": ["p", "r"], "scores": [1.0]},
+    ],
+)
+def test_a_score_for_every_text(values):
+    with pytest.raises(ValueError, match="file, line 1: .*give each text one"):
+        rows({"query": "q", **values})
 
 
 def test_text_and_scored_rows():

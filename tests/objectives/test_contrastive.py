@@ -269,3 +269,58 @@ def test_equal_texts_are_not_counted_as_found():
 def test_a_warm_up_is_a_share(make_encoder):
     with pytest.raises(ValueError, match="false_negative_warmup=10"):
         Contrastive(false_negative_warmup=10).setup(make_encoder(lora={}))
+
+
+# ---- a teacher's scores, and who gets an instruction -------------------------------------------------------------
+
+
+def test_distillation_in_a_plain_loop(make_encoder):
+    """Two negatives, none, one; the KL term beside InfoNCE."""
+    encoder = make_encoder(lora={"lora_dropout": 0.0})
+    rows = [
+        {"query": "one", "positive": "a", "negatives": ["b", "c"], "scores": [3.0, 1.0, 2.5]},
+        {"query": "two", "positive": "d", "negatives": [], "scores": [0.5]},
+        {"query": "three", "positive": "e", "negatives": ["f"], "scores": [-1.0, 1.0]},
+    ]
+    objective = Contrastive(temperature=0.1, distillation_weight=2.0, distillation_temperature=0.5)
+    objective.setup(encoder)
+    batch = objective.collate(rows, encoder)
+    parts = objective(encoder, batch)
+    plain = Contrastive(temperature=0.1)(encoder, batch)["loss"]
+    total = 0.0
+    for row in rows:
+        q, *d = encoder.encode([row["query"], row["positive"], *row["negatives"]])
+        student, teacher = [float(q @ x) / 0.1 for x in d], [score / 0.5 for score in row["scores"]]
+        p, s = (torch.tensor(scores).log_softmax(0) for scores in (teacher, student))
+        total += float((p.exp() * (p - s)).sum())
+    assert float(parts["distillation"]) == pytest.approx(total / 3, rel=1e-4)
+    assert float(parts["loss"]) == pytest.approx(float(plain) + 2.0 * total / 3, rel=1e-4)
+    parts["loss"].backward()
+    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+
+
+def test_distillation_without_scores_is_refused(make_encoder):
+    encoder = make_encoder(lora={})
+    with pytest.raises(ValueError, match="the pair of query 'one' has none"):
+        Contrastive(distillation_weight=1.0).collate([{"query": "one", "positive": "a"}], encoder)
+    with pytest.raises(ValueError, match="goes with positives=column"):
+        Contrastive(distillation_weight=1.0, positives="dropout", attention_dropout=0.1).setup(encoder)
+
+
+def test_documents_get_an_instruction_where_the_data_says_so(make_encoder):
+    encoder = make_encoder(prompts={"query": "ask ", "document": "doc "})
+    rows = [
+        {"query": "one", "positive": "a", "negatives": ["b"], "instruction": "same ", "document_instruction": "same "},
+        {"query": "two", "positive": "c", "negatives": [], "instruction": "find "},
+        {"query": "three", "positive": "d", "negatives": ["e"], "document_instruction": ""},
+    ]
+    batch = Contrastive().collate(rows, encoder)
+    shown = [
+        encoder.tokenizer.decode([i for i, s in zip(*row, strict=True) if s in (Segment.PROMPT, Segment.TEXT)])
+        for role in ("query", "document")
+        for row in zip(batch[role].input_ids.tolist(), batch[role].segment_ids.tolist(), strict=True)
+    ]
+    assert [text.removeprefix("<s>").strip() for text in shown] == [
+        *("same one", "find two", "ask three"),
+        *("same a", "doc c", "d", "same b", "e"),
+    ]

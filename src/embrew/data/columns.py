@@ -3,7 +3,7 @@
 | kind | canonical row | accepted columns |
 |---|---|---|
 | text | text | text |
-| pairs | query, positive, negatives, instruction | Sentence-Transformers' and FlagEmbedding's, see `ACCEPTED` |
+| pairs | query, positive, negatives, instruction, scores | Sentence-Transformers' and FlagEmbedding's, see `ACCEPTED` |
 | scored | sentence1, sentence2, score, subset | the same |
 | labelled | text, label | the same |
 | labelled_pairs | sentence1, sentence2, label | the same, labels |
@@ -32,6 +32,7 @@ ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
         "positive": ("positive", "pos"),
         "negatives": ("negatives", "negative", "neg", "negative_N"),
         "instruction": ("instruction", "prompt"),
+        "scores": ("scores", "pos_scores"),
     },
     "scored": {"sentence1": ("sentence1",), "sentence2": ("sentence2",), "score": ("score",), "subset": ("subset",)},
     "labelled": {"text": ("text",), "label": ("label",)},
@@ -44,7 +45,7 @@ ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
         "relevance": ("relevance",),
     },
 }
-OPTIONAL = {"negatives", "instruction", "subset"}
+OPTIONAL = {"negatives", "instruction", "scores", "subset"}
 LENGTH_OF: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "pairs": ("query", "positive"),
@@ -113,9 +114,18 @@ def understood(columns: Collection[str], layout: Layout) -> str:
 
 
 def canonical_rows(
-    values: Mapping[str, Any], layout: Layout, kind: Kind, *, where: str, instruction: str | None = None
+    values: Mapping[str, Any],
+    layout: Layout,
+    kind: Kind,
+    *,
+    where: str,
+    instruction: str | None = None,
+    instruct: Literal["query", "both"] = "query",
 ) -> Iterator[dict[str, Any]]:
-    """The canonical rows of one row: one, or one for each of several positives."""
+    """The canonical rows of one row: one, or one for each of several positives.
+
+    A pair has `scores` (the positive's, then the negatives') and `document_instruction` only where they are given.
+    """
     if kind == "text":
         yield {"text": _text(values, layout["text"][0], where)}
     elif kind == "scored":
@@ -136,8 +146,19 @@ def canonical_rows(
         positives = _texts(values, layout["positive"][0], where)
         if not positives:
             raise ValueError(f"{where}: column {layout['positive'][0]!r} holds no text; every row needs a positive")
-        for positive in positives:
-            yield {"query": query, "positive": positive, "negatives": negatives, "instruction": instruction}
+        scores = _scores(values, layout.get("scores"), len(positives), len(negatives), where)
+        for number, positive in enumerate(positives):
+            row: dict[str, Any] = {
+                "query": query,
+                "positive": positive,
+                "negatives": negatives,
+                "instruction": instruction,
+            }
+            if scores:
+                row["scores"] = scores[number]
+            if instruct == "both" and instruction is not None:
+                row["document_instruction"] = instruction
+            yield row
 
 
 def check_filled(row: Mapping[str, Any], *, where: str) -> None:
@@ -167,6 +188,10 @@ def _found(columns: Collection[str]) -> str:
 def _candidates(columns: list[str], accepted: tuple[str, ...]) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = [(column,) for column in accepted if column in columns]
     numbered = [column for column in columns if re.fullmatch(r"negative_\d+", column)]
+    if ("pos_scores",) in found:  # FlagEmbedding's, one list for the positives and one for the negatives
+        found.remove(("pos_scores",))
+        if "neg_scores" in columns:
+            found.append(("pos_scores", "neg_scores"))
     if numbered and "negative_N" in accepted:
         found.append(tuple(sorted(numbered, key=lambda column: int(column.split("_")[1]))))
     return found
@@ -220,6 +245,22 @@ def _numbers(values: Mapping[str, Any], column: str, where: str) -> list[float]:
     if not isinstance(numbers, list):
         raise ValueError(f"{where}: column {column!r} holds {_name(numbers)}, not a list of numbers; mend the row")
     return [_number({column: number}, column, where) for number in numbers]
+
+
+def _scores(
+    values: Mapping[str, Any], columns: tuple[str, ...] | None, positives: int, negatives: int, where: str
+) -> list[list[float]]:
+    """A teacher's scores for each positive: its own, then the negatives'; nothing where the row has none."""
+    if columns is None or values[columns[0]] is None:
+        return []
+    lists = [_numbers(values, column, where) for column in columns]
+    found = [lists[0]] if len(lists) == 1 else [[own, *lists[1]] for own in lists[0]]
+    if len(found) != positives or any(len(scores) != 1 + negatives for scores in found):
+        raise ValueError(
+            f"{where}: {' and '.join(columns)} hold {[len(numbers) for numbers in lists]} scores for {positives} "
+            f"positives and {negatives} negatives; give each text one, or leave the column out"
+        )
+    return found
 
 
 def _label(values: Mapping[str, Any], column: str, where: str) -> str:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import is_beir, read_beir
 from embrew.data.columns import LENGTH_OF, Kind, Layout, canonical_rows, check_filled, match, understood
@@ -28,6 +28,7 @@ def load(
     where: Mapping[str, bool | int | float | str] | None = None,
     sentences: bool = False,
     instruction: str | None = None,
+    instruct: Literal["query", "both"] = "query",
     min_chars: int | None = None,
     max_chars: int | None = None,
     max_rows: int | None = None,
@@ -43,6 +44,7 @@ def load(
         where: Column in the file -> value; rows with another value are left out.
         sentences: Whether each text becomes its sentences, a row each; for `text` rows.
         instruction: Written into every pair, in place of the rows' own.
+        instruct: Whether documents get the pair's instruction too.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
         max_chars: Rows with a longer text are dropped.
         max_rows: Rows kept, after filters and shuffle.
@@ -59,7 +61,7 @@ def load(
 
     def rows() -> Iterator[dict[str, Any]]:
         for one in paths:
-            for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, layouts):
+            for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, instruct, layouts):
                 for one_row in _parts(row, sentences):
                     counts["read"] += 1
                     if one_row is None:
@@ -101,6 +103,7 @@ def _rows(
     mapping: Mapping[str, str] | None,
     where: Mapping[str, Any] | None,
     instruction: str | None,
+    instruct: Literal["query", "both"],
     seen: dict[str, None],
 ) -> Iterator[tuple[dict[str, Any] | None, str]]:
     """Canonical rows (None: left out by `where`) and where each came from; what was understood goes into `seen`."""
@@ -123,7 +126,9 @@ def _rows(
             except ValueError as error:
                 raise ValueError(f"{record.where}: {error}") from error
             seen[understood(key, layouts[key])] = None
-        for row in canonical_rows(record.values, layouts[key], kind, where=record.where, instruction=instruction):
+        for row in canonical_rows(
+            record.values, layouts[key], kind, where=record.where, instruction=instruction, instruct=instruct
+        ):
             yield row, record.where
 
 
@@ -181,7 +186,14 @@ def _dataset(rows: Iterable[dict[str, Any]], kind: Kind) -> "Dataset":
     features = datasets.Features(
         {
             "text": {"text": text},
-            "pairs": {"query": text, "positive": text, "negatives": datasets.List(text), "instruction": text},
+            "pairs": {
+                "query": text,
+                "positive": text,
+                "negatives": datasets.List(text),
+                "instruction": text,
+                "document_instruction": text,
+                "scores": datasets.List(number),
+            },
             "scored": {"sentence1": text, "sentence2": text, "score": number, "subset": text},
             "labelled": {"text": text, "label": text},
             "labelled_pairs": {"sentence1": text, "sentence2": text, "label": text},

@@ -1,6 +1,6 @@
 """Losses: pure functions of tensors. They own no model and know none."""
 
-from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask
+from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.losses.ranking import angle, angle_similarity, cosent, pair_ranking
 from embrew.losses.vocabulary import token_kl, token_nll
 
@@ -12,6 +12,7 @@ __all__ = [
     "info_nce",
     "pair_ranking",
     "same_text_mask",
+    "score_kl",
     "token_kl",
     "token_nll",
 ]

@@ -79,6 +79,24 @@ def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *,
         return (cosines > cosines.gather(1, labels[:, None]) - margin).scatter(1, labels[:, None], False)
 
 
+def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature: float = 0.05) -> Tensor:
+    """mean_b KL( softmax(teacher_b) ‖ softmax(cos(q_b, d_b·)/τ) ) over each query's own documents, in float32.
+
+    Args:
+        queries: `(batch, hidden)`.
+        documents: `(batch, documents, hidden)`.
+        teacher: `(batch, documents)` scores on any scale; −inf where there is no document.
+        temperature: τ of the student's cosines.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        q, d = normalize(full_precision(queries), dim=-1), normalize(full_precision(documents), dim=-1)
+        there = teacher > float("-inf")
+        student = (torch.einsum("bh,bch->bc", q, d) / temperature).masked_fill(~there, float("-inf"))
+        wanted, found = teacher.to(student.dtype).log_softmax(-1), student.log_softmax(-1)
+        terms = wanted.exp() * (wanted.masked_fill(~there, 0) - found.masked_fill(~there, 0))
+        return terms.sum(-1).mean()
+
+
 def full_precision(vectors: Tensor) -> Tensor:
     """Float32, or float64 where the vectors are."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()

@@ -286,10 +286,9 @@ class Encoder(nn.Module):
             raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
         if self.training:
             self.eval()
-
         limit = max_length or self.max_seq_length
         unit = self.normalize or normalize_embeddings
-
+        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
         prefix = Prefix()
 
         def embed(tokens: Tokens, shared: int) -> Tensor:
@@ -305,9 +304,7 @@ class Encoder(nn.Module):
                     keep,
                     batch_size=batch_size,
                     batch_tokens=batch_tokens,
-                    show_progress_bar=logger.isEnabledFor(logging.INFO)
-                    if show_progress_bar is None
-                    else show_progress_bar,
+                    show_progress_bar=shown,
                     tokenize_ahead=self.device.type != "cpu",
                     share=bool(self.attention.is_causal),
                 )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
-from embrew.losses import closer_than_positive, info_nce, same_text_mask
+from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
@@ -33,6 +33,9 @@ class Contrastive(EmbeddingObjective):
         false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
             less this much (cosine); None keeps them. What share was left out is logged as `masked`.
         false_negative_warmup: share of the stage's steps before that begins, since an untrained model knows little.
+        distillation_weight: weight of a KL term beside InfoNCE, from a teacher's scores of the query's own positive and
+            negatives to the model's (the column `scores`).
+        distillation_temperature: of the teacher's scores.
         symmetric: average with the opposite direction (positives looking for their queries).
         gather: share candidates across processes.
     """
@@ -43,6 +46,8 @@ class Contrastive(EmbeddingObjective):
     mask_same_text: bool = True
     false_negative_margin: float | None = None
     false_negative_warmup: float = 0.1
+    distillation_weight: float = 0.0
+    distillation_temperature: float = 1.0
     symmetric: bool = False
     gather: bool = True
 
@@ -57,6 +62,13 @@ class Contrastive(EmbeddingObjective):
             raise ValueError(f"temperature={self.temperature}; it must be positive")
         if not 0 <= self.false_negative_warmup <= 1:
             raise ValueError(f"false_negative_warmup={self.false_negative_warmup}; it is a share of the steps, 0 to 1")
+        if self.distillation_weight < 0 or self.distillation_temperature <= 0:
+            raise ValueError(
+                f"distillation_weight={self.distillation_weight}, distillation_temperature="
+                f"{self.distillation_temperature}; give a weight of 0 or more and a temperature above 0"
+            )
+        if self.distillation_weight and self.positives == "dropout":
+            raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
         encoder.backbone.set_attention_dropout(self.attention_dropout)
         if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
             raise ValueError(
@@ -70,7 +82,7 @@ class Contrastive(EmbeddingObjective):
             texts = [row["text"] for row in rows]
             tokens = Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length))
             return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
-        return collate_pairs(rows, encoder)
+        return collate_pairs(rows, encoder, scores=self.distillation_weight > 0)
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """`query`, and `document`: positives first, then negatives; with dropout positives, the same texts twice."""
@@ -91,6 +103,11 @@ class Contrastive(EmbeddingObjective):
         candidates, candidate_keys = torch.cat(parts), torch.cat(keys)
         mask, shares = self._mask(queries, candidates, labels, batch["query_keys"], candidate_keys, batch)
         loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
+        if self.distillation_weight:
+            own = documents[batch["candidates"]]
+            kl = score_kl(queries, own, batch["teacher"] / self.distillation_temperature, temperature=self.temperature)
+            shares["distillation"] = kl.detach()
+            loss = loss + self.distillation_weight * kl
         if not self.symmetric:
             return {"loss": loss, **shares}
         all_queries, query_keys = queries, batch["query_keys"]
@@ -122,20 +139,45 @@ class Contrastive(EmbeddingObjective):
         return found if mask is None else mask | found, {"masked": found.float().mean().detach()}
 
 
-def collate_pairs(rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """Rows of query, positive and negatives: token batches by role, and keys of their texts."""
-    lengths = encoder.max_length
+def collate_pairs(rows: Sequence[dict[str, Any]], encoder: Encoder, *, scores: bool = False) -> dict[str, Any]:
+    """Rows of query, positive and negatives: token batches by role, and keys of their texts.
+
+    With `scores` also `teacher`, and `candidates`: `(batch, 1 + most negatives)`, each query's scores and the places of
+    its own documents; what a row lacks is −inf and 0.
+    """
+    lengths, prompts = encoder.max_length, encoder.prompts
     queries = [row["query"] for row in rows]
     documents = [row["positive"] for row in rows] + [text for row in rows for text in row.get("negatives") or []]
-    prompts = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
-    return {
-        "query": Tokens.pad(encoder.template.rows(queries, instruction=prompts, max_length=lengths["query"])),
-        "document": Tokens.pad(
-            encoder.template.rows(documents, instruction=encoder.prompts["document"], max_length=lengths["document"])
-        ),
+    counts = [len(row.get("negatives") or []) for row in rows]
+    asked = [_first(row.get("instruction"), prompts["query"]) for row in rows]
+    shown = [_first(row.get("document_instruction"), prompts["document"]) for row in rows]
+    shown += [shown[i] for i, count in enumerate(counts) for _ in range(count)]
+    batch = {
+        "query": Tokens.pad(encoder.template.rows(queries, instruction=asked, max_length=lengths["query"])),
+        "document": Tokens.pad(encoder.template.rows(documents, instruction=shown, max_length=lengths["document"])),
         "query_keys": text_keys(queries),
         "document_keys": text_keys(documents),
     }
+    if not scores:
+        return batch
+    without = [row for row in rows if row.get("scores") is None]
+    if without:
+        raise ValueError(
+            f"distillation_weight needs a teacher's scores; the pair of query {without[0]['query'][:60]!r} has none: "
+            "give a column scores (the positive's, then the negatives'), or set distillation_weight: 0"
+        )
+    teacher = torch.full((len(rows), 1 + max(counts)), float("-inf"))
+    candidates = torch.zeros(teacher.shape, dtype=torch.long)
+    place = len(rows)
+    for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        teacher[i, : 1 + count] = torch.tensor(row["scores"])
+        candidates[i, : 1 + count] = torch.tensor([i, *range(place, place + count)])
+        place += count
+    return {**batch, "teacher": teacher, "candidates": candidates}
+
+
+def _first(given: str | None, otherwise: str) -> str:
+    return otherwise if given is None else given
 
 
 def text_keys(texts: Sequence[str]) -> Tensor:
