@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from embrew.modeling.prefix import Prefix, reusable
 from embrew.modeling.tokens import Segment, Tokens
 
 MemoryInit = Literal["vocab", "noise", "mean"]
+FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f")
 
 
 class Backbone(nn.Module):
@@ -176,6 +177,32 @@ class Backbone(nn.Module):
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
         return prefix.states(seen, self.embed(tokens), tokens.input_ids[0, :shared], shared)
 
+    def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """What `read` makes of every layer's states in one pass, the first layer's first.
+
+        "Layer i" is the model cut to i layers, final norm included: what `num_layers=i` gives. `read` is called as soon
+        as a layer is done, so that pooled vectors are kept and not all states of all layers (unless the backward pass
+        needs them).
+
+        Args:
+            tokens: a batch.
+            attention: who reads whom.
+            read: from `(batch, tokens, hidden)` to what is kept.
+        """
+        inner = self.inner
+        norm = next((getattr(inner, name) for name in FINAL_NORMS if hasattr(inner, name)), None)
+        if norm is None:
+            raise ValueError(
+                f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})"
+            )
+        found: list[Tensor] = []
+        taps = [_Tap(layer, lambda states: found.append(read(norm(states)))) for layer in list(inner.layers)[:-1]]
+        tapped = copy.copy(inner)
+        tapped._modules = dict(inner._modules)
+        tapped.layers = nn.ModuleList([*taps, inner.layers[-1]])
+        last = forward(tapped, self.embed(tokens), tokens, attention, None)
+        return [*found, read(last)]
+
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).
 
@@ -228,6 +255,26 @@ class Backbone(nn.Module):
             return
         with self.adapter_off():
             yield FrozenLM(self.causal_lm)
+
+
+class _Tap(nn.Module):
+    """A layer that also hands its output to somebody; otherwise the layer itself."""
+
+    def __init__(self, layer: nn.Module, tell: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self.layer, self.tell = layer, tell
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer."""
+        output = self.layer(*args, **kwargs)
+        self.tell(output[0] if isinstance(output, tuple) else output)
+        return output
 
 
 class Head(NamedTuple):

@@ -210,6 +210,12 @@ class Encoder(nn.Module):
         )
         return self.pooling(states, tokens)
 
+    def layers(self, tokens: Tokens) -> Tensor:
+        """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
+        return torch.stack(
+            self.backbone.read_layers(tokens, self.attention, lambda states: self.pooling(states, tokens))
+        )
+
     def memory(self, tokens: Tokens) -> Tensor:
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         states = self.hidden_states(tokens)

@@ -1,0 +1,55 @@
+"""Layer i is the model cut to i layers, and all of them come out of one pass."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from embrew.modeling.tokens import Tokens
+from tests.conftest import FAMILIES, SENTENCES
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional", "memory_causal"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_layer_is_the_cut_model(family, attention, make_encoder):
+    """Values and gradients."""
+    encoder = make_encoder(family, attention=attention, lora={"lora_dropout": 0.0})
+    tokens = encoder.tokens(SENTENCES)
+    together = encoder.layers(tokens)
+    assert together.shape == (encoder.backbone.num_layers, len(SENTENCES), encoder.backbone.hidden_size)
+    apart = torch.stack([encoder(tokens, num_layers=i + 1) for i in range(encoder.backbone.num_layers)])
+    torch.testing.assert_close(together, apart, rtol=0, atol=2e-6)
+    weights = [p for p in encoder.parameters() if p.requires_grad]
+    direction = torch.randn(apart.shape, generator=torch.Generator().manual_seed(0))
+    wanted = torch.autograd.grad((apart * direction).sum(), weights)
+    largest = max(grad.abs().max() for grad in wanted)
+    for one, other in zip(torch.autograd.grad((together * direction).sum(), weights), wanted, strict=True):
+        assert (one - other).abs().max() <= 1e-5 * largest
+
+
+def test_one_pass_and_nothing_left_behind(make_encoder):
+    encoder = make_encoder()
+    runs: list[int] = []
+    for number, layer in enumerate(encoder.backbone.inner.layers):
+        layer.register_forward_hook(lambda *_, number=number: runs.append(number))
+    before = [type(layer).__name__ for layer in encoder.backbone.inner.layers]
+    tokens = encoder.tokens(SENTENCES)
+    with torch.inference_mode():
+        shapes = encoder.backbone.read_layers(tokens, encoder.attention, lambda states: states[:, 0])
+    assert runs == list(range(encoder.backbone.num_layers))
+    assert [tuple(shape.shape) for shape in shapes] == [(len(SENTENCES), encoder.backbone.hidden_size)] * len(runs)
+    assert [type(layer).__name__ for layer in encoder.backbone.inner.layers] == before
+
+
+def test_activation_checkpointing_changes_nothing(make_encoder):
+    encoder = make_encoder(lora={"lora_dropout": 0.0}).train()
+    tokens: Tokens = encoder.tokens(SENTENCES)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            encoder.backbone.causal_lm.activation_checkpointing_enable()
+        encoder.zero_grad(set_to_none=True)
+        encoder.layers(tokens).square().sum().backward()
+        gradients.append([p.grad for p in encoder.parameters() if p.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
