@@ -14,10 +14,11 @@ import report
 import torch
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
+from gradcache import BENCHMARKS as GRADCACHE
 
 from encode import BENCHMARKS as ENCODE
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *GRADCACHE)}
 
 
 def main() -> int:
