@@ -73,7 +73,7 @@ def models(plan: dict[str, Any], work: Path) -> list[tuple[str, int, str, Path]]
                 folder = work / file_name(entry["row"]) / str(seed) / "model" / stage.name
                 if (folder / "embrew.json").exists():
                     places.append((entry["row"], seed, stage.name, folder))
-    return places
+    return list(dict.fromkeys(places))  # several entries may be one row
 
 
 def figures(one: dict[str, Any]) -> dict[str, Any]:
