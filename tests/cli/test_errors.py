@@ -113,12 +113,24 @@ def test_a_wrong_option_is_a_usage_error():
 
 
 def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
-    done = run("train", "llm2comp/nano", "seed=7", NO_DEV, "-o", tmp_path / "out", "--resume", "--verify", "off")
+    done = run(
+        "train",
+        "llm2comp/nano",
+        "seed=7",
+        NO_DEV,
+        "-o",
+        tmp_path / "out",
+        "--resume",
+        "--verify",
+        "off",
+        "--from",
+        tmp_path / "before",
+    )
     assert done.exit_code == 0, done.stderr
     ((recipe, output, options),) = fake_stages.calls
     assert recipe.seed == 7
     assert output == tmp_path / "out"
-    assert options == {"resume": True, "evaluate": None, "verify": "off"}
+    assert options == {"resume": True, "evaluate": None, "verify": "off", "start": tmp_path / "before"}
     assert "compress → unsupervised → supervised" in done.stdout
 
 

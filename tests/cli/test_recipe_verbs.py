@@ -14,7 +14,7 @@ def run(*arguments):
 def test_list_names_every_shipped_recipe():
     result = run("recipe", "list")
     assert result.exit_code == 0
-    assert len(list_recipes()) == 7
+    assert len(list_recipes()) == 12
     for name in list_recipes():
         assert name in result.stdout
 
@@ -63,7 +63,7 @@ def test_check_passes_every_shipped_recipe(name):
     [
         ("stages.compress.training.max_step=3", "'max_step' (did you mean 'max_steps'?)"),
         ("stages.compress.objective.divergense=kl", "'divergense' (did you mean 'divergence'?)"),
-        ("stages.compress.objective.type=compressor", "'compressor'; choose from compression"),
+        ("stages.compress.objective.type=compressor", "'compressor'; choose from angle, compression"),
         ("stages.supervised.objective.temperature=warm", "temperature='warm'"),
     ],
 )

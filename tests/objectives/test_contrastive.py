@@ -294,7 +294,7 @@ def test_distillation_in_a_plain_loop(make_encoder):
         p, s = (torch.tensor(scores).log_softmax(0) for scores in (teacher, student))
         total += float((p.exp() * (p - s)).sum())
     assert float(parts["distillation"]) == pytest.approx(total / 3, rel=1e-4)
-    assert float(parts["loss"]) == pytest.approx(float(plain) + 2.0 * total / 3, rel=1e-4)
+    assert parts["loss"].item() == pytest.approx(plain.item() + 2.0 * total / 3, rel=1e-4)
     parts["loss"].backward()
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
 
