@@ -168,7 +168,7 @@ def test_bfloat16_where_the_processor_has_it(capabilities, has, monkeypatch):
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
 def test_causal_rows_need_no_mask(family, kernel, make_encoder):
     """Padding on the right is behind every real position: with the mask and without it, the same bits."""
-    from embrew.modeling.backbone import view
+    from embrew.modeling.passes import view
 
     encoder = make_encoder(family, memory_tokens=0, attention="causal", attn_implementation=kernel)
     tokens = encoder.tokens(["short", *SENTENCES])

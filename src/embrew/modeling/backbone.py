@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
@@ -14,11 +14,12 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
+from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.passes import forward, read_layers, view, write_soft
 from embrew.modeling.prefix import Prefix, reusable
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.tokens import Tokens
 
 MemoryInit = Literal["vocab", "noise", "mean"]
-FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f")
 
 
 class Backbone(nn.Module):
@@ -189,19 +190,7 @@ class Backbone(nn.Module):
             attention: who reads whom.
             read: from `(batch, tokens, hidden)` to what is kept.
         """
-        inner = self.inner
-        norm = next((getattr(inner, name) for name in FINAL_NORMS if hasattr(inner, name)), None)
-        if norm is None:
-            raise ValueError(
-                f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})"
-            )
-        found: list[Tensor] = []
-        taps = [_Tap(layer, lambda states: found.append(read(norm(states)))) for layer in list(inner.layers)[:-1]]
-        tapped = copy.copy(inner)
-        tapped._modules = dict(inner._modules)
-        tapped.layers = nn.ModuleList([*taps, inner.layers[-1]])
-        last = forward(tapped, self.embed(tokens), tokens, attention, None)
-        return [*found, read(last)]
+        return read_layers(self.inner, self.embed(tokens), tokens, attention, read)
 
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).
@@ -255,100 +244,3 @@ class Backbone(nn.Module):
             return
         with self.adapter_off():
             yield FrozenLM(self.causal_lm)
-
-
-class _Tap(nn.Module):
-    """A layer that also hands its output to somebody; otherwise the layer itself."""
-
-    def __init__(self, layer: nn.Module, tell: Callable[[Tensor], None]) -> None:
-        super().__init__()
-        self.layer, self.tell = layer, tell
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer."""
-        output = self.layer(*args, **kwargs)
-        self.tell(output[0] if isinstance(output, tuple) else output)
-        return output
-
-
-class Head(NamedTuple):
-    """The language-model head, frozen: logits = hidden @ weight.T + bias.
-
-    `weight` is `(vocabulary, hidden)`, `bias` `(vocabulary,)` or None.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-class FrozenLM:
-    """The original causal LM: hidden states under causal attention, and its head."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def hidden_states(self, tokens: Tokens) -> Tensor:
-        """Final hidden states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
-        embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
-        return forward(self.model.base_model, embedded, tokens, Attention("causal"), None)
-
-    @property
-    def head(self) -> Head:
-        """The head's weights, without gradient.
-
-        Raises:
-            ValueError: the family changes its logits after the head, which the chunked losses do not follow.
-        """
-        config = self.model.config
-        for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-            if getattr(config, name, None) not in (None, 1, 1.0):
-                raise ValueError(f"{config.model_type} has {name}={getattr(config, name)}, which is not supported here")
-        layer = self.model.get_output_embeddings()
-        bias = getattr(layer, "bias", None)
-        return Head(layer.weight.detach(), None if bias is None else bias.detach())
-
-
-def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
-    """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
-    if tokens.soft is None:
-        return embedded
-    places = tokens.where(Segment.SOFT)[..., None]
-    return embedded.masked_scatter(places, tokens.soft.to(embedded.dtype))
-
-
-def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
-    """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
-    if num_layers is not None and not 1 <= num_layers <= len(inner.layers):
-        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
-    if attention.is_causal is None or tokens.document_ids is not None:
-        mask = attention.mask(tokens, inner.config, embedded.dtype)
-    elif attention.is_causal:
-        mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
-    else:
-        mask = tokens.attention_mask
-    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
-    return seen(
-        inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False
-    ).last_hidden_state
-
-
-def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
-    """The same modules and weights under another configuration: causal or not, all layers or the first few.
-
-    The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
-    on one model get wrong; a shallow copy with its own configuration does not.
-    """
-    copied = copy.copy(inner)
-    copied.config = copy.copy(inner.config)
-    copied.config.is_causal = is_causal
-    if num_layers is not None and num_layers < len(inner.layers):
-        copied._modules = dict(inner._modules)
-        copied.layers = nn.ModuleList(list(inner.layers)[:num_layers])
-        copied.config.num_hidden_layers = num_layers
-    return copied

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_kl, token_nll
-from embrew.modeling.backbone import FrozenLM
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length, groups_by_length
+from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_nll
-from embrew.modeling.backbone import FrozenLM
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
