@@ -62,13 +62,16 @@ def test_pairs_with_hard_negatives():
         "document_keys": text_keys([f"d{i}" for i in range(6)]),
         "owners": torch.tensor([0, 0, 2]),
     }
-    parts = Angle(rows="pairs", hard_negative_weight=3.0).loss(embeddings, batch)
+    parts = Angle(rows="pairs", in_batch_weight=10.0, hard_negative_weight=3.0).loss(embeddings, batch)
     q, d = embeddings["query"], embeddings["document"]
     scores = cosine_similarity(q[:, None], d[None], dim=-1) / 0.05
     plain, hard = (
         sum(-float(scores[i, i]) + float(scores[i, :columns].logsumexp(0)) for i in range(3)) / 3 for columns in (3, 6)
     )
-    assert float(parts["in_batch"]) == pytest.approx((plain + 3.0 * hard) / 2, rel=1e-9)
+    assert float(parts["in_batch"]) == pytest.approx(plain / 2, rel=1e-9)
+    assert float(parts["hard_negatives"]) == pytest.approx(hard / 2, rel=1e-9)
+    ranked = float(parts["cosine"] + parts["angle"])
+    assert float(parts["loss"]) == pytest.approx((10.0 * plain + 3.0 * hard) / 2 + ranked, rel=1e-9)
     left, grades = q[[0, 1, 2, 0, 0, 2]], torch.tensor([1, 1, 1, 0, 0, 0])
     assert float(parts["cosine"]) == pytest.approx(float(cosent(left, d, grades)), rel=1e-9)
     assert float(parts["angle"]) == pytest.approx(float(angle(left, d, grades)), rel=1e-9)

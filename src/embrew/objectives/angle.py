@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,8 +26,8 @@ class Angle(EmbeddingObjective):
     * `scored` rows are pairs with grades: both rankings compare all pairs of the batch, and every text of a pair whose
       grade is not 0 looks for its partner among all other texts;
     * `pairs` rows are a query, its positive and hard negatives: (query, positive) is graded 1, (query, its negative)
-      0, and the contrastive term is the mean of one against the positives of the batch and one, weighted
-      `hard_negative_weight`, against the hard negatives too.
+      0, and the contrastive part is ½ [w_ibn · CE against the positives of the batch + w_cln · CE against the hard
+      negatives too], as in the authors' code.
 
     CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
 
@@ -36,7 +36,7 @@ class Angle(EmbeddingObjective):
         cosine_weight: w_cos.
         in_batch_weight: w_ibn.
         angle_weight: w_ang; needs an even number of dimensions.
-        hard_negative_weight: weight of the contrastive term with hard negatives.
+        hard_negative_weight: w_cln; `pairs` rows only.
         temperature: τ of cosines.
         angle_temperature: τ of angles.
         gather: compare with the texts of all processes.
@@ -58,7 +58,8 @@ class Angle(EmbeddingObjective):
 
     def setup(self, encoder: Encoder) -> None:
         """No attention dropout; some term must have a weight."""
-        if not (self.cosine_weight or self.in_batch_weight or self.angle_weight):
+        hard = self.hard_negative_weight if self.rows == "pairs" else 0.0
+        if not (self.cosine_weight or self.in_batch_weight or self.angle_weight or hard):
             raise ValueError("all weights are 0; give cosine_weight, in_batch_weight or angle_weight")
         if self.temperature <= 0 or self.angle_temperature <= 0:
             raise ValueError(f"temperature={self.temperature}, angle_temperature={self.angle_temperature}; above 0")
@@ -85,22 +86,27 @@ class Angle(EmbeddingObjective):
         if self.rows == "scored":
             left, right = embeddings["text"].chunk(2)
             grades = batch["grades"]
-            in_batch = self._partners(embeddings["text"], batch)
+            contrast = {"in_batch": (self.in_batch_weight, lambda: self._partners(embeddings["text"], batch))}
         else:
             queries, documents = embeddings["query"], embeddings["document"]
             size = len(queries)
             left, right = torch.cat([queries, queries[batch["owners"]]]), documents
             grades = torch.cat([torch.ones(size), torch.zeros(len(documents) - size)]).to(documents.device)
-            in_batch = self._candidates(embeddings, batch)
+            contrast = {
+                "in_batch": (self.in_batch_weight, lambda: self._candidates(embeddings, batch, size) / 2),
+                "hard_negatives": (
+                    self.hard_negative_weight,
+                    lambda: self._candidates(embeddings, batch, len(documents)) / 2,
+                ),
+            }
         if self.gather and world_size() > 1:
             left, right, grades = gather(left), gather(right), gather(grades)
-        terms: dict[str, tuple[float, Any]] = {
+        terms: dict[str, tuple[float, Callable[[], Tensor]]] = {
+            **contrast,
             "cosine": (self.cosine_weight, lambda: cosent(left, right, grades, temperature=self.temperature)),
             "angle": (self.angle_weight, lambda: angle(left, right, grades, temperature=self.angle_temperature)),
         }
         parts = {name: (weight, compute()) for name, (weight, compute) in terms.items() if weight}
-        if self.in_batch_weight:
-            parts["in_batch"] = (self.in_batch_weight, in_batch)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return {"loss": total, **{name: value.detach() for name, (_, value) in parts.items()}}
 
@@ -125,11 +131,8 @@ class Angle(EmbeddingObjective):
         loss = info_nce(vectors[rows], candidates, partner[rows], temperature=self.temperature, mask=mask)
         return loss * rows.sum() / total
 
-    def _candidates(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+    def _candidates(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
+        """Queries against the first so many documents: the positives, or the hard negatives too."""
         contrast = Contrastive(temperature=self.temperature, gather=self.gather)
-        size = len(embeddings["query"])
-        positives = {**embeddings, "document": embeddings["document"][:size]}
-        plain = contrast.loss(positives, {**batch, "document_keys": batch["document_keys"][:size]})["loss"]
-        if not self.hard_negative_weight:
-            return plain / 2
-        return (plain + self.hard_negative_weight * contrast.loss(embeddings, batch)["loss"]) / 2
+        keys = {**batch, "document_keys": batch["document_keys"][:count]}
+        return contrast.loss({**embeddings, "document": embeddings["document"][:count]}, keys)["loss"]
