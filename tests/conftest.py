@@ -139,6 +139,7 @@ def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
         family: str = "llama",
         *,
         memory_tokens: int = 3,
+        soft_prompt_tokens: int = 0,
         attention: str = "bidirectional",
         lora: dict[str, Any] | None = None,
         noise: float = 0.1,
@@ -153,6 +154,8 @@ def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
                 "pooling": Pooling("mean", "memory"),
                 **settings,
             }
+        if soft_prompt_tokens:
+            backbone.add_soft_prompt(soft_prompt_tokens, seed=1)
         encoder = Encoder(backbone, tokenizer, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
         if lora is not None:
             backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})

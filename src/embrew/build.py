@@ -60,12 +60,13 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         attn_implementation=config.attn_implementation,
         memory_tokens=config.memory_tokens,
         memory_init=config.memory_init,
+        soft_prompt_tokens=config.soft_prompt_tokens or 0,
         trust_remote_code=config.trust_remote_code,
         seed=recipe.seed,
         template=config.template,
         preparation=config.preparation,
         attention=config.attention,
-        pooling=Pooling(config.pooling.mode, config.pooling.over),
+        pooling=Pooling(**config.pooling.model_dump()),
         prompts=config.prompts.model_dump(),
         max_length=config.max_length.model_dump(),
         normalize=config.normalize,
@@ -83,16 +84,16 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "template": config.template,
         "preparation": config.preparation,
         "attention": config.attention,
-        "pooling": config.pooling.model_dump(),
+        "pooling": config.pooling.model_dump(exclude_none=True),
         "prompts": config.prompts.model_dump(),
         "max_length": config.max_length.model_dump(),
         "normalize": config.normalize,
     }
     has = {"preparation": "none", **opened.settings()}
-    memory = 0 if opened.backbone.memory is None else len(opened.backbone.memory)
     pairs = {
         **{key: (value, has[key]) for key, value in asked.items()},
-        "memory_tokens": (config.memory_tokens, memory),
+        "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),
+        "soft_prompt_tokens": (config.soft_prompt_tokens or 0, len(opened.backbone.soft_prompt_ids)),
     }
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:

@@ -24,8 +24,11 @@ class _Config(BaseModel):
 class PoolingConfig(_Config):
     """How token states become one vector."""
 
-    mode: Literal["last", "mean", "weighted_mean"]
+    mode: Literal["cls", "last", "mean", "weighted_mean"]
     over: Literal["all", "text", "echo", "memory"] = "all"
+    latents: Annotated[int, Field(gt=0)] | None = None
+    heads: Annotated[int, Field(gt=0)] | None = None
+    head_width: Annotated[int, Field(gt=0)] | None = None
 
 
 class PromptsConfig(_Config):
@@ -43,7 +46,7 @@ class MaxLengthConfig(_Config):
 
 
 class EncoderConfig(_Config):
-    """What turns a text into a vector: a language model, a template, attention and pooling."""
+    """What turns a text into a vector: a language model or encoder, a template, attention and pooling."""
 
     model: str
     revision: str | None = None
@@ -53,6 +56,7 @@ class EncoderConfig(_Config):
     preparation: Literal["none", "sentence"] = "none"
     memory_tokens: Annotated[int, Field(ge=0)] = 0
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
+    soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
     attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
     pooling: PoolingConfig
     prompts: PromptsConfig = PromptsConfig()
@@ -88,6 +92,11 @@ class EncoderConfig(_Config):
                 f"template={self.template!r} and memory_tokens={self.memory_tokens} do not go together; "
                 "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
             )
+        if all(pattern.soft_prompt for pattern in patterns) != bool(self.soft_prompt_tokens):
+            raise ValueError(
+                f"template={self.template!r} and soft_prompt_tokens={self.soft_prompt_tokens} do not go together; "
+                "a template with {soft_prompt} needs 1 or more, one without needs none"
+            )
         if self.attention == "memory_causal" and not has_memory:
             raise ValueError(
                 "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
@@ -95,9 +104,7 @@ class EncoderConfig(_Config):
             )
         if self.pooling.over == "echo" and any(pattern.between is None for pattern in patterns):
             raise ValueError(f"pooling.over='echo' with template={self.template!r}; put {{echo}} after {{text}}")
-        if all("{instruction}" not in pattern.before for pattern in patterns) and (
-            self.prompts.query or self.prompts.document
-        ):
+        if not any(pattern.has_instruction for pattern in patterns) and (self.prompts.query or self.prompts.document):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self
 

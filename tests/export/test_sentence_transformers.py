@@ -35,6 +35,19 @@ CASES = {
     "last-eos": {"template": "{instruction}{text}{eos}", "memory_tokens": 0, "attention": "causal"},
     "mean-text": {"pooling": Pooling("mean", "text"), "memory_tokens": 0, "attention": "causal"},
     "mean-all-raw": {"pooling": Pooling("mean", "all"), "memory_tokens": 0, "normalize": False},
+    "soft-prompt": {
+        "template": "{soft_prompt}{instruction}{text}",
+        "soft_prompt_tokens": 4,
+        "pooling": Pooling("mean", "text"),
+        "memory_tokens": 0,
+        "attention": "causal",
+    },
+    "soft-prompt-and-memory": {
+        "template": "{soft_prompt}{instruction}{text}{memory}",
+        "soft_prompt_tokens": 2,
+        "memory_tokens": 3,
+        "prompts": {"query": "find: "},
+    },
     "weighted": {"pooling": Pooling("weighted_mean", "all"), "memory_tokens": 0, "attention": "causal"},
 }
 

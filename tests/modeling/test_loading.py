@@ -26,13 +26,16 @@ def test_not_there() -> None:
         Encoder.from_pretrained("no-such/model")
 
 
-def test_an_encoder_is_not_a_causal_lm(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_sees_its_future_is_no_causal_lm(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """A BERT that says of itself that it is a decoder, and is not one."""
     config = BertConfig(
         vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64
     )
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"BertForMaskedLM.*lets tokens see their future.*causal LM is needed"):
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**written, "architectures": ["BertLMHeadModel"]}))
+    with pytest.raises(ValueError, match=r"BertLMHeadModel.*lets tokens see their future.*its config.json must say"):
         Encoder.from_pretrained(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_float32_whatever_the_states_are() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="choose from last, mean, weighted_mean"):
+    with pytest.raises(ValueError, match="choose from cls, last, mean, weighted_mean"):
         Pooling("max")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose from all, text, echo, memory"):
         Pooling("mean", "prompt")  # type: ignore[arg-type]

@@ -108,7 +108,6 @@ def test_a_chat_template_is_never_applied(tokenizer: PreTrainedTokenizerFast) ->
         ("{text}{oops}", "choose from"),
         ("{memory}{text}", "after {text}"),
         ("{text}{memory} words", "come last"),
-        ("{text}{instruction}", "before {text}"),
         ("{text", "not a valid"),
     ],
 )
@@ -176,3 +175,41 @@ def test_texts_as_sentences(tokenizer, text, expected):
 def test_unknown_preparation(tokenizer):
     with pytest.raises(ValueError, match="preparation='sentences'; choose from none, sentence"):
         Template("{text}", tokenizer, preparation="sentences")
+
+
+def test_an_instruction_may_stand_after_the_text(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Each row has its own; a long text loses its end, never the instruction."""
+    template = Template('"{text}", {instruction}:{memory}', tokenizer, MEMORY)
+    asked = ["sum it up", "say what follows"]
+    rows = template.rows(["the fox", "the river " * 40], instruction=asked, max_length=30)
+    for row, words in zip(rows, asked, strict=True):
+        assert row.ids[-2:] == MEMORY and row.segments[-2:] == [Segment.MEMORY] * 2
+        assert tokenizer.decode(row.ids[:-2]).endswith(f'", {words}:')
+        assert len(row.ids) <= 30
+    assert tokenizer.decode(rows[0].ids[1:-2]) == '"the fox", sum it up:'
+    assert next(template.rows(["the fox"], instruction=words)[0].ids for words in asked) == rows[0].ids
+
+
+def test_a_soft_prompt_comes_first(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = Template("{soft_prompt}{instruction}{text}{memory}", tokenizer, MEMORY, [302, 303])
+    (row,) = template.rows(["the fox " * 20], instruction="Do: ", max_length=20)
+    assert row.ids[:3] == [BOS, 302, 303] and row.ids[-2:] == MEMORY and len(row.ids) == 20
+    assert names(row.segments).startswith("PPPP")
+    plain = Template("{instruction}{text}{memory}", tokenizer, MEMORY)
+    assert plain.rows(["the fox " * 20], instruction="Do: ", max_length=18)[0].ids == [BOS, *row.ids[3:]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "soft", "words"),
+    [
+        ("say {soft_prompt}{text}", [302], "at the very beginning"),
+        ("{text}{soft_prompt}", [302], "at the very beginning"),
+        ("{soft_prompt}{text}", [], "soft_prompt_tokens=0 do not go together"),
+        ("{text}", [302], "soft_prompt_tokens=1 do not go together"),
+        ("{instruction}{text}{instruction}", [], "stands once"),
+        ("{text}{eos}{instruction}", [], "stands once, before"),
+    ],
+)
+def test_places_that_are_refused(pattern: str, soft: list[int], words: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match=words):
+        Template(pattern, tokenizer, [], soft)

@@ -39,6 +39,10 @@ SETTINGS = {
         {"base": {"type": "contrastive", "positives": "dropout", "attention_dropout": 0.1}, "dims": [16, 32]},
         {"base": {"type": "angle", "rows": "pairs"}, "dims": [32, 16, 4], "weights": [1.0, 0.5, 0.25]},
     ],
+    "matryoshka_2d": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+        {"base": {"type": "contrastive"}, "dims": [32, 8, 16], "dims_per_step": None, "kl_weight": 0.0},
+    ],
     "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
 }
 BARE = {"mntp"}  # reads texts without memory tokens
@@ -84,8 +88,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 5
-    assert len(CASES) == 20
+    assert len(OBJECTIVES) == 6
+    assert len(CASES) == 22
 
 
 @every_case

@@ -101,3 +101,94 @@ def test_only_embedding_objectives_can_be_nested():
     with pytest.raises(ValueError, match="objective contrastive has no key 'tempo'"):
         build.objective({**NESTED, "base": {"type": "contrastive", "tempo": 1}})
     assert not hasattr(Compression(), "texts")
+
+
+NESTED_2D = {"type": "matryoshka_2d", "base": {"type": "contrastive"}, "dims": [32, 8, 4]}
+
+
+def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, monkeypatch):
+    """On a BERT, where a layer's states are the cut model's (in an LLM the peer leaves out the final norm).
+
+    The peer counts the input embeddings as a layer, and draws none but the widths it is given; told which layer, value
+    and gradient are the same.
+    """
+    from sentence_transformers.sentence_transformer.losses import Matryoshka2dLoss, adaptive_layer
+    from transformers import AutoModelForMaskedLM
+
+    from embrew.modeling.encoder import Encoder
+    from tests.modeling.test_bert import CONFIGS
+
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(CONFIGS["bert"]).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    encoder = Encoder.from_pretrained(tmp_path, max_length=64, pooling="mean")
+    objective = build.objective(
+        {**NESTED_2D, "base": {"type": "contrastive", "mask_same_text": False}, "dims_per_step": None, "kl_weight": 0.7}
+    )
+    objective.setup(encoder)
+    encoder.backbone.train_all()
+    batch = objective.collate([{**row, "negatives": []} for row in rows_for(objective)], encoder)
+    (layer,), _ = objective._draw(3, batch)
+    assert layer < 2
+    value = objective(encoder, batch)["loss"]
+    weights = dict(encoder.backbone.causal_lm.named_parameters())
+    weights = {name: p for name, p in weights.items() if p.requires_grad}
+    found = dict(zip(weights, torch.autograd.grad(value, list(weights.values()), allow_unused=True), strict=True))
+
+    stock = SentenceTransformer(str(tmp_path), device="cpu").eval()
+    monkeypatch.setattr(adaptive_layer.random, "sample", lambda layers, count: [layers[layer + 1]])
+    peer = Matryoshka2dLoss(
+        stock,
+        MultipleNegativesRankingLoss(stock),
+        [32, 8, 4],
+        n_dims_per_step=-1,
+        kl_div_weight=0.7,
+    )
+    features = [
+        {"input_ids": batch[role].input_ids, "attention_mask": batch[role].attention_mask}
+        for role in ("query", "document")
+    ]
+    expected = peer(features, torch.zeros(5))
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=0)
+    expected.backward()
+    theirs = {name: p.grad for name, p in stock[0].auto_model.named_parameters()}
+    for name, grad in found.items():
+        if grad is not None:
+            torch.testing.assert_close(grad, theirs[name], rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_drawn_follows_from_how_far_the_stage_is(make_encoder):
+    """Every layer and every width comes by; the widest always; the same again at the same step."""
+    objective = build.objective({**NESTED_2D, "dims_per_step": 1})
+    drawn = [objective._draw(5, {"progress": torch.tensor(i / 100)}) for i in range(100)]
+    assert drawn == [objective._draw(5, {"progress": torch.tensor(i / 100)}) for i in range(100)]
+    assert {layer for layers, _ in drawn for layer in layers} == {0, 1, 2, 3}
+    assert {tuple(dims) for _, dims in drawn} == {(32, 8), (32, 4)}
+
+
+def test_two_dimensions_can_be_cached(make_encoder):
+    encoder, objective = make_encoder(lora={"lora_dropout": 0.0}), build.objective(NESTED_2D)
+    objective.setup(encoder)
+    batch = objective.collate(rows_for(objective), encoder)
+    gradients = []
+    for chunks in (None, Chunks(rows=2)):
+        step = TrainStep(encoder.train(), objective, chunks)
+        step.zero_grad(set_to_none=True)
+        step(**batch, progress=torch.tensor(0.5))["loss"].backward()
+        gradients.append({name: p.grad for name, p in step.named_parameters() if p.grad is not None})
+    largest = max(grad.abs().max() for grad in gradients[0].values())
+    for name, grad in gradients[0].items():
+        assert (grad - gradients[1][name]).abs().max() <= 5e-6 * largest, name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layers_per_step": 2}, "layers_per_step=2; there are 1 below the last"),
+        ({"dims_per_step": 3}, "dims_per_step=3; beside the widest"),
+        ({"kl_temperature": 0.0}, "kl_temperature=0.0; it must be positive"),
+    ],
+)
+def test_what_cannot_be_drawn(change, message, make_encoder):
+    with pytest.raises(ValueError, match=message):
+        build.objective({**NESTED_2D, **change}).setup(make_encoder())

@@ -27,6 +27,10 @@ def export(
     verify: Annotated[
         Proof, typer.Option(help="full opens DIR in a fresh process without embrew and compares vectors.")
     ] = Proof.FULL,
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(help="Which prompt is baked in, where the template has the instruction after the text."),
+    ] = None,
 ) -> None:
     """Export a model as a folder that SentenceTransformer(DIR) opens by itself, with the same vectors."""
     if folder.exists() and not overwrite:
@@ -38,5 +42,5 @@ def export(
     encoder = build.open_model(model)
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
-    export_sentence_transformer(encoder, folder, overwrite=overwrite, verify=verify.value)
+    export_sentence_transformer(encoder, folder, overwrite=overwrite, verify=verify.value, prompt_name=prompt_name)
     out().print(f'[bold]{escape(str(folder))}[/]: open it with SentenceTransformer("{escape(str(folder))}")')

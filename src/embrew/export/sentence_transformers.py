@@ -29,7 +29,7 @@ from embrew.modeling.proof import TEXTS, tolerance
 from embrew.writing import atomic_folder
 
 logger = logging.getLogger(__name__)
-STOCK_POOLING = {"last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
+STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
 LEGACY = "sentence_transformers.models"
 OPEN_STOCK = """
 import json, sys
@@ -50,7 +50,12 @@ json.dump(ids, open(out + ".ids", "w"))
 
 
 def export_sentence_transformer(
-    encoder: Encoder, folder: str | Path, *, overwrite: bool = False, verify: str = "full"
+    encoder: Encoder,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
+    verify: str = "full",
+    prompt_name: str | None = None,
 ) -> None:
     """Write a folder that plain `SentenceTransformer(folder)` opens, with the same vectors.
 
@@ -60,6 +65,8 @@ def export_sentence_transformer(
         overwrite: replace an existing folder.
         verify: `full` opens the folder in a fresh process and compares token ids and vectors on 16 texts and every
             prompt; `off` trusts.
+        prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
+            stock prompts stand before it. Export once a prompt.
 
     Raises:
         ValueError: the encoder cannot be said in stock modules; says why.
@@ -71,6 +78,7 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
+    encoder = _baked(encoder, prompt_name)
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
@@ -108,11 +116,30 @@ def export_sentence_transformer(
             _prove(out, parity, str(encoder.device))
 
 
+def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
+    """The encoder with the words of one prompt in its template, where they stand after the text."""
+    if not any("{instruction}" in template.after for template in encoder.templates):
+        if prompt_name is not None:
+            raise ValueError(
+                f"prompt_name={prompt_name!r}: this encoder's prompts stand before the text, where stock models have "
+                "theirs; all are exported, so leave it out"
+            )
+        return encoder
+    if prompt_name is None and any(encoder.prompts.values()):
+        raise ValueError(
+            f"template={encoder.template.pattern!r} has the instruction after the text, where stock prompts cannot "
+            f"stand; say whose words are baked in: prompt_name is one of {', '.join(sorted(encoder.prompts))}"
+        )
+    return encoder.with_instruction(prompt_name or "query")
+
+
 def _check_stock(encoder: Encoder) -> None:
     """Refuse what stock modules cannot say."""
     reason = None
     pooling, template = encoder.pooling, encoder.template
-    if len(encoder.templates) > 1:
+    if encoder.head is not None:
+        reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
+    elif len(encoder.templates) > 1:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
     elif template.between is not None:
         reason = f"template={template.pattern!r} repeats the text, which stock modules do not"
@@ -144,12 +171,14 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     """A tokenizer whose post-processor adds what the template adds, and the new ids of the memory tokens."""
     tokenizer = copy.deepcopy(encoder.tokenizer)
     names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
+    names += [f"<|soft_prompt_{i}|>" for i in range(len(encoder.template.soft_prompt_ids))]
     taken = [name for name in names if name in tokenizer.get_vocab()]
     if taken:
-        raise ValueError(f"the tokenizer has a token {taken[0]} already; memory tokens cannot be named so")
+        raise ValueError(f"the tokenizer has a token {taken[0]} already; learned tokens cannot be named so")
     tokenizer.add_special_tokens({"additional_special_tokens": names})
-    ids = dict(zip(encoder.template.memory_ids, [tokenizer.get_vocab()[name] for name in names], strict=True))
-    before = encoder.template.bos_ids
+    own = encoder.template.memory_ids + encoder.template.soft_prompt_ids
+    ids = dict(zip(own, [tokenizer.get_vocab()[name] for name in names], strict=True))
+    before = [ids.get(i, i) for i in encoder.template.first_ids]
     after = [ids.get(i, i) for i in encoder.template.suffix_ids]
     specials = [
         {"id": name, "ids": piece, "tokens": tokenizer.convert_ids_to_tokens(piece)}
@@ -178,11 +207,12 @@ def _merged(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
     rows = model.get_input_embeddings().weight.shape[0]
     if vocabulary > rows:
         model.resize_token_embeddings(vocabulary, mean_resizing=False)
-    if backbone.memory is not None:
+    if backbone.learned:
         weight = model.get_input_embeddings().weight
+        learned = torch.cat(list(backbone.learned.values()))
         with torch.no_grad():
             for own, stock in ids.items():
-                weight[stock] = backbone.memory[own - rows].to(weight.dtype)
+                weight[stock] = learned[own - rows].to(weight.dtype)
     if encoder.attention.is_causal is False:
         model.config.is_causal = False
     return model
@@ -200,10 +230,11 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
     if pooling.over == "memory":
-        chosen = range(len(ids)) if pooling.slots is None else pooling.slots
-        weights, other = {vocabulary[i]: 1.0 for slot, i in enumerate(ids.values()) if slot in chosen}, 0.0
+        memory = [ids[i] for i in encoder.template.memory_ids]
+        chosen = range(len(memory)) if pooling.slots is None else pooling.slots
+        weights, other = {vocabulary[i]: 1.0 for slot, i in enumerate(memory) if slot in chosen}, 0.0
     else:
-        added = encoder.template.bos_ids + encoder.template.suffix_ids
+        added = encoder.template.first_ids + encoder.template.suffix_ids
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
     return [words.requires_grad_(False), Pooling(width, "mean")]

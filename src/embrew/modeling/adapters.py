@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 
 def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> PeftModel:
-    """Put a fresh, trainable LoRA on a causal LM.
+    """Put a fresh, trainable LoRA on a causal LM or an encoder.
 
     Args:
         model: the base model; its weights are frozen.
@@ -32,7 +32,8 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
         name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
         settings["modules_to_save"] = [*settings.get("modules_to_save", []), name.rsplit(".", 1)[-1]]
     try:
-        config = LoraConfig(task_type="CAUSAL_LM", **settings)
+        task = "FEATURE_EXTRACTION" if model.get_output_embeddings() is None else "CAUSAL_LM"
+        config = LoraConfig(task_type=task, **settings)
     except TypeError as error:
         raise ValueError(f"lora={dict(settings)}: {error}; the keys are those of peft.LoraConfig") from None
     with peft_warnings_off():

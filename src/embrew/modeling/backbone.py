@@ -1,4 +1,4 @@
-"""A causal LM with or without an adapter: hidden states, memory tokens, and the frozen LM inside."""
+"""A language model with or without an adapter: hidden states, learned tokens, and the frozen LM inside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
 from embrew.modeling.frozen import FrozenLM
-from embrew.modeling.passes import forward, read_layers, view, write_soft
+from embrew.modeling.passes import forward, layers_of, read_layers, view, write_soft
 from embrew.modeling.prefix import Prefix, reusable
 from embrew.modeling.tokens import Tokens
 
@@ -23,27 +23,43 @@ MemoryInit = Literal["vocab", "noise", "mean"]
 
 
 class Backbone(nn.Module):
-    """A Hugging Face causal LM that reads labelled tokens.
+    """A Hugging Face causal LM, or a BERT-type encoder, that reads labelled tokens.
 
-    Memory tokens are rows of one parameter of their own, addressed by the ids that follow the vocabulary. The base
-    model's embedding matrix and head are never resized, so with the adapter off it is the original LM, to the bit.
+    Memory tokens, and those of a soft prompt, are rows of parameters of their own, addressed by the ids that follow the
+    vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
+    original LM, to the bit.
 
     Attributes:
         memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+        soft_prompt: `(tokens, hidden)`, likewise.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
         self.memory: nn.Parameter | None = None
+        self.soft_prompt: nn.Parameter | None = None
         self.holds_original = True  # until an adapter is merged, or trained weights are opened
         self._switch: AdapterSwitch | None = None
         self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
 
     @property
     def causal_lm(self) -> Any:
-        """The causal LM itself (a `PreTrainedModel`), adapter layers included."""
+        """The model itself (a `PreTrainedModel`), adapter layers included."""
         return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
+        return self.causal_lm.get_output_embeddings() is None
+
+    def check_decoder(self, what: str) -> None:
+        """Raise where something that needs a causal LM meets an encoder."""
+        if self.is_encoder:
+            raise ValueError(
+                f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "
+                "without them; give a causal LM (Llama, Qwen, Mistral, …)"
+            )
 
     @property
     def inner(self) -> Any:
@@ -58,12 +74,20 @@ class Backbone(nn.Module):
     @property
     def hidden_size(self) -> int:
         """Width of a hidden state, and of an embedding."""
-        return int(self.causal_lm.get_input_embeddings().weight.shape[1])
+        return int(self.inner.config.hidden_size)
 
     @property
     def num_layers(self) -> int:
         """Transformer layers of the model."""
-        return len(self.inner.layers)
+        return len(layers_of(self.inner))
+
+    @property
+    def max_positions(self) -> float:
+        """How many tokens an encoder has positions for; no limit for causal LMs, whose positions are rotary."""
+        if not self.is_encoder:
+            return float("inf")
+        padding = getattr(getattr(self.inner, "embeddings", None), "padding_idx", None)  # RoBERTa counts on from it
+        return int(self.inner.config.max_position_embeddings) - (0 if padding is None else padding + 1)
 
     @property
     def device(self) -> torch.device:
@@ -80,6 +104,18 @@ class Backbone(nn.Module):
         """Ids of the memory tokens."""
         return list(range(self.vocab_size, self.vocab_size + (0 if self.memory is None else len(self.memory))))
 
+    @property
+    def soft_prompt_ids(self) -> list[int]:
+        """Ids of the soft prompt's tokens; they follow those of the memory tokens."""
+        first = self.vocab_size + len(self.memory_ids)
+        return list(range(first, first + (0 if self.soft_prompt is None else len(self.soft_prompt))))
+
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
+        """Learned tokens by what they are, in the order of their ids."""
+        both = {"memory": self.memory, "soft_prompt": self.soft_prompt}
+        return {name: rows for name, rows in both.items() if rows is not None}
+
     def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
         """Create k memory tokens.
 
@@ -90,6 +126,13 @@ class Backbone(nn.Module):
                 `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
             seed: of the draw.
         """
+        self.memory = nn.Parameter(self._rows(k, init, seed).to(self.device))
+
+    def add_soft_prompt(self, tokens: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create the tokens of a soft prompt; `init` and `seed` as in `add_memory`."""
+        self.soft_prompt = nn.Parameter(self._rows(tokens, init, seed + 1).to(self.device))
+
+    def _rows(self, k: int, init: MemoryInit, seed: int) -> Tensor:
         weight = self.causal_lm.get_input_embeddings().weight.detach().float().cpu()
         generator = torch.Generator().manual_seed(seed)
         if init == "vocab":
@@ -100,7 +143,7 @@ class Backbone(nn.Module):
             rows = weight.mean(0).expand(k, -1)
         else:
             raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
-        self.memory = nn.Parameter(rows.clone().to(self.device))
+        return rows.clone()
 
     def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
         """Attach a fresh LoRA and freeze everything else but the memory tokens."""
@@ -118,7 +161,7 @@ class Backbone(nn.Module):
         """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own."""
         self.model.requires_grad_(True)
         head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
-        if head.weight is not embeddings.weight:
+        if head is not None and head.weight is not embeddings.weight:
             head.requires_grad_(False)
 
     def use_adapter(self, model: PeftModel) -> None:
@@ -138,9 +181,10 @@ class Backbone(nn.Module):
         embedding = self.causal_lm.get_input_embeddings()
         is_memory = tokens.input_ids >= self.vocab_size
         embedded = embedding(tokens.input_ids.masked_fill(is_memory, 0)).to(self.dtype)
-        if self.memory is not None:
+        if self.learned:
             scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
-            rows = self.memory[tokens.input_ids[is_memory] - self.vocab_size] * scale
+            learned = torch.cat(list(self.learned.values()))
+            rows = learned[tokens.input_ids[is_memory] - self.vocab_size] * scale
             embedded = embedded.masked_scatter(is_memory[..., None], rows.to(embedded.dtype))
         return write_soft(embedded, tokens)
 
@@ -210,8 +254,9 @@ class Backbone(nn.Module):
         With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once.
 
         Raises:
-            ValueError: an earlier stage changed the weights, so that the original LM is gone.
+            ValueError: an earlier stage changed the weights, so that the original LM is gone; an encoder has none.
         """
+        self.check_decoder("this objective")
         if not self.holds_original:
             raise ValueError(
                 "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "

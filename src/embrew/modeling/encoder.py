@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,17 +25,18 @@ from embrew.modeling.pooling import Pooling, PoolingMode
 from embrew.modeling.prefix import Prefix
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Preparation, Template
-from embrew.modeling.tokens import Row, Tokens
+from embrew.modeling.tokens import Row, Segment, Tokens
 
 logger = logging.getLogger(__name__)
 Text = str | Sequence[int]
 
 
 class Encoder(nn.Module):
-    """A causal LM turned into a text encoder, with the `encode` of Sentence-Transformers 6.
+    """A causal LM, or a BERT-type encoder, as a text encoder, with the `encode` of Sentence-Transformers 6.
 
     Attributes:
         base: which LM it stands on.
+        head: what token states pass through before they are pooled (`LatentAttention`), or None.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
@@ -64,13 +66,26 @@ class Encoder(nn.Module):
         patterns = [template] if isinstance(template, str) else list(template)
         if not patterns:
             raise ValueError("template=[]; give one or more")
-        self.templates = [Template(p, tokenizer, backbone.memory_ids, preparation=preparation) for p in patterns]
+        learned = backbone.memory_ids, backbone.soft_prompt_ids
+        self.templates = [Template(p, tokenizer, *learned, preparation=preparation) for p in patterns]
         self.attention = Attention(attention)
+        if backbone.is_encoder and attention != "bidirectional":
+            raise ValueError(
+                f"attention={attention}, but {type(backbone.causal_lm).__name__} is a BERT-type encoder, where every "
+                "token reads every other; set attention: bidirectional"
+            )
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.pooling.check(len(backbone.memory_ids))
+        head = self.pooling.head(backbone.hidden_size)
+        self.head = None if head is None else head.to(backbone.device)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
         lengths = {"query": max_length, "document": max_length} if isinstance(max_length, int) else dict(max_length)
         self.max_length: dict[str, int] = lengths
+        if max(lengths.values()) > backbone.max_positions:
+            raise ValueError(
+                f"max_length={max(lengths.values())}, and {type(backbone.causal_lm).__name__} has positions for "
+                f"{backbone.max_positions} tokens; set max_length to that or less"
+            )
         self.normalize = normalize
         self.default_prompt_name: str | None = None
         self.truncate_dim: int | None = None
@@ -89,27 +104,29 @@ class Encoder(nn.Module):
         attn_implementation: str | None = None,
         memory_tokens: int = 0,
         memory_init: MemoryInit = "vocab",
+        soft_prompt_tokens: int = 0,
         trust_remote_code: bool = False,
         seed: int = 42,
         merge_adapter: bool = False,
         **settings: Any,
     ) -> Encoder:
-        """Open a saved encoder, or put an encoder around a causal LM.
+        """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
         Args:
             name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or
-                Hub id of a causal LM.
+                Hub id of a causal LM or of a BERT-type encoder.
             revision: Hub revision of the LM.
             dtype: `auto` (float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`.
             device: defaults to the first GPU, else the CPU.
             attn_implementation: the LM's attention kernel.
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
+            soft_prompt_tokens: how many learned tokens a soft prompt has, likewise.
             trust_remote_code: run code that comes with the LM.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
             **settings: `template`, `preparation`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an
-                LM only).
+                LM only). Without them a causal LM is read at its last token, a BERT-type encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -117,8 +134,9 @@ class Encoder(nn.Module):
         place = pick_device(device)
         folder = final_stage(Path(name))
         if (folder / SETTINGS).is_file():
-            if settings or memory_tokens:
-                given = sorted(settings) + (["memory_tokens"] if memory_tokens else [])
+            added = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
+            given = sorted(settings) + [name for name, count in added.items() if count]
+            if given:
                 raise ValueError(f"{name} is a saved encoder with settings of its own; leave out {', '.join(given)}")
             return load_encoder(
                 cls,
@@ -138,6 +156,10 @@ class Encoder(nn.Module):
         backbone = Backbone(model).to(place)
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
+        if soft_prompt_tokens:
+            backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
+        if backbone.is_encoder:
+            settings = {"attention": "bidirectional", "pooling": "mean", **settings}
         encoder = cls(backbone, tokenizer, base, **settings)
         if base.kind == "folder":
             encoder.base_folder = Path(name)
@@ -208,19 +230,41 @@ class Encoder(nn.Module):
         states = self.backbone.hidden_states(
             tokens, self.attention, num_layers=num_layers, prefix=prefix, shared=shared
         )
-        return self.pooling(states, tokens)
+        return self.pool(states, tokens)
+
+    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """States `(batch, tokens, hidden)` to float32 `(batch, hidden)`, through the head if there is one."""
+        return self.pooling(states if self.head is None else self.head(states), tokens)
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
-        return torch.stack(
-            self.backbone.read_layers(tokens, self.attention, lambda states: self.pooling(states, tokens))
-        )
+        return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
 
     def memory(self, tokens: Tokens) -> Tensor:
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         states = self.hidden_states(tokens)
-        places = tokens.input_ids >= self.backbone.vocab_size
-        return states[places].view(-1, len(self.template.memory_ids), states.shape[-1])
+        return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
+
+    def with_instruction(self, prompt_name: str) -> Encoder:
+        """The same encoder with one of its prompts written into the template, and no prompts; weights are shared.
+
+        Raises:
+            ValueError: an unknown prompt name.
+        """
+        words = self._instruction(prompt_name, None).replace("{", "{{").replace("}", "}}")
+        made = copy.copy(self)
+        made.templates = [
+            Template(
+                template.pattern.replace("{instruction}", words),
+                self.tokenizer,
+                template.memory_ids,
+                template.soft_prompt_ids,
+                preparation=template.preparation,
+            )
+            for template in self.templates
+        ]
+        made.prompts = {"query": "", "document": ""}
+        return made
 
     def merge_adapter(self) -> None:
         """Add the adapter to the weights, and keep it in `chain`, so that saving can replay it."""

@@ -48,14 +48,11 @@ def adapter_state(model: PeftModel) -> AdapterState:
 
 def settings(encoder: Encoder) -> dict[str, Any]:
     """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
-    pooling: dict[str, Any] = {"mode": encoder.pooling.mode, "over": encoder.pooling.over}
-    if encoder.pooling.slots is not None:
-        pooling["slots"] = list(encoder.pooling.slots)
     patterns = [template.pattern for template in encoder.templates]
     found: dict[str, Any] = {
         "template": patterns[0] if len(patterns) == 1 else patterns,
         "attention": encoder.attention.mode,
-        "pooling": pooling,
+        "pooling": encoder.pooling.as_dict(),
         "prompts": dict(encoder.prompts),
         "max_length": dict(encoder.max_length),
         "normalize": encoder.normalize,
@@ -67,11 +64,11 @@ def settings(encoder: Encoder) -> dict[str, Any]:
 
 def describe(encoder: Encoder) -> dict[str, Any]:
     """Base, settings, dtype and size, for result files."""
-    memory = 0 if encoder.backbone.memory is None else len(encoder.backbone.memory)
     return {
         "base": encoder.base.as_dict(),
         **settings(encoder),
-        "memory_tokens": memory,
+        "memory_tokens": len(encoder.backbone.memory_ids),
+        "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
         "merged_adapters": len(encoder.chain),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
         "steps": encoder.steps,
@@ -89,8 +86,10 @@ def weights_hash(encoder: Encoder) -> str:
         states.append(adapter_state(encoder.backbone.model).tensors)
     elif encoder.backbone.trains_all:
         states.append(dict(encoder.backbone.model.state_dict()))
-    if encoder.backbone.memory is not None:
-        states.append({"memory": encoder.backbone.memory.detach()})
+    if encoder.backbone.learned:
+        states.append({name: rows.detach() for name, rows in encoder.backbone.learned.items()})
+    if encoder.head is not None:
+        states.append(encoder.head.state_dict())
     for tensors in states:
         for name in sorted(tensors):
             digest.update(name.encode())

@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 logger = logging.getLogger(__name__)
@@ -24,7 +32,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Base:
-    """Which causal LM an encoder stands on, in words that hold on any machine.
+    """Which model an encoder stands on, in words that hold on any machine.
 
     Attributes:
         kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
@@ -142,7 +150,7 @@ def open_base(
     trust_remote_code: bool = False,
     expected: Base | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
-    """Load a causal LM and its tokenizer.
+    """Load a causal LM, or a BERT-type encoder, and its tokenizer.
 
     Args:
         name: `nano`, a local folder, or a Hub id.
@@ -154,7 +162,7 @@ def open_base(
 
     Raises:
         FileNotFoundError: there is no such model here.
-        ValueError: it is not a causal LM, of an unknown family, has broken weights, or is not the expected one.
+        ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one.
     """
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     source = str(folder or name)
@@ -163,16 +171,18 @@ def open_base(
     config = _open_config(name, source, options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …)")
+        raise ValueError(
+            f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
+            "encoder"
+        )
     try:
         with quiet():
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True, **options
-            )
+            model = open_weights(source, config, dtype=dtype, attn_implementation=attn_implementation, **options)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{name} ({architecture}) cannot be opened as a causal LM: {reason}") from error
+        kind = "an encoder" if is_encoder(config) else "a causal LM"
+        raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason}") from error
     _probe(model.eval(), name, architecture)
     if folder is None:
         base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
@@ -186,6 +196,23 @@ def open_base(
             f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
         )
     return model, tokenizer, base
+
+
+def is_encoder(config: Any) -> bool:
+    """Whether a configuration is a BERT-type encoder's: of a family with a masked-LM form, not saved as a causal LM."""
+    names = getattr(config, "architectures", None) or [""]
+    if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+        return False
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING
+
+
+def open_weights(source: str, config: Any, **options: Any) -> PreTrainedModel:
+    """A causal LM with its head; a BERT-type encoder without head or pooler, which no embedding of ours depends on."""
+    kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
+    model: Any = kind.from_pretrained(source, use_safetensors=True, **options)
+    if is_encoder(config) and getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
 
 
 def _open_config(name: str, source: str, options: dict[str, Any]) -> Any:
@@ -208,7 +235,7 @@ def _open_config(name: str, source: str, options: dict[str, Any]) -> Any:
 
 
 def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
-    """Four tokens through the model: finite states, and none that sees its future."""
+    """Four tokens through the model: finite states, and in a causal LM none that sees its future."""
     ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
     other = ids.clone()
     other[0, -1] = 0
@@ -216,7 +243,10 @@ def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
         first, second = (model.base_model(x, attention_mask=torch.ones_like(x)).last_hidden_state for x in (ids, other))
     if not torch.isfinite(first).all():
         raise ValueError(f"{name} ({architecture}) gives NaN or infinite hidden states; its weights are broken")
+    if is_encoder(model.config):
+        return
     if (first[:, :-1] - second[:, :-1]).abs().max() > 1e-3 * first.abs().max():
         raise ValueError(
-            f"{name} ({architecture}) lets tokens see their future: it is an encoder, and a causal LM is needed here"
+            f"{name} ({architecture}) was saved as a causal LM, but lets tokens see their future; which of the two it "
+            "is, its config.json must say"
         )

@@ -11,7 +11,38 @@ from torch import Tensor, nn
 from embrew.modeling.attention import Attention
 from embrew.modeling.tokens import Segment, Tokens
 
-FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f")
+FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
+LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
+POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
+
+
+def path_of_layers(inner: Any) -> str:
+    """Where a model without its head keeps its layers, as a dotted path.
+
+    Raises:
+        ValueError: under no name known here.
+    """
+    for path in LAYERS:
+        try:
+            inner.get_submodule(path)
+        except AttributeError:
+            continue
+        return path
+    raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
+
+
+def layers_of(inner: Any) -> list[nn.Module]:
+    """The layers of a model without its head."""
+    return list(inner.get_submodule(path_of_layers(inner)))
+
+
+def with_layers(module: Any, layers: list[nn.Module], path: str) -> Any:
+    """A shallow copy of a model with other layers in place of its own; the modules and weights are the same."""
+    copied = copy.copy(module)
+    copied._modules = dict(module._modules)
+    name, _, rest = path.partition(".")
+    copied._modules[name] = with_layers(getattr(module, name), layers, rest) if rest else nn.ModuleList(layers)
+    return copied
 
 
 def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
@@ -24,8 +55,8 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
 
 def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
-    if num_layers is not None and not 1 <= num_layers <= len(inner.layers):
-        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(inner.layers)}")
+    if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
+        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     if attention.is_causal is None or tokens.document_ids is not None:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
     elif attention.is_causal:
@@ -45,11 +76,11 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
     on one model get wrong; a shallow copy with its own configuration does not.
     """
     copied = copy.copy(inner)
+    if num_layers is not None and num_layers < len(layers_of(inner)):
+        copied = with_layers(inner, layers_of(inner)[:num_layers], path_of_layers(inner))
     copied.config = copy.copy(inner.config)
     copied.config.is_causal = is_causal
-    if num_layers is not None and num_layers < len(inner.layers):
-        copied._modules = dict(inner._modules)
-        copied.layers = nn.ModuleList(list(inner.layers)[:num_layers])
+    if num_layers is not None:
         copied.config.num_hidden_layers = num_layers
     return copied
 
@@ -58,15 +89,16 @@ def read_layers(
     inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
     """What `read` makes of every layer's states, final norm included, as soon as the layer is done."""
+    path = path_of_layers(inner)
     norm = next((getattr(inner, name) for name in FINAL_NORMS if hasattr(inner, name)), None)
+    if norm is None and path in POST_NORM:
+        norm = nn.Identity()
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     found: list[Tensor] = []
-    taps = [_Tap(layer, lambda states: found.append(read(norm(states)))) for layer in list(inner.layers)[:-1]]
-    tapped = copy.copy(inner)
-    tapped._modules = dict(inner._modules)
-    tapped.layers = nn.ModuleList([*taps, inner.layers[-1]])
-    last = forward(tapped, embedded, tokens, attention, None)
+    *below, top = layers_of(inner)
+    taps = [_Tap(layer, lambda states: found.append(read(norm(states)))) for layer in below]
+    last = forward(with_layers(inner, [*taps, top], path), embedded, tokens, attention, None)
     return [*found, read(last)]
 
 

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from embrew.modeling.latent import LatentAttention
 from embrew.modeling.tokens import Segment, Tokens
 
-PoolingMode = Literal["last", "mean", "weighted_mean"]
+PoolingMode = Literal["cls", "last", "mean", "weighted_mean"]
 Over = Literal["all", "text", "echo", "memory"]
-MODES: tuple[PoolingMode, ...] = ("last", "mean", "weighted_mean")
+MODES: tuple[PoolingMode, ...] = ("cls", "last", "mean", "weighted_mean")
 OVERS: tuple[Over, ...] = ("all", "text", "echo", "memory")
 SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """`last` | `mean` | `weighted_mean` (position-weighted, SGPT) of the states of one segment, or of all of them.
+    """`cls` (the first) | `last` | `mean` | `weighted_mean` (SGPT) of the states of one segment, or of all of them.
 
     A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
     with everything, as stock Sentence-Transformers gives it.
 
     Attributes:
         slots: with `over="memory"`, which of the memory tokens are pooled, counted from 0; None: all of them.
+        latents: states pass through a `LatentAttention` with so many latents first (NV-Embed); None: they do not.
+        heads: its attention heads.
+        head_width: width of a head; None: that of a state.
     """
 
     mode: PoolingMode = "last"
     over: Over = "all"
     slots: tuple[int, ...] | None = None
+    latents: int | None = None
+    heads: int | None = None
+    head_width: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"pooling mode={self.mode!r}; choose from {', '.join(MODES)}")
         if self.over not in OVERS:
             raise ValueError(f"pooling over={self.over!r}; choose from {', '.join(OVERS)}")
+        if self.latents is None and (self.heads or self.head_width):
+            raise ValueError("pooling heads and head_width belong to latents; give latents too, or leave them out")
+        if self.mode == "cls" and self.over != "all":
+            raise ValueError(f"pooling mode=cls over={self.over!r}; CLS stands before everything, so pool over all")
         if self.slots is not None:
             object.__setattr__(self, "slots", tuple(self.slots))  # JSON has lists only
             if self.over != "memory":
@@ -50,6 +61,17 @@ class Pooling:
             )
         if self.slots is not None and not (self.slots and set(self.slots) <= set(range(memory_tokens))):
             raise ValueError(f"pooling slots={self.slots}; choose one or more from 0 to {memory_tokens - 1}")
+
+    def head(self, width: int) -> LatentAttention | None:
+        """The trained part that these settings ask for, new, for states of a width."""
+        if self.latents is None:
+            return None
+        return LatentAttention(width, latents=self.latents, heads=self.heads or 8, head_width=self.head_width)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings, for JSON; what is not set is not there."""
+        values = {**asdict(self), "slots": None if self.slots is None else list(self.slots)}
+        return {key: value for key, value in values.items() if value is not None}
 
     def positions(self, tokens: Tokens) -> Tensor:
         """`(batch, tokens)` bool: what is pooled (for `last`, what the last is taken from)."""
@@ -65,6 +87,8 @@ class Pooling:
         """`(batch, tokens)` float32 weights that sum to 1 a row (0 where nothing is pooled)."""
         chosen = self.positions(tokens)
         count = chosen.long().cumsum(-1)
+        if self.mode == "cls":
+            return (chosen & (count == 1)).float()
         if self.mode == "last":
             return (chosen & (count == count[:, -1:])).float()
         weights = chosen.float() if self.mode == "mean" else (chosen * count).float()

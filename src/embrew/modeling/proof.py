@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from embrew.modeling.identity import AdapterState, adapter_state
-from embrew.modeling.saving import read_settings
+from embrew.modeling.saving import HEAD, LEARNED, read_settings
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Segment, Tokens
 
@@ -94,7 +95,8 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
             raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for template in encoder.templates:
-        written = Template(template.pattern, tokenizer, encoder.backbone.memory_ids, preparation=template.preparation)
+        learned = encoder.backbone.memory_ids, encoder.backbone.soft_prompt_ids
+        written = Template(template.pattern, tokenizer, *learned, preparation=template.preparation)
         for name, prompt in encoder.prompts.items():
             ours = template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
             if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):
@@ -105,11 +107,12 @@ def _reopened(encoder: Encoder, folder: Path) -> Tensor:
     """Vectors after reading the written tensors into the live model (and putting its own back)."""
     undo: list[Callable[[], None]] = []
     try:
-        if encoder.backbone.memory is not None:
-            kept = encoder.backbone.memory.data
-            encoder.backbone.memory.data = load_file(folder / "memory.safetensors")["memory"].to(kept.device)
-            memory = encoder.backbone.memory
-            undo.append(lambda: setattr(memory, "data", kept))
+        for name, rows in encoder.backbone.learned.items():
+            kept = rows.data
+            rows.data = load_file(folder / LEARNED)[name].to(kept.device)
+            undo.append(partial(setattr, rows, "data", kept))
+        if encoder.head is not None:
+            _same_tensors(dict(encoder.head.state_dict()), load_file(folder / HEAD), "head")
         model = encoder.backbone.model
         for i, state in enumerate(encoder.chain):
             _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")

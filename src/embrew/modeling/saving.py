@@ -16,12 +16,12 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.identity import AdapterState, adapter_state
-from embrew.modeling.loading import ASSETS, Base, open_base, pick_dtype, quiet, saved_dtype
+from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
 from embrew.modeling.pooling import Pooling
 from embrew.writing import atomic_folder
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SETTINGS = "embrew.json"
+HEAD = "head.safetensors"
+LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 FORMAT = 1
 
 
@@ -48,8 +50,12 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         for i, state in enumerate(states):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
             AdapterState(config, state.tensors).write(out / "adapters" / str(i))
-        if encoder.backbone.memory is not None:
-            save_file({"memory": encoder.backbone.memory.detach().cpu().contiguous()}, out / "memory.safetensors")
+        if encoder.backbone.learned:
+            learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
+            save_file(learned, out / LEARNED)
+        if encoder.head is not None:
+            head = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.head.state_dict().items()}
+            save_file(head, out / HEAD)
         if encoder.backbone.trains_all:
             encoder.backbone.causal_lm.save_pretrained(out / "weights")
         elif encoder.base.kind == "folder":
@@ -135,8 +141,9 @@ def load_encoder(
     backbone.to(target)
     if active:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
-    if (folder / "memory.safetensors").is_file():
-        backbone.memory = nn.Parameter(load_file(folder / "memory.safetensors")["memory"])
+    if (folder / LEARNED).is_file():
+        for part, rows in load_file(folder / LEARNED).items():
+            setattr(backbone, part, nn.Parameter(rows))
     if settings["full_weights"]:
         backbone.train_all()
         backbone.holds_original = False
@@ -152,6 +159,8 @@ def load_encoder(
         max_length=settings["max_length"],
         normalize=settings["normalize"],
     )
+    if encoder.head is not None:
+        encoder.head.load_state_dict(load_file(folder / HEAD))
     encoder.chain = list(merged)
     encoder.steps = settings["steps"]
     if base.kind == "folder" and (folder / "base").is_dir():
@@ -166,8 +175,9 @@ def _open_weights(
 ) -> PreTrainedModel:
     if settings["full_weights"]:
         with quiet():
-            return AutoModelForCausalLM.from_pretrained(
-                folder / "weights", dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
+            place = str(folder / "weights")
+            return open_weights(
+                place, AutoConfig.from_pretrained(place), dtype=dtype, attn_implementation=attn_implementation
             )
     if base.kind == "asset" and base.name not in ASSETS:
         raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")

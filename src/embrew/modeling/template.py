@@ -38,14 +38,17 @@ class Template:
 
     What stands before `{text}` (words and the instruction) is rendered and tokenised together with the text, as one
     string, and positions are labelled by character offsets: a token that touches the text is TEXT. What stands after
-    it is tokenised on its own, so that truncation can never reach it. `{echo}` is the text a second time, the same
-    tokens. `{memory}` and `{eos}` come last. BOS is put first when the tokenizer itself does so. No special token is
-    ever read out of a user's text, and no chat template is applied.
+    it is tokenised on its own, so that truncation can never reach it; the instruction may stand there too. `{echo}` is
+    the text a second time, the same tokens. `{memory}` and `{eos}` come last. BOS (or CLS) is put first when the
+    tokenizer itself does so, followed by the `{soft_prompt}`, and a BERT-type tokenizer's SEP is put last. No special
+    token is ever read out of a user's text, and no chat template is applied.
 
     Args:
-        pattern: the pattern; fields are `{instruction}`, `{text}` (required, once), `{echo}`, `{memory}`, `{eos}`.
+        pattern: the pattern; fields are `{soft_prompt}`, `{instruction}`, `{text}` (required, once), `{echo}`,
+            `{memory}`, `{eos}`.
         tokenizer: a fast Hugging Face tokenizer.
         memory_ids: ids of the memory tokens, in order.
+        soft_prompt_ids: ids of the soft prompt's tokens, in order.
         preparation: what is done to a text first; see `PREPARATIONS`.
     """
 
@@ -54,6 +57,7 @@ class Template:
         pattern: str,
         tokenizer: PreTrainedTokenizerBase,
         memory_ids: Sequence[int] = (),
+        soft_prompt_ids: Sequence[int] = (),
         *,
         preparation: Preparation = "none",
     ) -> None:
@@ -61,13 +65,19 @@ class Template:
             raise ValueError(f"preparation={preparation!r}; choose from {', '.join(PREPARATIONS)}")
         self.pattern = pattern
         self.tokenizer = tokenizer
-        self.memory_ids = list(memory_ids)
+        self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
         self.preparation = preparation
-        self.before, self.between, self.after, self.tail = split_pattern(pattern)
+        parts = split_pattern(pattern)
+        self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
         if ("memory" in self.tail) != bool(self.memory_ids):
             raise ValueError(
                 f"template={pattern!r} and memory_tokens={len(self.memory_ids)} do not go together; "
                 "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
+            )
+        if parts.soft_prompt != bool(self.soft_prompt_ids):
+            raise ValueError(
+                f"template={pattern!r} and soft_prompt_tokens={len(self.soft_prompt_ids)} do not go together; "
+                "a template with {soft_prompt} needs 1 or more, one without needs 0"
             )
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
@@ -79,18 +89,48 @@ class Template:
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What the tokenizer puts before every text by itself: `[BOS]`, or nothing (Qwen, GPT-NeoX, Phi)."""
-        bos = self.tokenizer.bos_token_id
-        with_specials = self.tokenizer("a").input_ids
-        return [bos] if bos is not None and with_specials[:1] == [bos] else []
+        """What the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi)."""
+        first = self._own_specials[:1]
+        begins = first and first[0] in (self.tokenizer.bos_token_id, self.tokenizer.cls_token_id)
+        return first if begins else []
+
+    @property
+    def first_ids(self) -> list[int]:
+        """What comes first in every row: BOS or CLS, then the soft prompt."""
+        return self.bos_ids + self.soft_prompt_ids
 
     @cached_property
+    def _own_specials(self) -> list[int]:
+        return list(self.tokenizer("a").input_ids)
+
+    @cached_property
+    def _sep_ids(self) -> list[int]:
+        """The SEP of BERT-type tokenizers, which have a CLS too; nothing for those of causal LMs."""
+        sep, last = self.tokenizer.sep_token_id, self._own_specials[-1:]
+        is_bert = self.tokenizer.cls_token_id is not None and sep is not None and last == [sep]
+        return last if is_bert and "eos" not in self.tail else []
+
+    @property
     def suffix_ids(self) -> list[int]:
-        """Tokens after the text: the pattern's own words, then `{memory}` and `{eos}` in the pattern's order."""
-        ids = self._after_text(self.after)
-        for field in self.tail:
-            ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
-        return ids
+        """Tokens after the text: the pattern's own words, then `{memory}` and `{eos}` in the pattern's order.
+
+        An instruction that stands after the text is left out; see `suffix`.
+        """
+        return self.suffix("")
+
+    def suffix(self, instruction: str) -> list[int]:
+        """Tokens after the text, with an instruction in its place if that is there."""
+        found = self._suffixes.get(instruction)
+        if found is None:
+            ids = self._after_text(self.after.replace("{instruction}", instruction))
+            for field in self.tail:
+                ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
+            found = self._suffixes[instruction] = ids + self._sep_ids
+        return list(found)
+
+    @cached_property
+    def _suffixes(self) -> dict[str, list[int]]:
+        return {}
 
     def _after_text(self, words: str) -> list[int]:
         """Ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
@@ -130,19 +170,16 @@ class Template:
         instructions = [instruction] * len(texts) if isinstance(instruction, str) else list(instruction)
         if len(instructions) != len(texts):
             raise ValueError(f"{len(instructions)} instructions for {len(texts)} texts; give one, or one a text")
-        suffix = Row.of(self.suffix_ids, Segment.PROMPT)
-        for i, token in enumerate(suffix.ids):
-            if token in self._memory_set:
-                suffix.segments[i] = int(Segment.MEMORY)
+        suffixes = self._suffix_rows(instructions)
         for i, text in enumerate(texts):
             if not isinstance(text, list | tuple):
                 check_text(text, first + i)
         if self.preparation != "none":
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
-        begin = Row.of(self.bos_ids, Segment.PROMPT)
+        begin = Row.of(self.first_ids, Segment.PROMPT)
         rows = []
-        for body in self._bodies(texts, instructions, segment):
+        for body, suffix in zip(self._bodies(texts, instructions, segment), suffixes, strict=True):
             if self.between is not None:
                 rows.append(self._repeated(begin + body, suffix, max_length, segment))
                 continue
@@ -154,6 +191,17 @@ class Template:
                 row = self._nothing()
             rows.append(row)
         return rows
+
+    def _suffix_rows(self, instructions: list[str]) -> list[Row]:
+        """What follows each text, labelled; rows are shared where the instruction makes no difference."""
+        made: dict[str, Row] = {}
+        follows = "{instruction}" in self.after
+        for instruction in instructions if follows else instructions[:1]:
+            if instruction not in made:
+                ids = self.suffix(instruction if follows else "")
+                labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]
+                made[instruction] = Row(ids, [int(label) for label in labels])
+        return [made[i] for i in instructions] if follows else list(made.values()) * len(instructions)
 
     @cached_property
     def _memory_set(self) -> set[int]:

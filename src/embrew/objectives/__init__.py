@@ -6,7 +6,7 @@ from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
-from embrew.objectives.matryoshka import Matryoshka
+from embrew.objectives.matryoshka import Matryoshka, Matryoshka2d
 from embrew.objectives.mntp import MaskedNextToken
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -14,6 +14,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "compression": Compression,
     "contrastive": Contrastive,
     "matryoshka": Matryoshka,
+    "matryoshka_2d": Matryoshka2d,
     "mntp": MaskedNextToken,
 }
 
@@ -25,5 +26,6 @@ __all__ = [
     "EmbeddingObjective",
     "MaskedNextToken",
     "Matryoshka",
+    "Matryoshka2d",
     "Objective",
 ]

@@ -54,6 +54,7 @@ class Compression(Objective):
 
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
+        encoder.backbone.check_decoder("context compression")
         if encoder.backbone.memory is None:
             raise ValueError(
                 "compression needs memory tokens; set encoder.memory_tokens and put {memory} in the template"

@@ -1,14 +1,16 @@
-"""Matryoshka: any embedding objective, on leading dimensions too."""
+"""Nested objectives: any embedding objective, on leading dimensions too, and on shallower layers."""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, cat
+from torch.nn import functional
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
@@ -18,18 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Matryoshka(EmbeddingObjective):
-    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1.
+class Nested(EmbeddingObjective):
+    """An embedding objective around another one: the same rows and texts, its loss several times.
 
     Attributes:
         base: the objective that is nested.
-        dims: how many leading dimensions; the full width counts only if it is among them.
-        weights: c_m, in the order of `dims`; 1 each without them.
     """
 
     base: EmbeddingObjective
-    dims: list[int]
-    weights: list[float] | None = None
 
     @property
     def rows_kind(self) -> RowsKind:
@@ -37,14 +35,7 @@ class Matryoshka(EmbeddingObjective):
         return self.base.rows_kind
 
     def setup(self, encoder: Encoder) -> None:
-        """Check the dimensions; set up the base objective."""
-        width = encoder.backbone.hidden_size
-        if not self.dims or len(set(self.dims)) < len(self.dims) or not all(0 < m <= width for m in self.dims):
-            raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
-        if self.weights is not None and len(self.weights) != len(self.dims):
-            raise ValueError(f"weights={self.weights} for dims={self.dims}; give one a dimension")
-        if width not in self.dims:
-            logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
+        """Set up the base objective."""
         self.base.setup(encoder)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
@@ -63,12 +54,112 @@ class Matryoshka(EmbeddingObjective):
         """The base objective's."""
         return self.base.embed_rows(encoder, tokens)
 
+
+@dataclass(kw_only=True)
+class Matryoshka(Nested):
+    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1.
+
+    Attributes:
+        base: the objective that is nested.
+        dims: how many leading dimensions; the full width counts only if it is among them.
+        weights: c_m, in the order of `dims`; 1 each without them.
+    """
+
+    dims: list[int]
+    weights: list[float] | None = None
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check the dimensions; set up the base objective."""
+        width = encoder.backbone.hidden_size
+        if not self.dims or len(set(self.dims)) < len(self.dims) or not all(0 < m <= width for m in self.dims):
+            raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
+        if self.weights is not None and len(self.weights) != len(self.dims):
+            raise ValueError(f"weights={self.weights} for dims={self.dims}; give one a dimension")
+        if width not in self.dims:
+            logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
+        super().setup(encoder)
+
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The weighted sum, and the base loss at each width as `loss_m`."""
+        return self.nested(embeddings, batch, self.dims)
+
+    def nested(self, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]) -> dict[str, Tensor]:
+        """`loss` over some of the dimensions."""
         parts: dict[str, Tensor] = {}
         total: Any = 0.0
-        for m, weight in zip(self.dims, self.weights or [1.0] * len(self.dims), strict=True):
+        for m in dims:
+            weight = 1.0 if self.weights is None else self.weights[self.dims.index(m)]
             value = self.base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
             total = total + weight * value
             parts[f"loss_{m}"] = value.detach()
         return {"loss": total, **parts}
+
+
+@dataclass(kw_only=True)
+class Matryoshka2d(Matryoshka):
+    """*2D Matryoshka Sentence Embeddings* (arXiv 2402.14776, first version): the last layer and random shallower ones.
+
+    Each step: the Matryoshka loss of the last layer, plus that of `layers_per_step` layers drawn at random (their
+    mean), plus the Kullback–Leibler divergence that draws each of them towards the last layer's embeddings, over
+    dimensions. "Layer i" is the model cut to i layers, final norm included. The widest of `dims` counts at every step,
+    of the others so many as `dims_per_step`. Layers and dimensions are drawn from how far the stage is, so that every
+    process, and a resumed run, draws the same.
+
+    Attributes:
+        layers_per_step: how many shallower layers.
+        dims_per_step: how many of the narrower dimensions; None: all.
+        last_layer_weight: of the last layer's loss.
+        layer_weight: of the shallower layers' mean loss.
+        kl_weight: of the divergence.
+        kl_temperature: both sides are divided by it, and the divergence multiplied with it.
+    """
+
+    layers_per_step: int = 1
+    dims_per_step: int | None = 1
+    last_layer_weight: float = 1.0
+    layer_weight: float = 1.0
+    kl_weight: float = 1.0
+    kl_temperature: float = 0.3
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check that there are so many layers and dimensions to draw from."""
+        below = encoder.backbone.num_layers - 1
+        if not 1 <= self.layers_per_step <= below:
+            raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
+        if self.dims_per_step is not None and not 0 <= self.dims_per_step < len(self.dims):
+            raise ValueError(
+                f"dims_per_step={self.dims_per_step}; beside the widest of dims={self.dims} there are "
+                f"{len(self.dims) - 1}"
+            )
+        if self.kl_temperature <= 0:
+            raise ValueError(f"kl_temperature={self.kl_temperature}; it must be positive")
+        super().setup(encoder)
+
+    def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
+        """Embeddings of every layer: `(layers, rows, hidden)`."""
+        return encoder.layers(tokens)
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The weighted sum; `last`, `shallow` and `kl` are its parts."""
+        layers, dims = self._draw(len(next(iter(embeddings.values()))), batch)
+        last = self.nested({role: vectors[-1] for role, vectors in embeddings.items()}, batch, dims)["loss"]
+        teacher = functional.softmax(cat([vectors[-1] for vectors in embeddings.values()]) / self.kl_temperature, -1)
+        shallow, kl = last.new_zeros(()), last.new_zeros(())
+        for layer in layers:
+            here = {role: vectors[layer] for role, vectors in embeddings.items()}
+            shallow = shallow + self.nested(here, batch, dims)["loss"] / len(layers)
+            student = functional.log_softmax(cat(list(here.values())) / self.kl_temperature, -1)
+            kl = kl + functional.kl_div(student, teacher.detach(), reduction="batchmean") * self.kl_temperature
+        loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl
+        return {"loss": loss, "last": last.detach(), "shallow": shallow.detach(), "kl": kl.detach()}
+
+    def _draw(self, layers: int, batch: dict[str, Any]) -> tuple[list[int], list[int]]:
+        """Layers, counted from 0, and dimensions of this step."""
+        generator = random.Random(f"{float(batch.get('progress', 0.0))}")
+        chosen = sorted(generator.sample(range(layers - 1), self.layers_per_step))
+        widest = max(self.dims)
+        others = [m for m in self.dims if m != widest]
+        return chosen, [
+            widest,
+            *generator.sample(others, len(others) if self.dims_per_step is None else self.dims_per_step),
+        ]

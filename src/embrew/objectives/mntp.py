@@ -47,6 +47,7 @@ class MaskedNextToken(Objective):
                 "masked next-token prediction under causal attention is next-token prediction with holes; set "
                 "encoder.attention: bidirectional"
             )
+        encoder.backbone.check_decoder("masked next-token prediction")
         self._mask_id(encoder)
         encoder.backbone.set_attention_dropout(0.0)
 

@@ -117,8 +117,8 @@ class Run:
         if index == 0:
             self._score("base", encoder)
         encoder.train()
-        if encoder.backbone.memory is not None:
-            encoder.backbone.memory.requires_grad_(stage.train_memory)
+        for rows in encoder.backbone.learned.values():
+            rows.requires_grad_(stage.train_memory)
         objective.setup(encoder)
         parts = build.datasets(stage, objective, encoder)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)

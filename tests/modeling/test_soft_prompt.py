@@ -1,0 +1,76 @@
+"""A soft prompt: learned tokens before everything, trained, saved and switched off with the adapter's stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embrew import build
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES
+
+TEMPLATE = "{soft_prompt}{instruction}{text}"
+
+
+def test_rows_of_the_vocabulary_as_a_prompt_are_that_prompt(model_folder: Callable[[str], Path]) -> None:
+    """With the embeddings of real tokens in it, a soft prompt is those tokens."""
+    soft = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3)
+    ids = soft.tokenizer("the fox", add_special_tokens=False).input_ids[:3]
+    with torch.no_grad():
+        soft.backbone.soft_prompt.copy_(soft.backbone.causal_lm.get_input_embeddings().weight[ids])
+    (row,) = soft.template.rows([SENTENCES[0]])
+    hard = Encoder.from_pretrained(model_folder("llama"))
+    with torch.no_grad():
+        wanted = hard(hard.tokens([ids + row.ids[4:]]))
+        torch.testing.assert_close(soft(soft.tokens([SENTENCES[0]])), wanted, rtol=0, atol=1e-6)
+
+
+def test_beside_memory_tokens(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(template="{soft_prompt}{instruction}{text}{memory}", soft_prompt_tokens=2)
+    assert encoder.backbone.memory_ids == [300, 301, 302] and encoder.backbone.soft_prompt_ids == [303, 304]
+    tokens = encoder.tokens(SENTENCES)
+    assert encoder.memory(tokens).shape == (len(SENTENCES), 3, encoder.backbone.hidden_size)
+    embedded = encoder.backbone.embed(tokens)
+    assert torch.equal(embedded[:, 1:3], encoder.backbone.soft_prompt.expand(len(SENTENCES), -1, -1))
+
+
+def test_trained_saved_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, soft_prompt_tokens=3, seed=7)
+    encoder.backbone.add_lora({"r": 2})
+    objective = build.objective({"type": "contrastive"})
+    objective.setup(encoder.train())
+    rows = [{"query": a, "positive": b} for a, b in zip(SENTENCES, SENTENCES[1:] + SENTENCES[:1], strict=True)]
+    objective(encoder, objective.collate(rows, encoder))["loss"].backward()
+    assert encoder.backbone.soft_prompt.grad.abs().sum(-1).min() > 0
+    torch.optim.SGD([encoder.backbone.soft_prompt], lr=1.0).step()
+    vectors = encoder.eval().encode(SENTENCES)
+    encoder.save_pretrained(tmp_path / "saved", verify="full")
+    again = Encoder.from_pretrained(tmp_path / "saved")
+    np.testing.assert_allclose(again.encode(SENTENCES), vectors, atol=1e-6)
+    assert again.weights_hash() == encoder.weights_hash()
+    with pytest.raises(ValueError, match="leave out soft_prompt_tokens"):
+        Encoder.from_pretrained(tmp_path / "saved", soft_prompt_tokens=3)
+
+
+def test_an_instruction_after_the_text_is_baked_into_an_export(
+    make_encoder: Callable[..., Encoder], tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query": ', say {what} follows: "', "document": ', sum it up: "'}
+    encoder = make_encoder(template='"{text}"{instruction}{memory}', prompts=prompts, lora={}, max_length=64)
+    with pytest.raises(ValueError, match="prompt_name is one of document, query"):
+        export_sentence_transformer(encoder, tmp_path / "none")
+    for name in prompts:
+        export_sentence_transformer(encoder, tmp_path / name, prompt_name=name, verify="off")
+        stock = SentenceTransformer(str(tmp_path / name), device="cpu")
+        wanted = encoder.encode(SENTENCES, prompt_name=name)
+        np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
+    assert np.abs(encoder.encode_query(SENTENCES) - encoder.encode_document(SENTENCES)).max() > 1e-3
+    with pytest.raises(ValueError, match="prompts stand before the text"):
+        export_sentence_transformer(make_encoder(), tmp_path / "other", prompt_name="query")
