@@ -17,15 +17,22 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
     Gemma3TextConfig,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    ModernBertConfig,
+    MPNetConfig,
     PhiConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    RobertaConfig,
 )
 
 from embrew.modeling.backbone import Backbone
@@ -64,6 +71,20 @@ CONFIGS = {
     "phi": PhiConfig(**SIZES),
 }
 FAMILIES = tuple(CONFIGS)
+ENCODER_SIZES: dict[str, Any] = {**SIZES, "num_hidden_layers": 3, "max_position_embeddings": 130}
+ENCODER_CONFIGS: dict[str, Any] = {
+    "bert": BertConfig(**ENCODER_SIZES),
+    "roberta": RobertaConfig(**ENCODER_SIZES),
+    "mpnet": MPNetConfig(**{**ENCODER_SIZES, "pad_token_id": 1}),  # it takes id 1 for padding, whatever one says
+    "distilbert": DistilBertConfig(
+        vocab_size=300, dim=32, hidden_dim=64, n_layers=3, n_heads=4, max_position_embeddings=130, pad_token_id=0
+    ),
+    "electra": ElectraConfig(**ENCODER_SIZES, embedding_size=16),  # input embeddings narrower than states
+    "modernbert": ModernBertConfig(
+        **ENCODER_SIZES, cls_token_id=1, sep_token_id=2, global_attn_every_n_layers=2, local_attention=16
+    ),
+}
+ENCODER_FAMILIES = tuple(ENCODER_CONFIGS)
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog near the river.",
     "A small language model reads words and predicts what comes next.",
@@ -113,6 +134,38 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrained
         if not place.exists():
             tiny_model(family).save_pretrained(place)
             tokenizer.save_pretrained(place)
+        return place
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast
+) -> Callable[[str], Path]:
+    """A saved tiny encoder, as masked LM, and a tokenizer that puts CLS and SEP around a text."""
+    root = tmp_path_factory.mktemp("encoders")
+
+    def framed(cls: str, pad: str) -> PreTrainedTokenizerFast:
+        own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        own.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A </s>", special_tokens=[(cls, own.token_to_id(cls)), ("</s>", 2)]
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=own, pad_token=pad, cls_token=cls, sep_token="</s>", unk_token=pad
+        )
+
+    def folder(family: str) -> Path:
+        place = root / family
+        if not place.exists():
+            torch.manual_seed(0)
+            model = AutoModelForMaskedLM.from_config(ENCODER_CONFIGS[family]).eval()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.ndim == 2:
+                        parameter.normal_(0, 0.15)
+            model.save_pretrained(place)
+            framed(*(("<pad>", "<s>") if family == "mpnet" else ("<s>", "<pad>"))).save_pretrained(place)
         return place
 
     return folder

@@ -68,6 +68,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         attention=config.attention,
         pooling=Pooling(**config.pooling.model_dump()),
         prompts=config.prompts.model_dump(),
+        default_prompt_name=config.default_prompt_name,
         max_length=config.max_length.model_dump(),
         normalize=config.normalize,
     )
@@ -81,6 +82,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     """Raise where a trained encoder that a recipe is to go on from reads texts in another way than the recipe says."""
     config = recipe.encoder
     asked: dict[str, Any] = {
+        "default_prompt_name": config.default_prompt_name,
         "template": config.template,
         "preparation": config.preparation,
         "attention": config.attention,
@@ -89,7 +91,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "max_length": config.max_length.model_dump(),
         "normalize": config.normalize,
     }
-    has = {"preparation": "none", **opened.settings()}
+    has = {"preparation": "none", "default_prompt_name": None, **opened.settings()}
     pairs = {
         **{key: (value, has[key]) for key, value in asked.items()},
         "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),

@@ -60,6 +60,7 @@ class EncoderConfig(_Config):
     attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
     pooling: PoolingConfig
     prompts: PromptsConfig = PromptsConfig()
+    default_prompt_name: Literal["query", "document"] | None = None
     max_length: MaxLengthConfig = MaxLengthConfig()
     normalize: bool = True
     lora: dict[str, Any] | None = None

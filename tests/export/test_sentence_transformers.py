@@ -35,6 +35,13 @@ CASES = {
     "last-eos": {"template": "{instruction}{text}{eos}", "memory_tokens": 0, "attention": "causal"},
     "mean-text": {"pooling": Pooling("mean", "text"), "memory_tokens": 0, "attention": "causal"},
     "mean-all-raw": {"pooling": Pooling("mean", "all"), "memory_tokens": 0, "normalize": False},
+    "default-prompt": {
+        "template": "{instruction}{text}",
+        "prompts": {"query": "find: ", "document": "keep: "},
+        "default_prompt_name": "document",
+        "memory_tokens": 0,
+        "attention": "causal",
+    },
     "soft-prompt": {
         "template": "{soft_prompt}{instruction}{text}",
         "soft_prompt_tokens": 4,

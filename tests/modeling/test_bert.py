@@ -10,78 +10,16 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer, processors
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    BertConfig,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-)
+from transformers import AutoModel, AutoTokenizer
 
 from embrew import build
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
-from tests.conftest import SENTENCES
+from tests.conftest import ENCODER_FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "short", ""]
-SIZES: dict[str, Any] = {
-    "vocab_size": 300,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 130,
-    "pad_token_id": 0,
-}
-IDS = {"bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
-CONFIGS: dict[str, Any] = {
-    "bert": BertConfig(**SIZES),
-    "roberta": RobertaConfig(**SIZES),
-    "mpnet": MPNetConfig(**{**SIZES, "pad_token_id": 1}),  # it takes id 1 for padding, whatever one says
-    "distilbert": DistilBertConfig(
-        vocab_size=300, dim=32, hidden_dim=64, n_layers=3, n_heads=4, max_position_embeddings=130, pad_token_id=0
-    ),
-    "electra": ElectraConfig(**SIZES, embedding_size=16),  # input embeddings narrower than states
-    "modernbert": ModernBertConfig(**SIZES, **IDS, global_attn_every_n_layers=2, local_attention=16),
-}
-families = pytest.mark.parametrize("family", CONFIGS)
-
-
-@pytest.fixture(scope="module")
-def bert_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Callable[[str], Path]:
-    """A saved tiny encoder, as masked LM, and a tokenizer that puts CLS and SEP around a text."""
-    root = tmp_path_factory.mktemp("encoders")
-
-    def framed(cls: str, pad: str) -> PreTrainedTokenizerFast:
-        own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        own.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A </s>", special_tokens=[(cls, own.token_to_id(cls)), ("</s>", 2)]
-        )
-        return PreTrainedTokenizerFast(
-            tokenizer_object=own, pad_token=pad, cls_token=cls, sep_token="</s>", unk_token=pad
-        )
-
-    def folder(family: str) -> Path:
-        place = root / family
-        if not place.exists():
-            torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(CONFIGS[family]).eval()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    if parameter.ndim == 2:
-                        parameter.normal_(0, 0.15)
-            model.save_pretrained(place)
-            framed(*(("<pad>", "<s>") if family == "mpnet" else ("<s>", "<pad>"))).save_pretrained(place)
-        return place
-
-    return folder
+families = pytest.mark.parametrize("family", ENCODER_FAMILIES)
 
 
 def opened(folder: Path, **settings: Any) -> Encoder:
@@ -101,27 +39,27 @@ def by_hand(folder: Path, pooling: str) -> np.ndarray:
 
 @families
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_vectors_are_those_of_the_plain_model(family: str, pooling: str, bert_folder: Callable[[str], Path]) -> None:
-    encoder = opened(bert_folder(family), pooling=pooling)
+def test_vectors_are_those_of_the_plain_model(family: str, pooling: str, encoder_folder: Callable[[str], Path]) -> None:
+    encoder = opened(encoder_folder(family), pooling=pooling)
     assert encoder.backbone.is_encoder and encoder.attention.mode == "bidirectional"
-    np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(bert_folder(family), pooling), atol=2e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder(family), pooling), atol=2e-6)
 
 
-def test_without_settings_it_is_read_by_its_mean(bert_folder: Callable[[str], Path]) -> None:
-    encoder = opened(bert_folder("bert"))
+def test_without_settings_it_is_read_by_its_mean(encoder_folder: Callable[[str], Path]) -> None:
+    encoder = opened(encoder_folder("bert"))
     assert encoder.pooling == Pooling("mean", "all")
-    np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(bert_folder("bert"), "mean"), atol=2e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS), by_hand(encoder_folder("bert"), "mean"), atol=2e-6)
 
 
 @families
-def test_every_layer_is_the_cut_model(family: str, bert_folder: Callable[[str], Path]) -> None:
+def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str], Path]) -> None:
     """In BERT also the hidden state of that number; ModernBERT has a final norm, as causal LMs do."""
-    encoder = opened(bert_folder(family), pooling="cls")
+    encoder = opened(encoder_folder(family), pooling="cls")
     tokens = encoder.tokens(SENTENCES)
     with torch.no_grad():
         together = encoder.layers(tokens)
         apart = torch.stack([encoder(tokens, num_layers=i + 1) for i in range(3)])
-        model = AutoModel.from_pretrained(bert_folder(family)).eval()
+        model = AutoModel.from_pretrained(encoder_folder(family)).eval()
         hidden = model(tokens.input_ids, attention_mask=tokens.attention_mask, output_hidden_states=True).hidden_states
     assert encoder.backbone.num_layers == 3
     torch.testing.assert_close(together, apart, rtol=0, atol=2e-6)
@@ -132,9 +70,9 @@ def test_every_layer_is_the_cut_model(family: str, bert_folder: Callable[[str], 
 @families
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 def test_trained_saved_opened_exported(
-    family: str, lora: bool, bert_folder: Callable[[str], Path], tmp_path: Path
+    family: str, lora: bool, encoder_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    encoder = opened(bert_folder(family), pooling="mean")
+    encoder = opened(encoder_folder(family), pooling="mean")
     before = encoder.encode(TEXTS)
     if lora:
         encoder.backbone.add_lora({"r": 4, "lora_dropout": 0.0})
@@ -161,9 +99,9 @@ def test_trained_saved_opened_exported(
     np.testing.assert_allclose(stock.encode(TEXTS, show_progress_bar=False), after, atol=1e-5)
 
 
-def test_dropout_makes_two_of_one(bert_folder: Callable[[str], Path]) -> None:
+def test_dropout_makes_two_of_one(encoder_folder: Callable[[str], Path]) -> None:
     """Unsupervised SimCSE as it was made for BERT: the model's own dropout is the noise."""
-    encoder = opened(bert_folder("bert"), pooling="cls")
+    encoder = opened(encoder_folder("bert"), pooling="cls")
     objective = build.objective({"type": "contrastive", "positives": "dropout"})
     encoder.backbone.train_all()
     objective.setup(encoder.train())
@@ -171,17 +109,17 @@ def test_dropout_makes_two_of_one(bert_folder: Callable[[str], Path]) -> None:
     assert not torch.allclose(embeddings["query"], embeddings["document"])
 
 
-def test_roberta_counts_positions_from_its_padding(bert_folder: Callable[[str], Path]) -> None:
-    assert opened(bert_folder("bert"), max_length=130).encode("long " * 300).shape == (32,)
-    assert opened(bert_folder("roberta"), max_length=129).encode("long " * 300).shape == (32,)
+def test_roberta_counts_positions_from_its_padding(encoder_folder: Callable[[str], Path]) -> None:
+    assert opened(encoder_folder("bert"), max_length=130).encode("long " * 300).shape == (32,)
+    assert opened(encoder_folder("roberta"), max_length=129).encode("long " * 300).shape == (32,)
     with pytest.raises(ValueError, match="RobertaModel has positions for 129 tokens"):
-        opened(bert_folder("roberta"), max_length=130)
+        opened(encoder_folder("roberta"), max_length=130)
 
 
-def test_what_an_encoder_cannot_be_or_do(bert_folder: Callable[[str], Path]) -> None:
+def test_what_an_encoder_cannot_be_or_do(encoder_folder: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match="BertModel is a BERT-type encoder.*set attention: bidirectional"):
-        opened(bert_folder("bert"), attention="causal")
-    encoder = opened(bert_folder("bert"), pooling="cls")
+        opened(encoder_folder("bert"), attention="causal")
+    encoder = opened(encoder_folder("bert"), pooling="cls")
     for settings in ({"type": "compression"}, {"type": "mntp"}):
         with pytest.raises(ValueError, match="BertModel is a BERT-type encoder without"):
             build.objective(settings).setup(encoder)

@@ -8,7 +8,7 @@ import yaml
 
 from embrew import build
 from embrew.modeling.tokens import Tokens
-from embrew.objectives import OBJECTIVES, Objective
+from embrew.objectives import OBJECTIVES, Llama2Vec, Objective
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
@@ -43,9 +43,19 @@ SETTINGS = {
         {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
         {"base": {"type": "contrastive"}, "dims": [32, 8, 16], "dims_per_step": None, "kl_weight": 0.0},
     ],
+    "llama2vec": [{}, {"stop_words": "none", "bag_weight": 1.0, "language_weight": 0.5}],
+    "sft": [{}, {"end": False}],
     "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
 }
 BARE = {"mntp"}  # reads texts without memory tokens
+ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
+    "llama2vec": {
+        "attention": "causal",
+        "template": '"{text}{instruction}{memory}',
+        "prompts": {"document": '", in short: ', "query": '", and then: '},
+    },
+    "sft": {"attention": "causal"},
+}
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
 every_case = pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
@@ -53,6 +63,8 @@ LORA = {"lora_dropout": 0.0}
 
 
 def rows_for(objective):
+    if isinstance(objective, Llama2Vec):
+        return [{"text": f"{text} {SENTENCES[i - 1]} {SENTENCES[i - 2]}"} for i, text in enumerate(SENTENCES)]
     if objective.rows_kind == "text":
         return [{"text": text} for text in SENTENCES]
     if objective.rows_kind == "scored":
@@ -71,7 +83,7 @@ def rows_for(objective):
 
 def ready(make_encoder, name, settings, *, dropout=False):
     """Encoder, objective and batch; dropout off, unless asked for."""
-    encoder = make_encoder(lora=LORA)
+    encoder = make_encoder(lora=LORA, **ENCODERS.get(name, {}))
     objective = build.objective({"type": name, **settings})
     objective.setup(encoder)
     if not dropout:
@@ -88,8 +100,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 6
-    assert len(CASES) == 22
+    assert len(OBJECTIVES) == 8
+    assert len(CASES) == 26
 
 
 @every_case

@@ -116,10 +116,10 @@ def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, m
     from transformers import AutoModelForMaskedLM
 
     from embrew.modeling.encoder import Encoder
-    from tests.modeling.test_bert import CONFIGS
+    from tests.conftest import ENCODER_CONFIGS
 
     torch.manual_seed(0)
-    AutoModelForMaskedLM.from_config(CONFIGS["bert"]).save_pretrained(tmp_path)
+    AutoModelForMaskedLM.from_config(ENCODER_CONFIGS["bert"]).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     encoder = Encoder.from_pretrained(tmp_path, max_length=64, pooling="mean")
     objective = build.objective(

@@ -97,7 +97,7 @@ def export_sentence_transformer(
         stock = SentenceTransformer(
             modules=modules,
             prompts=prompts,
-            default_prompt_name="text" if "text" in prompts else None,
+            default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
             similarity_fn_name="cosine",
             device=str(encoder.device),
         )
@@ -274,6 +274,7 @@ def parity_cases(encoder: Encoder, prompts: dict[str, str], ids: dict[int, int])
     """Reference texts, token ids and vectors for every prompt, as the encoder itself makes them."""
     cases = []
     for name in [*encoder.prompts, None]:
+        name = name or encoder.default_prompt_name
         instruction = "" if name is None else encoder.prompts[name]
         rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=encoder.max_seq_length)
         vectors = encoder.encode(list(TEXTS), prompt=instruction, batch_size=8, show_progress_bar=False)

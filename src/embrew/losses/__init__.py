@@ -1,5 +1,6 @@
 """Losses: pure functions of tensors. They own no model and know none."""
 
+from embrew.losses.bag import bag_of_words_nll
 from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.losses.ranking import angle, angle_similarity, cosent, pair_ranking
 from embrew.losses.vocabulary import token_kl, token_nll
@@ -7,6 +8,7 @@ from embrew.losses.vocabulary import token_kl, token_nll
 __all__ = [
     "angle",
     "angle_similarity",
+    "bag_of_words_nll",
     "closer_than_positive",
     "cosent",
     "info_nce",

@@ -19,8 +19,8 @@ MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
 class Attention:
     """An attention pattern over segments.
 
-    Query position i reads key position j iff both are real and of one text (or i = j), the pair of segments is not
-    hidden, and j <= i wherever the pair is causal.
+    Query position i reads key position j iff both are real and of one text (or i = j), j is in the trunk or in i's own
+    branch, the pair of segments is not hidden, and j <= i wherever the pair is causal.
 
     Attributes:
         mode: `causal`; `bidirectional`: every real position reads every real position; `memory_causal`: text
@@ -58,6 +58,9 @@ class Attention:
         seen = (reader != Segment.PAD) & (read != Segment.PAD)
         if tokens.document_ids is not None:
             seen = seen & (tokens.document_ids[:, :, None] == tokens.document_ids[:, None, :])
+        if tokens.branch_ids is not None:
+            read_branch = tokens.branch_ids[:, None, :]
+            seen = seen & ((read_branch == 0) | (read_branch == tokens.branch_ids[:, :, None]))
         if self.mode == "causal":
             seen = seen & before
         elif self.mode == "memory_causal":
@@ -65,7 +68,8 @@ class Attention:
         for reading, hidden in self.hide:
             seen = seen & ~((reader == reading) & (read == hidden))
         if window is not None:
-            distance = at[None, :, None] - at[None, None, :]
+            place = at[None] if tokens.position_ids is None else tokens.position_ids
+            distance = place[:, :, None] - place[:, None, :]
             seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
         return seen | (at[:, None] == at[None, :])
 

@@ -40,6 +40,7 @@ class Encoder(nn.Module):
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
+        default_prompt_name: which prompt `encode` uses where none is named; None: none.
         recipe: the resolved recipe it was made by, as YAML, or None.
     """
 
@@ -56,6 +57,7 @@ class Encoder(nn.Module):
         attention: AttentionMode = "causal",
         pooling: Pooling | PoolingMode = "last",
         prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
         max_length: int | Mapping[str, int] = 512,
         normalize: bool = True,
     ) -> None:
@@ -87,7 +89,11 @@ class Encoder(nn.Module):
                 f"{backbone.max_positions} tokens; set max_length to that or less"
             )
         self.normalize = normalize
-        self.default_prompt_name: str | None = None
+        self.default_prompt_name = default_prompt_name
+        if default_prompt_name is not None and default_prompt_name not in self.prompts:
+            raise ValueError(
+                f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
+            )
         self.truncate_dim: int | None = None
         self.chain: list[AdapterState] = []
         self.steps = 0
@@ -125,8 +131,9 @@ class Encoder(nn.Module):
             trust_remote_code: run code that comes with the LM.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
-            **settings: `template`, `preparation`, `attention`, `pooling`, `prompts`, `max_length`, `normalize` (an
-                LM only). Without them a causal LM is read at its last token, a BERT-type encoder by its mean.
+            **settings: `template`, `preparation`, `attention`, `pooling`, `prompts`, `default_prompt_name`,
+                `max_length`, `normalize` (an LM only). Without them a causal LM is read at its last token, a BERT-type
+                encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -264,6 +271,7 @@ class Encoder(nn.Module):
             for template in self.templates
         ]
         made.prompts = {"query": "", "document": ""}
+        made.default_prompt_name = None
         return made
 
     def merge_adapter(self) -> None:

@@ -59,6 +59,8 @@ def settings(encoder: Encoder) -> dict[str, Any]:
     }
     if encoder.template.preparation != "none":
         found["preparation"] = encoder.template.preparation
+    if encoder.default_prompt_name is not None:
+        found["default_prompt_name"] = encoder.default_prompt_name
     return found
 
 

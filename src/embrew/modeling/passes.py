@@ -57,7 +57,7 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
-    if attention.is_causal is None or tokens.document_ids is not None:
+    if attention.is_causal is None or tokens.position_ids is not None:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
     elif attention.is_causal:
         mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask

@@ -156,6 +156,7 @@ def load_encoder(
         attention=settings["attention"],
         pooling=Pooling(**settings["pooling"]),
         prompts=settings["prompts"],
+        default_prompt_name=settings.get("default_prompt_name"),
         max_length=settings["max_length"],
         normalize=settings["normalize"],
     )

@@ -56,22 +56,34 @@ class Tokens:
         soft: `(batch, slots, hidden)` vectors for the positions labelled `SOFT`, in order, or None.
         document_ids: `(batch, tokens)` int64, where several texts are packed into a row: which of them a position
             belongs to. Texts of a row do not see each other. None where a row is one text.
+        branch_ids: `(batch, tokens)` int64, where a row goes on in several ways: 0 is the trunk, which no branch is
+            seen from; 1, 2, … are branches, which see the trunk and themselves, each at the positions right behind the
+            trunk. None where a row goes on in one way.
     """
 
     input_ids: Tensor
     segment_ids: Tensor
     soft: Tensor | None = None
     document_ids: Tensor | None = None
+    branch_ids: Tensor | None = None
 
     @property
     def position_ids(self) -> Tensor | None:
-        """`(batch, tokens)`: positions that start anew in every packed text, or None where a row is one text."""
-        if self.document_ids is None:
+        """`(batch, tokens)`: positions that start anew in every packed text, or behind the trunk in every branch.
+
+        None where a row is one text that goes on in one way.
+        """
+        parts = self.document_ids if self.branch_ids is None else self.branch_ids
+        if parts is None:
             return None
         at = torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
-        begins = torch.ones_like(self.document_ids, dtype=torch.bool)
-        begins[:, 1:] = self.document_ids[:, 1:] != self.document_ids[:, :-1]
-        return at - torch.where(begins, at, 0).cummax(-1).values
+        begins = torch.ones_like(parts, dtype=torch.bool)
+        begins[:, 1:] = parts[:, 1:] != parts[:, :-1]
+        inside = at - torch.where(begins, at, 0).cummax(-1).values
+        if self.branch_ids is None:
+            return inside
+        trunk = ((self.branch_ids == 0) & (self.segment_ids != Segment.PAD)).sum(-1, keepdim=True)
+        return torch.where(self.branch_ids == 0, inside, trunk + inside)
 
     @property
     def attention_mask(self) -> Tensor:
@@ -98,7 +110,8 @@ class Tokens:
 
     def to(self, device: torch.device | str) -> Tokens:
         """The batch on another device."""
-        moved = [part if part is None else part.to(device) for part in (self.soft, self.document_ids)]
+        parts = self.soft, self.document_ids, self.branch_ids
+        moved = [part if part is None else part.to(device) for part in parts]
         return Tokens(self.input_ids.to(device), self.segment_ids.to(device), *moved)
 
     def repeat(self, times: int) -> Tokens:
@@ -111,7 +124,8 @@ class Tokens:
         segments = self.segment_ids[at]
         width = int((segments != Segment.PAD).sum(1).max()) if self.document_ids is None else segments.shape[1]
         soft, documents = (part if part is None else part[at] for part in (self.soft, self.document_ids))
-        return Tokens(self.input_ids[at, :width], segments[:, :width], soft, documents)
+        branches = None if self.branch_ids is None else self.branch_ids[at, :width]
+        return Tokens(self.input_ids[at, :width], segments[:, :width], soft, documents, branches)
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

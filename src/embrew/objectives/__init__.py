@@ -6,16 +6,20 @@ from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
+from embrew.objectives.llama2vec import Llama2Vec
 from embrew.objectives.matryoshka import Matryoshka, Matryoshka2d
 from embrew.objectives.mntp import MaskedNextToken
+from embrew.objectives.sft import SupervisedFineTuning
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
+    "llama2vec": Llama2Vec,
     "matryoshka": Matryoshka,
     "matryoshka_2d": Matryoshka2d,
     "mntp": MaskedNextToken,
+    "sft": SupervisedFineTuning,
 }
 
 __all__ = [
@@ -24,8 +28,10 @@ __all__ = [
     "Compression",
     "Contrastive",
     "EmbeddingObjective",
+    "Llama2Vec",
     "MaskedNextToken",
     "Matryoshka",
     "Matryoshka2d",
     "Objective",
+    "SupervisedFineTuning",
 ]

@@ -80,7 +80,8 @@ class Contrastive(EmbeddingObjective):
         """Token batches by role, and keys that are equal where texts are equal."""
         if self.positives == "dropout":
             texts = [row["text"] for row in rows]
-            tokens = Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length))
+            asked = encoder.prompts.get(encoder.default_prompt_name or "", "")
+            tokens = Tokens.pad(encoder.template.rows(texts, instruction=asked, max_length=encoder.max_seq_length))
             return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
         return collate_pairs(rows, encoder, scores=self.distillation_weight > 0)
 

@@ -1,0 +1,60 @@
+"""A bag of words: which tokens a text has, whatever their order, read from a few states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+TEXTS_AT_A_TIME = 4  # logits of so many texts are held, and made again in the backward pass
+
+
+def bag_of_words_nll(
+    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None = None, *, row_weights: Tensor | None = None
+) -> Tensor:
+    """Σ_r −w_r mean_{t ∈ T_r} log softmax(max_j head(h_rj))_t, over the slots j of a text.
+
+    The embedding-based objectives of "Making Large Language Models A Better Foundation For Dense Retrieval" (arXiv
+    2312.15503), Eqs. 2–4, in the authors' form: the largest logit of the slots, mean over the set of target tokens.
+
+    Args:
+        hidden: `(texts, slots, hidden)` states.
+        targets: `(texts, most)` int64, the different tokens of each target; −1 where there are fewer. A text without
+            any adds nothing.
+        weight: `(vocabulary, hidden)` of the head, frozen.
+        bias: `(vocabulary,)` or None.
+        row_weights: `(texts,)` w; by default the mean over texts that have targets.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ValueError: a target outside the vocabulary, or other numbers of texts.
+    """
+    if len(targets) != len(hidden):
+        raise ValueError(f"targets of {len(targets)} texts for states of {len(hidden)}; give one row a text")
+    if targets.numel() and int(targets.max()) >= len(weight):
+        raise ValueError(f"target {int(targets.max())}; the vocabulary has {len(weight)}")
+    there = targets >= 0
+    if row_weights is None:
+        row_weights = there.any(1).float() / there.any(1).sum().clamp(min=1)
+    total: Any = torch.zeros((), device=hidden.device)
+    for start in range(0, len(hidden), TEXTS_AT_A_TIME):
+        rows = slice(start, start + TEXTS_AT_A_TIME)
+        losses = checkpoint(_losses, hidden[rows], targets[rows], weight, bias, use_reentrant=False)
+        total = total + (losses * row_weights[rows]).sum()
+    return total
+
+
+def _losses(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`(texts,)` losses, each the mean over its own targets."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        logits = (hidden.to(weight.dtype) @ weight.T).float()
+        if bias is not None:
+            logits = logits + bias.float()
+        log_p = logits.amax(1).log_softmax(-1)
+        there = (targets >= 0).float()
+        found = log_p.gather(1, targets.clamp(min=0)) * there
+        return -found.sum(1) / there.sum(1).clamp(min=1)

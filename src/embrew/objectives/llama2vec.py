@@ -1,0 +1,137 @@
+"""Llama2Vec's pretext: embeddings that hold the words of a text, and of what follows it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.data.sentences import split_sentences
+from embrew.distributed import sum_over_processes, world_size
+from embrew.losses import bag_of_words_nll, token_nll
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.objectives.base import Objective
+from embrew.objectives.compression import text_ids
+
+
+@dataclass(kw_only=True)
+class Llama2Vec(Objective):
+    """EBAE and EBAR in one pass, beside the language model's own loss on the text.
+
+    "Making Large Language Models A Better Foundation For Dense Retrieval" (arXiv 2312.15503), section 3. A text is
+    split at a sentence. The first part is read, followed by two blocks that do not see each other, each at the
+    positions right behind the text: the encoder's `document` prompt with memory tokens, from which the words of the
+    part itself are predicted (embedding-based auto-encoding), and its `query` prompt with memory tokens, from which
+    those of the second part are (embedding-based auto-regression). Both blocks have the same learned tokens; their
+    prompts tell them apart. Encoding is one of the two blocks.
+
+    Attributes:
+        bag_weight: of the mean of the two bag-of-words losses (the authors: 0.1).
+        language_weight: of the next-token loss on the text (1).
+        stop_words: words that no bag holds: `english` is scikit-learn's list.
+    """
+
+    bag_weight: float = 0.1
+    language_weight: float = 1.0
+    stop_words: Literal["english", "none"] = "english"
+
+    def setup(self, encoder: Encoder) -> None:
+        """Needs causal attention, memory tokens, and two prompts behind the text."""
+        encoder.backbone.check_decoder("embedding-based auto-encoding")
+        prompts = encoder.prompts["document"], encoder.prompts["query"]
+        if encoder.backbone.memory is None or "{instruction}" not in encoder.template.after or not all(prompts):
+            raise ValueError(
+                f"template={encoder.template.pattern!r} with prompts {encoder.prompts}: llama2vec reads memory tokens "
+                "behind a prompt behind the text; give a template such as '\"{text}{instruction}{memory}' and "
+                "encoder.prompts for query (what follows) and document (what it says)"
+            )
+        if not encoder.attention.is_causal:
+            raise ValueError(
+                f"attention={encoder.attention.mode}: the next-token loss on the text needs encoder.attention: causal"
+            )
+        if self.bag_weight < 0 or self.language_weight < 0 or not self.bag_weight + self.language_weight:
+            raise ValueError(
+                f"bag_weight={self.bag_weight}, language_weight={self.language_weight}; 0 or more, and not both 0"
+            )
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Leave out texts of a single sentence.
+
+        Raises:
+            ValueError: nothing is left.
+        """
+        keep = [i for i, text in enumerate(dataset["text"]) if len(split_sentences(text)) > 1]
+        if not keep:
+            raise ValueError(f"none of {len(dataset)} texts has two sentences, one to read and one that follows")
+        return dataset.select(keep)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """Texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the text and of what follows it.
+
+        Where a text is split is decided by seed and text alone.
+        """
+        shown, following = [], []
+        for row in rows:
+            sentences = split_sentences(row["text"])
+            site = random.Random(f"{seed} {row['text']}").randint(1, max(len(sentences) - 1, 1))
+            shown.append(" ".join(sentences[:site]))
+            following.append(" ".join(sentences[site:]))
+        blocks = [encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query")]
+        first, second = (_labelled(ids, encoder) for ids in blocks)
+        limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
+        made = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
+        tokens = Tokens.pad([trunk + second for trunk in made])
+        branches = torch.zeros_like(tokens.input_ids)
+        for i, trunk in enumerate(made):
+            end = len(trunk.ids)
+            branches[i, end - len(first.ids) : end] = 1
+            branches[i, end : end + len(second.ids)] = 2
+        bags = [self._bag(text, encoder) for pair in zip(shown, following, strict=True) for text in pair]
+        most = max(1, *(len(bag) for bag in bags))
+        targets = torch.tensor([bag + [-1] * (most - len(bag)) for bag in bags])
+        return {"text": replace(tokens, branch_ids=branches), "targets": targets.view(len(rows), 2, most)}
+
+    def _bag(self, text: str, encoder: Encoder) -> list[int]:
+        """The different tokens of a text's words."""
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        words = re.sub(r"[\W_]+", " ", text).split()
+        if self.stop_words == "english":
+            words = [word for word in words if word.lower() not in ENGLISH_STOP_WORDS]
+        (ids,) = text_ids([" ".join(words)], encoder)
+        return sorted(set(ids))
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The weighted sum; `language`, `self` and `next` are its parts."""
+        tokens: Tokens = batch["text"]
+        states = encoder.hidden_states(tokens)
+        head = FrozenLM(encoder.backbone.causal_lm).head
+        scored = tokens.predicting(Segment.TEXT)
+        labels = tokens.input_ids[:, 1:][scored[:, :-1]]
+        every = sum_over_processes(torch.tensor(len(labels), device=states.device)).clamp(min=1)
+        weights = (world_size() / every.float()).expand(len(labels))
+        language = token_nll(states[scored], labels, *head, row_weights=weights)
+        slots = states[tokens.where(Segment.MEMORY)].view(len(tokens), 2, -1, states.shape[-1])
+        bags = []
+        for block in range(2):
+            targets = batch["targets"][:, block]
+            filled = (targets >= 0).any(1)
+            weights = filled * world_size() / sum_over_processes(filled.sum()).clamp(min=1).float()
+            bags.append(bag_of_words_nll(slots[:, block], targets, *head, row_weights=weights))
+        loss = self.language_weight * language + self.bag_weight * (bags[0] + bags[1]) / 2
+        parts = {"language": language, "self": bags[0], "next": bags[1]}
+        return {"loss": loss, **{name: value.detach() for name, value in parts.items()}}
+
+
+def _labelled(ids: list[int], encoder: Encoder) -> Row:
+    memory = set(encoder.template.memory_ids)
+    return Row(ids, [int(Segment.MEMORY if i in memory else Segment.PROMPT) for i in ids])

@@ -1,0 +1,67 @@
+"""Supervised fine-tuning: an LM learns to write the positive after the query, and is read as an encoder afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import sum_over_processes, world_size
+from embrew.losses import token_nll
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.objectives.base import Objective, RowsKind
+from embrew.objectives.compression import text_ids
+
+
+@dataclass(kw_only=True)
+class SupervisedFineTuning(Objective):
+    """−mean log p(positive | query): generative learning without a bottleneck.
+
+    The baselines "SFT" and "GL" (generative learning) that information-bottleneck generative learning is compared with:
+    the row an encoder reads, with the positive behind it. Token mean over the joint batch. Negatives are not used.
+
+    Attributes:
+        end: whether the end of the positive is predicted too, as an EOS token.
+    """
+
+    kind: ClassVar[RowsKind] = "pairs"
+    end: bool = True
+
+    def setup(self, encoder: Encoder) -> None:
+        """Needs a causal LM under causal attention."""
+        encoder.backbone.check_decoder("supervised fine-tuning")
+        if not encoder.attention.is_causal:
+            raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
+        if self.end and encoder.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """`text`: queries as the encoder reads them, with their positives as TARGET."""
+        asked = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
+        queries = encoder.template.rows(
+            [row["query"] for row in rows], instruction=asked, max_length=encoder.max_length["query"]
+        )
+        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        limit = encoder.max_length["document"] - len(end)
+        answers = text_ids([row["positive"] for row in rows], encoder)
+        return {
+            "text": Tokens.pad(
+                [query + Row.of(ids[:limit] + end, Segment.TARGET) for query, ids in zip(queries, answers, strict=True)]
+            )
+        }
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Negative log-likelihood of the positives."""
+        tokens: Tokens = batch["text"]
+        states = encoder.hidden_states(tokens)
+        labels = tokens.input_ids[tokens.where(Segment.TARGET)]
+        every = sum_over_processes(torch.tensor(len(labels), device=states.device))
+        weights = (world_size() / every.float()).expand(len(labels))
+        head = FrozenLM(encoder.backbone.causal_lm).head
+        return {"loss": token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)}

@@ -1,0 +1,137 @@
+"""EBAE and EBAR: two blocks in one pass are two passes, and the sums of the paper."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+
+from embrew import build
+from embrew.modeling.tokens import Segment, Tokens
+from embrew.objectives import Llama2Vec
+from tests.conftest import FAMILIES
+from tests.objectives.test_battery import ENCODERS, LORA, loss_and_gradients, rows_for
+
+SETTINGS = ENCODERS["llama2vec"]
+
+
+def ready(make_encoder, family="llama", **settings):
+    encoder = make_encoder(family, lora=LORA, **{**SETTINGS, **settings})
+    objective = Llama2Vec()
+    objective.setup(encoder)
+    return encoder, objective, objective.collate(rows_for(objective), encoder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_is_what_the_encoder_makes_of_the_text_alone(family, make_encoder):
+    """So the embedding that is trained is the one that is used, for queries and for documents."""
+    encoder, _objective, batch = ready(make_encoder, family)
+    tokens = batch["text"]
+    with torch.no_grad():
+        slots = encoder.hidden_states(tokens)[tokens.where(Segment.MEMORY)].view(len(tokens), 2, 3, -1)
+    texts = [encoder.tokenizer.decode(row[seg == Segment.TEXT]) for row, seg in zip(*tokens_of(tokens), strict=True)]
+    for block, name in enumerate(("document", "query")):
+        alone = encoder.tokens(texts, instruction=encoder.prompts[name])
+        with torch.no_grad():
+            torch.testing.assert_close(slots[:, block], encoder.memory(alone), rtol=0, atol=2e-5)
+
+
+def tokens_of(tokens: Tokens):
+    return tokens.input_ids, tokens.segment_ids
+
+
+def test_against_the_sums_of_the_paper(make_encoder):
+    encoder, objective, batch = ready(make_encoder)
+    parts = objective(encoder, batch)
+    head = encoder.backbone.causal_lm.get_output_embeddings().weight
+    language, bags, count = 0.0, [[], []], 0
+    for i, row in enumerate(rows_for(objective)):
+        sentences = list(row["text"].replace(". ", ".|").split("|"))
+        ids = batch["text"].input_ids[i][batch["text"].where(Segment.TEXT)[i]].tolist()
+        text = encoder.tokenizer.decode(ids)
+        assert row["text"].startswith(text) and any(text == " ".join(sentences[:n]) for n in range(1, 4))
+        for block, (name, said) in enumerate((("document", text), ("query", row["text"][len(text) + 1 :]))):
+            tokens = encoder.tokens([ids], instruction=encoder.prompts[name])
+            with torch.no_grad():
+                states = encoder.hidden_states(tokens)[0]
+            largest = (states[tokens.where(Segment.MEMORY)[0]] @ head.T).amax(0).log_softmax(-1)
+            bag = [t for t in batch["targets"][i, block].tolist() if t >= 0]
+            assert bag == objective._bag(said, encoder) and len(bag) > 3
+            bags[block].append(-largest[bag].mean())
+        logits = (states @ head.T).log_softmax(-1)
+        places = tokens.where(Segment.TEXT)[0].nonzero()[:, 0]
+        language -= sum(logits[t - 1, tokens.input_ids[0, t]] for t in places)
+        count += len(places)
+    assert parts["self"].item() == pytest.approx(torch.stack(bags[0]).mean().item(), rel=1e-4)
+    assert parts["next"].item() == pytest.approx(torch.stack(bags[1]).mean().item(), rel=1e-4)
+    assert parts["language"].item() == pytest.approx(float(language) / count, rel=1e-4)
+    wanted = parts["language"] + 0.1 * (parts["self"] + parts["next"]) / 2
+    assert parts["loss"].item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_a_bag_has_the_words_that_say_something(make_encoder):
+    encoder, objective, _ = ready(make_encoder)
+    bag = objective._bag("The fox, and the fox: it JUMPS!", encoder)
+    assert encoder.tokenizer.decode(encoder.tokenizer("fox JUMPS", add_special_tokens=False).input_ids) == "fox JUMPS"
+    assert bag == sorted(set(encoder.tokenizer("fox fox JUMPS", add_special_tokens=False).input_ids))
+    assert objective._bag("the and of", encoder) == []
+    assert Llama2Vec(stop_words="none")._bag("the", encoder)
+
+
+def test_texts_of_one_sentence_are_left_out(make_encoder):
+    encoder, objective, _ = ready(make_encoder)
+    rows = Dataset.from_list([{"text": "One. Two."}, {"text": "Only this one."}])
+    assert objective.prepare(rows, encoder)["text"] == ["One. Two."]
+    with pytest.raises(ValueError, match="none of 1 texts has two sentences"):
+        objective.prepare(rows.select([1]), encoder)
+
+
+def test_long_texts_lose_their_end_and_no_block(make_encoder):
+    encoder, _objective, batch = ready(make_encoder, max_length=40)
+    for name in ("document", "query"):
+        assert len(encoder.template.suffix(encoder.prompts[name])) < 30
+    assert batch["text"].where(Segment.MEMORY).sum(-1).tolist() == [6] * 5
+    assert (batch["text"].position_ids[batch["text"].attention_mask.bool()] < 40).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention": "bidirectional"}, "encoder.attention: causal"),
+        ({"template": "{instruction}{text}{memory}"}, "reads memory tokens behind a prompt behind the text"),
+        ({"prompts": {"query": "then:"}}, "reads memory tokens behind a prompt"),
+    ],
+)
+def test_what_it_needs(change, message, make_encoder):
+    with pytest.raises(ValueError, match=message):
+        ready(make_encoder, **change)
+
+
+def test_weights_that_mean_nothing(make_encoder):
+    encoder, _, _ = ready(make_encoder)
+    with pytest.raises(ValueError, match="not both 0"):
+        Llama2Vec(bag_weight=0.0, language_weight=0.0).setup(encoder)
+
+
+def test_fine_tuning_is_the_library_s_own_loss(make_encoder):
+    """`labels` of −100 on the query, as Hugging Face models take them."""
+    encoder = make_encoder(lora=LORA, memory_tokens=0, attention="causal", prompts={"query": "Find: "})
+    objective = build.objective({"type": "sft"})
+    objective.setup(encoder)
+    rows = rows_for(objective)
+    batch = objective.collate(rows, encoder)
+    value, grads = loss_and_gradients(encoder, objective, batch)
+    tokens = batch["text"]
+    labels = tokens.input_ids.masked_fill(~tokens.where(Segment.TARGET), -100)
+    encoder.zero_grad(set_to_none=True)
+    wanted = encoder.backbone.model(
+        input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, labels=labels
+    ).loss
+    wanted.backward()
+    torch.testing.assert_close(value, wanted.detach(), rtol=1e-5, atol=0)
+    for name, parameter in encoder.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-3, atol=1e-6)
+    for i, row in enumerate(rows):
+        written = encoder.tokenizer.decode(labels[i][labels[i] != -100])
+        assert written == f"{row['positive']}</s>"
