@@ -12,12 +12,14 @@ import torch
 from harness import Bar, Benchmark, Measure, Outcome
 from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
-from embrew.objectives import Contrastive
+from embrew.objectives import Contrastive, EmbeddingObjective, Matryoshka2d
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from encode import encoder, stock, texts_of
 
 ROWS = 32  # texts a chunk, on both sides
+TOKENS = 1_024  # padded tokens a chunk, where chunks are cut by tokens
+LAYERED = {"dims": [384, 96], "dims_per_step": None}
 LOSS, GRADIENTS = 1e-5, 1e-4  # relative
 
 Step = Callable[[], float]
@@ -32,11 +34,13 @@ def pairs(batch: int) -> list[dict[str, Any]]:
     ]
 
 
-def ours(batch: int, chunks: Chunks | None) -> tuple[Step, dict[str, torch.nn.Parameter]]:
-    """Our step, all weights trained."""
+def ours(batch: int, chunks: Chunks | None, *, layered: bool = False) -> tuple[Step, dict[str, torch.nn.Parameter]]:
+    """Our step, all weights trained; `layered`: with the two-dimensional Matryoshka loss around it."""
     built = encoder()
     built.backbone.train_all()
-    objective = Contrastive(mask_same_text=False)
+    objective: EmbeddingObjective = Contrastive(mask_same_text=False)
+    if layered:
+        objective = Matryoshka2d(base=objective, **LAYERED)
     objective.setup(built)
     step = TrainStep(built.train(), objective, chunks)
     inputs = objective.collate(pairs(batch), built)
@@ -98,24 +102,30 @@ def alone(build: Callable[[], tuple[Step, Any]]) -> Callable[[], dict[str, float
 
 
 def memory(benchmark: Benchmark) -> Outcome:
-    """Growth of the peak: beside the peer and the plain step at 256, and from 32 to 512."""
+    """Growth of the peak: beside the peer and the plain step, and from 32 to 512."""
     found = harness.memory_of(benchmark, processes=1)
-    at_256 = [(found["ours-256"]["loss"], found[name]["loss"]) for name in ("plain-256", "peer-256")]
-    equality = {"losses at 256": harness.require_equal("losses", at_256, LOSS)}
+    pairs = [("ours-256", "plain-256"), ("ours-256", "peer-256"), ("ours-512", "peer-512")]
+    pairs += [("tokens-256", "plain-256"), ("tokens-512", "peer-512"), ("layered-256", "layered-plain-256")]
+    losses = [(found[one]["loss"], found[other]["loss"]) for one, other in pairs]
+    equality = {"losses": harness.require_equal("losses", losses, LOSS)}
 
     def measure(what: str, small: str, large: str, bar: Bar) -> Measure:
         one, other = found[small]["grew"], found[large]["grew"]
         return Measure(what=what, unit="MB", ours=one, peer=other, ratio=other / one, bar=bar)
 
-    flat = found["ours-512"]["grew"] / found["ours-32"]["grew"]
     return Outcome(
         equality=equality,
         measures=[
             measure("growth of peak memory at 256, plain step", "ours-256", "plain-256", Bar(gate=4, target=8)),
+            measure("the same, chunks by tokens", "tokens-256", "plain-256", Bar(gate=4, target=8)),
+            measure("the same, layered loss", "layered-256", "layered-plain-256", Bar(gate=4, target=8)),
             measure("growth of peak memory at 256, the peer", "ours-256", "peer-256", Bar(gate=0.9, target=1)),
+            measure("growth of peak memory at 512, the peer", "ours-512", "peer-512", Bar(gate=0.9, target=1)),
+            measure("growth from 32 to 512, chunks by tokens", "tokens-512", "tokens-32", Bar(gate=1 / 1.15, target=1)),
         ],
         notes={
-            "growth at 512 / growth at 32": flat,
+            "growth at 512 / growth at 32, chunks by rows": found["ours-512"]["grew"] / found["ours-32"]["grew"],
+            "growth at 512 / growth at 32, chunks by tokens": found["tokens-512"]["grew"] / found["tokens-32"]["grew"],
             **{f"MB, {name}": float(np.round(values["grew"], 1)) for name, values in found.items()},
         },
     )
@@ -129,13 +139,21 @@ BENCHMARKS = [
         run=partial(time_of, batch=256, rounds=5),
     ),
     Benchmark(
+        name="gradcache-step-512",
+        title="The same at 512 pairs.",
+        run=partial(time_of, batch=512, rounds=3),
+    ),
+    Benchmark(
         name="gradcache-memory",
         title="Memory of that step against the peer's and against one plain pass.",
         run=memory,
         variants={
             **{f"ours-{n}": partial(alone, partial(ours, n, Chunks(rows=ROWS))) for n in (32, 256, 512)},
+            **{f"tokens-{n}": partial(alone, partial(ours, n, Chunks(tokens=TOKENS))) for n in (32, 256, 512)},
+            "layered-256": partial(alone, partial(ours, 256, Chunks(tokens=TOKENS), layered=True)),
+            "layered-plain-256": partial(alone, partial(ours, 256, None, layered=True)),
             "plain-256": partial(alone, partial(ours, 256, None)),
-            "peer-256": partial(alone, partial(peer, 256)),
+            **{f"peer-{n}": partial(alone, partial(peer, n)) for n in (256, 512)},
         },
     ),
 ]

@@ -15,10 +15,11 @@ import torch
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from gradcache import BENCHMARKS as GRADCACHE
+from prefix import BENCHMARKS as PREFIX
 
 from encode import BENCHMARKS as ENCODE
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *GRADCACHE)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *GRADCACHE, *PREFIX)}
 
 
 def main() -> int:

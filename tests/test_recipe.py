@@ -14,13 +14,23 @@ from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_y
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_recipes, read_recipe
 
 SHIPPED = [
+    "baselines/all-minilm-l6-v2",
     "baselines/echo",
     "baselines/last-token",
+    "baselines/latent-attention-nano",
+    "baselines/llama2vec-7b",
+    "baselines/llama2vec-nano",
     "baselines/llm2vec-nano",
+    "baselines/matryoshka-2d-nano",
+    "baselines/matryoshka-nano",
     "baselines/mean",
     "baselines/metaeol",
     "baselines/nli-nano",
     "baselines/prompteol",
+    "baselines/sft-nano",
+    "baselines/simcse-bert-base",
+    "baselines/simcse-nano",
+    "baselines/soft-prompt-nano",
     "baselines/weighted-mean",
     "llm2comp/nano",
     "llm2comp/nano-wiki",
@@ -41,7 +51,7 @@ def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
     assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 12
+    assert len(SHIPPED) == 22
 
 
 @pytest.mark.parametrize("name", SHIPPED)
