@@ -43,6 +43,11 @@ SETTINGS = {
         {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
         {"base": {"type": "contrastive"}, "dims": [32, 8, 16], "dims_per_step": None, "kl_weight": 0.0},
     ],
+    "espresso": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "compression_size": 8},
+        {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 4, "preset": "paper", "svd": "exact"},
+        {"base": {"type": "contrastive"}, "compression_size": 16, "preset": "official", "compression": "direct"},
+    ],
     "llama2vec": [{}, {"stop_words": "none", "bag_weight": 1.0, "language_weight": 0.5}],
     "sft": [{}, {"end": False}],
     "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
@@ -100,8 +105,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 8
-    assert len(CASES) == 26
+    assert len(OBJECTIVES) == 9
+    assert len(CASES) == 29
 
 
 @every_case

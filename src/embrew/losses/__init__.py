@@ -2,6 +2,8 @@
 
 from embrew.losses.bag import bag_of_words_nll
 from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask, score_kl
+from embrew.losses.dependencies import compression_target
+from embrew.losses.espresso import compression_alignment, layer_weights
 from embrew.losses.ranking import angle, angle_similarity, cosent, pair_ranking
 from embrew.losses.vocabulary import token_kl, token_nll
 
@@ -10,8 +12,11 @@ __all__ = [
     "angle_similarity",
     "bag_of_words_nll",
     "closer_than_positive",
+    "compression_alignment",
+    "compression_target",
     "cosent",
     "info_nce",
+    "layer_weights",
     "pair_ranking",
     "same_text_mask",
     "score_kl",

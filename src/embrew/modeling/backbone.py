@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
 from embrew.modeling.frozen import FrozenLM
-from embrew.modeling.passes import forward, layers_of, read_layers, view, write_soft
+from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
 from embrew.modeling.prefix import Prefix, reusable
 from embrew.modeling.tokens import Tokens
 
@@ -235,6 +235,10 @@ class Backbone(nn.Module):
             read: from `(batch, tokens, hidden)` to what is kept.
         """
         return read_layers(self.inner, self.embed(tokens), tokens, attention, read)
+
+    def raw_states(self, tokens: Tokens, attention: Attention) -> list[Tensor]:
+        """The library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""
+        return raw_states(self.inner, self.embed(tokens), tokens, attention)
 
     def set_attention_dropout(self, probability: float) -> None:
         """Set the dropout on attention weights in every layer (SimCSE's noise).

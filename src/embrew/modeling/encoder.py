@@ -247,6 +247,15 @@ class Encoder(nn.Module):
         """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
         return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
 
+    def raw_layers(self, tokens: Tokens) -> Tensor:
+        """Pooled hidden states as the library returns them, float32 `(layers + 1, batch, hidden)`.
+
+        The first is the embedding layer's; those below the last lack the final norm, where the model has one. Nothing
+        but comparison with other code needs these: see `layers`.
+        """
+        states = self.backbone.raw_states(tokens, self.attention)
+        return torch.stack([self.pool(layer, tokens) for layer in states])
+
     def memory(self, tokens: Tokens) -> Tensor:
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         states = self.hidden_states(tokens)

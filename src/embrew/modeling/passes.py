@@ -64,9 +64,10 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     else:
         mask = tokens.attention_mask
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
-    return seen(
+    states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False
     ).last_hidden_state
+    return states
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
@@ -97,17 +98,35 @@ def read_layers(
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     found: list[Tensor] = []
     *below, top = layers_of(inner)
-    taps = [_Tap(layer, lambda states: found.append(read(norm(states)))) for layer in below]
+    taps = [_Tap(layer, after=lambda states: found.append(read(norm(states)))) for layer in below]
     last = forward(with_layers(inner, [*taps, top], path), embedded, tokens, attention, None)
     return [*found, read(last)]
 
 
-class _Tap(nn.Module):
-    """A layer that also hands its output to somebody; otherwise the layer itself."""
+def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
+    """What the first layer reads, what every layer but the last makes of it, and the final states.
 
-    def __init__(self, layer: nn.Module, tell: Callable[[Tensor], None]) -> None:
+    The `hidden_states` of the library. These are not asked for, since it gathers them by hooks on the layers, which
+    would stay there.
+    """
+    found: list[Tensor] = []
+    taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
+    last = forward(with_layers(inner, taps, path_of_layers(inner)), embedded, tokens, attention, None)
+    return [*found, last]
+
+
+class _Tap(nn.Module):
+    """A layer that also hands its input or its output to somebody; otherwise the layer itself."""
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        *,
+        before: Callable[[Tensor], None] | None = None,
+        after: Callable[[Tensor], None] | None = None,
+    ) -> None:
         super().__init__()
-        self.layer, self.tell = layer, tell
+        self.layer, self.before, self.after = layer, before, after
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -117,6 +136,9 @@ class _Tap(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer."""
+        if self.before is not None:
+            self.before(args[0] if args else kwargs["hidden_states"])
         output = self.layer(*args, **kwargs)
-        self.tell(output[0] if isinstance(output, tuple) else output)
+        if self.after is not None:
+            self.after(output[0] if isinstance(output, tuple) else output)
         return output

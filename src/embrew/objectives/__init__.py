@@ -6,6 +6,7 @@ from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
+from embrew.objectives.espresso import Espresso
 from embrew.objectives.llama2vec import Llama2Vec
 from embrew.objectives.matryoshka import Matryoshka, Matryoshka2d
 from embrew.objectives.mntp import MaskedNextToken
@@ -15,6 +16,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
+    "espresso": Espresso,
     "llama2vec": Llama2Vec,
     "matryoshka": Matryoshka,
     "matryoshka_2d": Matryoshka2d,
@@ -28,6 +30,7 @@ __all__ = [
     "Compression",
     "Contrastive",
     "EmbeddingObjective",
+    "Espresso",
     "Llama2Vec",
     "MaskedNextToken",
     "Matryoshka",

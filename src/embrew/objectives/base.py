@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length
@@ -37,6 +37,10 @@ class Objective:
 
     def setup(self, encoder: Encoder) -> None:
         """Make the encoder ready for this objective, before the first step; refuse what cannot work."""
+
+    def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
+        """Parameters that only training needs, by name; they come back as `batch["learned"]`."""
+        return {}
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Drop rows that the objective cannot use, or add columns it wants computed once."""

@@ -1,0 +1,45 @@
+"""ESE's sums: weights of layers, and the pull of leading dimensions towards their compressed form."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def layer_weights(layers: int) -> Tensor:
+    """w_i = 1 / (1 + ln i) for layers 1 to n − 1, and 1 for the last: `(layers,)` float32.
+
+    *ESE: Espresso Sentence Embeddings* (arXiv 2402.14776), Eq. 2.
+    """
+    weights = 1.0 / (1.0 + torch.arange(1, layers + 1, dtype=torch.float32).log())
+    weights[-1] = 1.0
+    return weights
+
+
+def compression_alignment(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Mean (S − T)² + t · KL(softmax(T/t) ‖ softmax(S/t)), a value a layer: `(...)` float32.
+
+    Espresso Sentence Embeddings, Eq. 5, as the authors' code has it: the KL is a mean over texts, times t.
+
+    Args:
+        leading: S `(..., texts, k)`, the first k dimensions.
+        target: T `(..., texts, k)`; no gradient.
+        temperature: t.
+
+    Raises:
+        ValueError: other shapes, or t is not positive.
+    """
+    if leading.shape != target.shape:
+        raise ValueError(f"leading dimensions {tuple(leading.shape)} and target {tuple(target.shape)} must agree")
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature}; it must be positive")
+    with torch.autocast(leading.device.type, enabled=False):
+        if leading.dtype != torch.float64:
+            leading, target = leading.float(), target.float()
+        target = target.detach()
+        squares = (leading - target).square().mean((-2, -1))
+        wanted = functional.log_softmax(target / temperature, dim=-1)
+        given = functional.log_softmax(leading / temperature, dim=-1)
+        kl = functional.kl_div(given, wanted, reduction="none", log_target=True).sum(-1).mean(-1)
+        return squares + temperature * kl

@@ -1,0 +1,126 @@
+"""Targets of compression: against a full decomposition in float64, in a loop, and whatever the random numbers are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from embrew.losses.dependencies import (
+    compression_target,
+    dependency,
+    per_text_target,
+    principal_dependencies,
+    with_signs,
+)
+
+
+def texts(rows: int = 20, width: int = 64, scale: float = 1.0, layers: int = 3) -> torch.Tensor:
+    return scale * torch.randn(layers, rows, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def loop(x: torch.Tensor, k: int) -> torch.Tensor:
+    """One layer after the other, the full decomposition, the same rule of signs."""
+    targets = []
+    for layer in x.double():
+        a = torch.stack([torch.softmax(row, 0) for row in layer.T @ layer / math.sqrt(layer.shape[1])])
+        u, s, _ = torch.linalg.svd(a)
+        columns = u[:, :k] * s[:k]
+        for j in range(k):
+            if columns[columns[:, j].abs().argmax(), j] < 0:
+                columns[:, j] *= -1
+        targets.append(layer @ columns)
+    return torch.stack(targets)
+
+
+def test_dependency_is_a_softmax_of_rows() -> None:
+    a = dependency(texts())
+    torch.testing.assert_close(a.sum(-1), torch.ones(3, 64, dtype=torch.float64))
+    assert (a - a.mT).abs().max() > 1e-3, "row sums break the symmetry"
+
+
+@pytest.mark.parametrize("svd", ["auto", "exact"])
+@pytest.mark.parametrize(("rows", "width", "k", "scale"), [(20, 64, 24, 0.3), (20, 64, 64, 1.0), (100, 64, 16, 0.7)])
+def test_against_a_full_decomposition(svd: str, rows: int, width: int, k: int, scale: float) -> None:
+    """Few texts (a spectrum that decays), all dimensions, and many texts (a flat one)."""
+    x = texts(rows, width, scale)
+    found = compression_target(x.float(), k, svd=svd)  # type: ignore[arg-type]
+    wanted = loop(x, k)
+    assert found.dtype == torch.float32 and not found.requires_grad
+    assert (found - wanted).norm() <= 1e-4 * wanted.norm()
+    assert compression_target(x, k, svd=svd).dtype == torch.float64  # type: ignore[arg-type]
+
+
+def test_k_of_all_rebuilds_the_matrix() -> None:
+    x = texts()
+    a = dependency(x)
+    u, s, v = torch.linalg.svd(a)
+    torch.testing.assert_close(u @ torch.diag_embed(s) @ v, a)
+    columns = principal_dependencies(x, 64)
+    torch.testing.assert_close(columns @ columns.mT, a @ a.mT)
+
+
+@pytest.mark.parametrize("per_text", [False, True])
+def test_the_same_whatever_was_drawn_before(per_text: bool) -> None:
+    x = texts().float()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = compression_target(x, 16, per_text=per_text)
+    assert torch.equal(torch.get_rng_state(), before), "and it draws nothing itself"
+    torch.manual_seed(2)
+    assert torch.equal(compression_target(x, 16, per_text=per_text), one)
+
+
+def test_layers_together_are_layers_apart() -> None:
+    x = texts().float()
+    for compression in ("dependencies", "direct", "max_k"):
+        together = compression_target(x, 12, compression=compression)  # type: ignore[arg-type]
+        apart = torch.stack([compression_target(layer, 12, compression=compression) for layer in x])  # type: ignore[arg-type]
+        torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+
+
+def test_from_other_texts() -> None:
+    """As when a batch is spread over processes: every one has its rows of the target of all."""
+    x = texts().float()
+    for compression in ("dependencies", "direct", "max_k"):
+        whole = compression_target(x, 12, compression=compression)  # type: ignore[arg-type]
+        half = compression_target(x[:, 10:], 12, compression=compression, source=x)  # type: ignore[arg-type]
+        torch.testing.assert_close(half, whole[:, 10:])
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0, 30.0])
+def test_a_matrix_for_every_text(scale: float) -> None:
+    """Against the matrix formed and decomposed in full, from small vectors to ones with outliers."""
+    x = texts(rows=4, width=48, scale=scale, layers=1)[0]
+    x[0, 3] = 12 * scale
+    found = per_text_target(x, 40)
+    for row, got in zip(x, found, strict=True):
+        a = torch.softmax(row[:, None] * row / math.sqrt(48), dim=-1)
+        u, s, _ = torch.linalg.svd(a)
+        certain = (s[:40] > 1e-9 * s[0]) & (s[:40] - s[1:41] > 1e-6 * s[0])
+        wanted = row @ with_signs(u[:, :40] * s[:40])
+        torch.testing.assert_close(got[certain], wanted[certain], rtol=1e-6, atol=1e-9 * float(row.norm()))
+        assert certain.sum() >= 3
+        assert got[~certain].abs().max() <= 1e-5 * row.norm()
+
+
+def test_direct_is_the_principal_components_of_the_texts() -> None:
+    x = texts(rows=10)[0]
+    found = compression_target(x, 16, compression="direct")
+    u, s, _ = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    torch.testing.assert_close(found[:, :9].abs(), (u * s)[:, :9].abs(), rtol=1e-8, atol=1e-8)
+    assert (found[:, 10:] == 0).all(), "ten texts have ten components at most"
+
+
+def test_the_largest_dependencies() -> None:
+    x = texts()[0]
+    largest = torch.stack([torch.sort(row, descending=True).values[:7] for row in dependency(x)])
+    torch.testing.assert_close(compression_target(x, 7, compression="max_k"), x @ largest)
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(ValueError, match="k=65 of 64 dimensions; give 1 to 64"):
+        compression_target(texts(), 65)
+    with pytest.raises(ValueError, match="goes with compression=dependencies, not direct"):
+        compression_target(texts(), 6, compression="direct", per_text=True)
