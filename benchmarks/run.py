@@ -14,12 +14,13 @@ import report
 import torch
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
+from espresso import BENCHMARKS as ESPRESSO
 from gradcache import BENCHMARKS as GRADCACHE
 from prefix import BENCHMARKS as PREFIX
 
 from encode import BENCHMARKS as ENCODE
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *GRADCACHE, *PREFIX)}
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *ESPRESSO, *GRADCACHE, *PREFIX)}
 
 
 def main() -> int:

@@ -81,13 +81,16 @@ def compression_target(
 def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Tensor:
     """U_kΣ_k of the dependency matrices of X `(..., texts, d)`: `(..., d, k)`, every column's largest entry positive.
 
-    With `auto`, all matrices go through one seeded range finder (one power step); where more than 10⁻⁵ of a matrix'
+    With `auto`, all matrices go through one seeded range finder with a power step; where more than 10⁻⁵ of a matrix'
     squared norm lies outside the range, its spectrum is flat, randomised methods give another target, and it is solved
     exactly. Exact is in float64, from the matrix on: neighbours in a flat spectrum are closer than float32 tells apart.
     """
-    if svd == "exact" or k + OVERSAMPLING >= vectors.shape[-1]:
+    if svd == "exact":
         return _exact(vectors, k)
-    found, outside = _range_finder(dependency(vectors), k)
+    columns = max(k + OVERSAMPLING, min(vectors.shape[-2] + OVERSAMPLING, 2 * k))
+    if columns >= vectors.shape[-1]:
+        return _exact(vectors, k)
+    found, outside = _range_finder(dependency(vectors), k, columns)
     flat = outside > FLAT
     if flat.any():
         _say_flat(vectors.shape[-1])
@@ -109,12 +112,11 @@ def _exact(vectors: Tensor, k: int) -> Tensor:
     return with_signs(u[..., :k] * s[..., None, :k]).to(vectors.dtype)
 
 
-def _range_finder(matrix: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _range_finder(matrix: Tensor, k: int, columns: int) -> tuple[Tensor, Tensor]:
     """U_kΣ_k, and the share of every matrix' squared norm that is outside the range found."""
-    width = matrix.shape[-1]
     generator = torch.Generator().manual_seed(0)
-    columns = torch.randn(width, min(k + OVERSAMPLING, width), generator=generator, dtype=matrix.dtype)
-    basis, _ = torch.linalg.qr(matrix @ columns.to(matrix.device))
+    drawn = torch.randn(matrix.shape[-1], columns, generator=generator, dtype=matrix.dtype)
+    basis, _ = torch.linalg.qr(matrix @ drawn.to(matrix.device))
     basis, _ = torch.linalg.qr(matrix @ (matrix.mT @ basis))
     small = torch.linalg.qr(matrix.mT @ basis).R  # A ≈ basis · smallᵀ · Qᵀ
     u, s, _ = torch.linalg.svd(small.mT)

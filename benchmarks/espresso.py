@@ -1,0 +1,177 @@
+"""ESE's loss, beside a faithful loop over layers as the public code has it, and beside full decompositions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import harness
+import torch
+from harness import SEED, Bar, Benchmark, Outcome
+from torch import Tensor
+from torch.nn import functional
+
+from embrew.losses import compression_target, info_nce, layer_weights
+from embrew.losses.dependencies import per_text_target, with_signs
+from embrew.objectives import Contrastive, Espresso
+from embrew.objectives.contrastive import text_keys
+
+ROWS, K = 128, 128
+CASES = {"384-12": (384, 12), "768-12": (768, 12), "1024-24": (1024, 24)}
+TARGET, LOSS = 1e-4, 1e-3  # relative
+
+
+def embeddings(width: int, layers: int) -> dict[str, Tensor]:
+    """Layers of 64 queries and 64 documents, a spectrum that decays as that of text embeddings does."""
+    generator = torch.Generator().manual_seed(SEED)
+    scale = 0.3 * torch.arange(1, width + 1).pow(-0.5) * math.sqrt(width) / 4
+    mixing = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
+    rows = torch.randn(layers, ROWS, width, generator=generator) * scale @ mixing
+    queries, documents = rows.split(ROWS // 2, dim=1)
+    return {
+        "query": queries.clone().requires_grad_(),
+        "document": (queries + 0.3 * documents).detach().requires_grad_(),
+    }
+
+
+def objective(**settings: Any) -> Espresso:
+    """Ours, the sums of the public code but for where it begins to count layers."""
+    return Espresso(base=Contrastive(mask_same_text=False), compression_size=K, **settings)
+
+
+def ours(given: dict[str, Tensor], **settings: Any) -> Callable[[], Tensor]:
+    """Loss and gradient."""
+    built = objective(**settings)
+    batch = {f"{role}_keys": text_keys([f"{role} {i}" for i in range(ROWS // 2)]) for role in given}
+
+    def run() -> Tensor:
+        loss = built.loss(given, batch)["loss"]
+        torch.autograd.grad(loss, list(given.values()))
+        return loss.detach()
+
+    return run
+
+
+def peer(given: dict[str, Tensor], decompose: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    """One layer after the other: its loss, a decomposition of its dependency matrix, its alignment."""
+    layers = len(given["query"])
+    weights = layer_weights(layers).tolist()
+    labels = torch.arange(ROWS // 2)
+
+    def of_layer(x: Tensor, queries: Tensor, documents: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = x @ decompose(torch.softmax(x.T @ x / math.sqrt(x.shape[1]), dim=-1))
+        kl = functional.kl_div(x[:, :K].log_softmax(-1), target.softmax(-1), reduction="batchmean")
+        align = functional.mse_loss(x[:, :K], target) + kl
+        return info_nce(queries[:, :K], documents[:, :K], labels, temperature=0.05) + align
+
+    def run() -> Tensor:
+        total: Any = 0.0
+        for i in range(layers):
+            queries, documents = given["query"][i], given["document"][i]
+            scale = 1.0 if i == layers - 1 else weights[i] / (layers - 1)
+            total = total + scale * of_layer(torch.cat([queries, documents]), queries, documents)
+        total = total + info_nce(given["query"][-1], given["document"][-1], labels, temperature=0.05)
+        torch.autograd.grad(total, list(given.values()))
+        return total.detach()
+
+    return run
+
+
+def lowrank(matrix: Tensor) -> Tensor:
+    """As the public code calls it: no more columns than asked for, the global generator, signs as they come."""
+    u, s, _ = torch.svd_lowrank(matrix, q=K)
+    return u * s
+
+
+def full(matrix: Tensor) -> Tensor:
+    """The library's decomposition, signs settled."""
+    u, s, _ = torch.linalg.svd(matrix)
+    return with_signs(u[:, :K] * s[:K])
+
+
+def gap(target: Tensor, wanted: Tensor) -> float:
+    """Relative, over all layers, after signs are settled."""
+    flip = torch.where((target.double() * wanted).sum(1, keepdim=True) < 0, -1.0, 1.0)
+    return float((target.double() * flip - wanted).norm() / wanted.norm())
+
+
+def loss(benchmark: Benchmark, *, case: str) -> Outcome:
+    """Against both peers; the target against float64."""
+    width, layers = CASES[case]
+    given = embeddings(width, layers)
+    x = torch.cat(list(given.values()), dim=1).detach()
+    wanted = torch.stack(
+        [layer.double() @ full(torch.softmax(layer.double().T @ layer.double() / math.sqrt(width), -1)) for layer in x]
+    )
+    theirs = torch.stack([layer @ lowrank(torch.softmax(layer.T @ layer / math.sqrt(width), -1)) for layer in x])
+    exact = {
+        "target, ours, against float64": harness.require_equal("targets", [(compression_target(x, K), wanted)], TARGET),
+        "loss, full decompositions": harness.require_equal("losses", [(ours(given)(), peer(given, full)())], LOSS),
+    }
+    quick = harness.time_pairs(
+        "time of the loss, the public loop",
+        ours(given),
+        peer(given, lowrank),
+        Bar(gate=1.1, target=1.3, stretch=1.5),
+        unit="s",
+        rounds=5,
+    )
+    slow = harness.time_pairs(
+        "time of the loss, a full decomposition a layer",
+        ours(given),
+        peer(given, full),
+        Bar(gate=2.5, target=4.0, stretch=5.0),
+        unit="s",
+        rounds=3,
+    )
+    return Outcome(
+        equality=exact, measures=[quick, slow], notes={"target, the public loop, against float64": gap(theirs, wanted)}
+    )
+
+
+def per_text(benchmark: Benchmark) -> Outcome:
+    """A matrix for every text of 32."""
+    x = torch.randn(32, 768, generator=torch.Generator().manual_seed(SEED))
+
+    def loop() -> Tensor:
+        targets = []
+        for row in x:
+            u, s, _ = torch.svd_lowrank(torch.softmax(row[:, None] * row / math.sqrt(768), -1), q=K)
+            targets.append(row @ (u * s))
+        return torch.stack(targets)
+
+    wanted = []
+    for row in x.double():
+        u, s, _ = torch.linalg.svd(torch.softmax(row[:, None] * row / math.sqrt(768), -1))
+        wanted.append(row @ with_signs(u[:, :K] * s[:K]))
+    found = per_text_target(x, K).double()
+    equality = {
+        "first five components, against float64": harness.require_equal(
+            "targets", [(found[:, :5], torch.stack(wanted)[:, :5])], TARGET
+        )
+    }
+    measure = harness.time_pairs(
+        "time of the targets", partial(per_text_target, x, K), loop, Bar(gate=10, target=20), unit="s", rounds=5
+    )
+    return Outcome(equality=equality, measures=[measure])
+
+
+BENCHMARKS = [
+    *(
+        Benchmark(
+            name=f"espresso-{case}",
+            title=f"ESE's loss and gradient, {layers} layers of {ROWS} texts, d = {width}, k = {K}, against a loop "
+            "over layers with svd_lowrank, as in the authors' code, and with full decompositions: float32, one core.",
+            run=partial(loss, case=case),
+        )
+        for case, (width, layers) in CASES.items()
+    ),
+    Benchmark(
+        name="espresso-per-text",
+        title="A dependency matrix for every one of 32 texts, d = 768, k = 128, against svd_lowrank of each: one core.",
+        run=per_text,
+    ),
+]
