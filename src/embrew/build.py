@@ -47,6 +47,7 @@ OURS = (
     "save_total_limit",
     "eval_strategy",
 )
+BY_THE_LAUNCHER = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 
 
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
@@ -153,6 +154,17 @@ def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *
     for key in OURS:
         if key in given:
             raise ValueError(f"stage {stage.name}: training.{key} is set by embrew; leave it out")
+    for key in BY_THE_LAUNCHER:
+        if key in given:
+            raise ValueError(
+                f"stage {stage.name}: training.{key}: how weights are spread is said to the launcher (embrew recipe "
+                "copy launch/fsdp2 or launch/zero2, then accelerate launch --config_file FILE); leave it out"
+            )
+    if given.get("auto_find_batch_size"):
+        raise ValueError(
+            f"stage {stage.name}: training.auto_find_batch_size would change the experiment; give a batch that fits, "
+            "for a contrastive stage by batch.mini_batch_num_tokens"
+        )
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(

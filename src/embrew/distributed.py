@@ -28,6 +28,15 @@ def sum_over_processes(value: Tensor) -> Tensor:
     return total
 
 
+def most_over_processes(count: int, device: torch.device) -> int:
+    """The largest of a count over all processes."""
+    if world_size() == 1:
+        return count
+    most = torch.tensor(count, device=device)
+    distributed.all_reduce(most, distributed.ReduceOp.MAX)
+    return int(most)
+
+
 def mean_gradients(parameters: Iterable[Tensor]) -> None:
     """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as zero."""
     if world_size() == 1:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from embrew.distributed import most_over_processes
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import groups_by_length
 from embrew.modeling.tokens import Tokens
@@ -30,7 +31,7 @@ class Chunks:
 
 
 def cached_loss(
-    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
+    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks, *, alike: bool = False
 ) -> dict[str, Tensor]:
     """The objective's loss on the whole batch, whose backward pass holds the activations of one chunk at a time.
 
@@ -46,6 +47,7 @@ def cached_loss(
         encoder: what is trained.
         batch: as the objective collates it, on the encoder's device.
         chunks: their size.
+        alike: make as many passes as every other process does, which weights in pieces need.
 
     Returns:
         As the objective's own call.
@@ -54,12 +56,16 @@ def cached_loss(
     embeddings: dict[str, Tensor] = {}
     with torch.no_grad():
         for role, tokens in objective.texts(batch).items():
-            found, rows = [], groups_by_length(tokens, batch_size=chunks.rows, batch_tokens=chunks.tokens)
-            for group in rows:
+            groups, idle = groups_of(tokens, chunks, alike=alike)
+            found = []
+            for group in groups:
                 piece = _Piece(role, torch.tensor(group), tokens.select(group), _random_state(encoder.device))
                 found.append(objective.embed_rows(encoder, piece.tokens))
                 pieces.append(piece)
-            order = torch.cat([piece.rows for piece in pieces[-len(rows) :]]).argsort()
+            for row in idle:
+                pieces.append(_Piece(role, None, tokens.select([row]), _random_state(encoder.device)))
+                objective.embed_rows(encoder, pieces[-1].tokens)
+            order = torch.tensor([row for group in groups for row in group]).argsort()
             embeddings[role] = torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
     if not torch.is_grad_enabled():
         return objective.loss(embeddings, batch)
@@ -72,18 +78,45 @@ def cached_loss(
         for piece in pieces:
             with torch.enable_grad(), _replayed(piece.random_state, encoder.device), again():
                 vectors = objective.embed_rows(encoder, piece.tokens)
-            grad = wanted[piece.role].index_select(-2, piece.rows.to(vectors.device))
-            torch.autograd.backward(vectors, (grad * scale).to(vectors.dtype))
+            grad = torch.zeros_like(vectors)
+            if piece.rows is not None:
+                grad = wanted[piece.role].index_select(-2, piece.rows.to(vectors.device)) * scale
+            torch.autograd.backward(vectors, grad.to(vectors.dtype))
 
     anchor = torch.zeros((), device=encoder.device, requires_grad=True)
     loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)
     return {**parts, "loss": loss}
 
 
+def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The objective's loss in as many passes as every other process makes, without a cache."""
+    embeddings: dict[str, Tensor] = {}
+    for role, tokens in objective.texts(batch).items():
+        groups, idle = groups_of(tokens, Chunks(), alike=True)
+        found = [objective.embed_rows(encoder, tokens.select(group)) for group in groups]
+        order = torch.tensor([row for group in groups for row in group], device=encoder.device).argsort()
+        vectors = torch.cat(found, dim=-2).index_select(-2, order)
+        for row in idle:  # part of the graph, so that its backward pass is made too
+            vectors = vectors + 0.0 * objective.embed_rows(encoder, tokens.select([row])).sum()
+        embeddings[role] = vectors
+    return objective.loss(embeddings, batch)
+
+
+def groups_of(tokens: Tokens, chunks: Chunks, *, alike: bool) -> tuple[list[list[int]], list[int]]:
+    """Rows in groups of similar length, one a pass, and rows to be passed once more for nobody's use.
+
+    How many groups there are depends on the lengths, and so on the process. Where weights are in pieces, each pass
+    gathers them from all processes, so that `alike` fills up to the most that any process has.
+    """
+    groups = groups_by_length(tokens, batch_size=chunks.rows, batch_tokens=chunks.tokens)
+    most = most_over_processes(len(groups), tokens.input_ids.device) if alike else len(groups)
+    return groups, groups[-1][-1:] * (most - len(groups))  # the shortest row
+
+
 @dataclass(frozen=True)
 class _Piece:
     role: str
-    rows: Tensor
+    rows: Tensor | None  # none: a pass that fills up
     tokens: Tokens
     random_state: tuple[Tensor, ...]
 

@@ -21,10 +21,11 @@ from embrew import build
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.saving import final_stage
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import checkpoints
+from embrew.training import checkpoints, sharding
 from embrew.training.gradcache import Chunks
+from embrew.training.launched import refuse
 from embrew.training.step import TrainStep
-from embrew.training.trainer import StageTrainer
+from embrew.training.trainer import StageTrainer, put_trained
 
 logger = logging.getLogger(__name__)
 RUN, STAGE = "run.json", "stage.json"
@@ -63,8 +64,11 @@ def train(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
-    run = Run(recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start)
-    return run.all_stages()
+    with sharding.asked_by_launcher() as sharded:
+        run = Run(
+            recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
+        )
+        return run.all_stages()
 
 
 class Run:
@@ -79,14 +83,16 @@ class Run:
         evaluate: Evaluate | None,
         verify: str,
         start: str | Path | None = None,
+        sharded: bool = False,
     ) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.start = None if start is None else final_stage(Path(start))
         self.evaluate, self.verify = evaluate, verify
         self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
+        self.sharded = sharded and self.process.num_processes > 1
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
-        for index in range(len(recipe.stages)):
-            self._arguments(index)  # wrong keys are found before anything is loaded
+        for index, stage in enumerate(recipe.stages):  # wrong keys are found before anything is loaded
+            refuse(stage, self.objectives[index], self._arguments(index), sharded=self.sharded)
         if (folder / RUN).exists() and not resume:
             raise FileExistsError(f"{folder} holds a run already; say --resume to go on, or choose another folder")
         self.process.wait_for_everyone()  # all have looked before the first one writes
@@ -98,7 +104,7 @@ class Run:
     def all_stages(self) -> Encoder:
         """Run what is not finished."""
         self._write_log()
-        encoder = None
+        encoder: Encoder | None = None
         for index in range(len(self.recipe.stages)):
             if self._finished(index):
                 logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
@@ -109,17 +115,38 @@ class Run:
                 encoder = self.stage(index)
         return encoder or Encoder.from_pretrained(self._place(len(self.recipe.stages) - 1), device=self.process.device)
 
-    def stage(self, index: int) -> Encoder:
-        """Train one stage and save it."""
-        stage, objective, place = self.recipe.stages[index], self.objectives[index], self._place(index)
-        set_seed(self.recipe.seed)
+    def stage(self, index: int) -> Encoder | None:
+        """Train one stage and save it; the encoder, or None where this process only held pieces of it."""
+        stage, place = self.recipe.stages[index], self._place(index)
+        encoder = self._train(index)
+        if encoder is not None:
+            encoder.backbone.zero_grad(set_to_none=True)
+            encoder.eval()
+            self._score(stage.name, encoder)
+        if self.process.is_main_process and encoder is not None:
+            self._write_log()  # first: once the stage is there, nothing is left to be done for it
+            resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
+            if self.start_hash is not None:
+                resolved["start"] = self.start_hash
+            encoder.save_pretrained(
+                place,
+                overwrite=self.resume,
+                verify=self.verify,
+                recipe=self.recipe.to_yaml(),
+                extra={STAGE: json.dumps(resolved, indent=2, sort_keys=True)},
+            )
+            shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
+        self.process.wait_for_everyone()
+        logger.info("%s  saved and proven: %s", stage.name, place)
+        return encoder
+
+    def _train(self, index: int) -> Encoder | None:
+        """The encoder after a stage's steps, not saved yet; None where this process only held pieces of it."""
+        stage, objective = self.recipe.stages[index], self.objectives[index]
         encoder = self._start(index)
         if index == 0:
             self._score("base", encoder)
-        encoder.train()
-        for rows in encoder.backbone.learned.values():
-            rows.requires_grad_(stage.train_memory)
-        objective.setup(encoder)
+        self._set_up(index, encoder)
         parts = build.datasets(stage, objective, encoder)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
@@ -134,31 +161,32 @@ class Run:
             shutil.rmtree(work, ignore_errors=True)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         began = time.perf_counter()
+        if self.sharded:
+            logger.info("%s  weights in %d pieces (FSDP2)", stage.name, self.process.num_processes)
+            sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order)
-        encoder.steps += trainer.fit(checkpoints.newest(work) if self.resume else None)
-        encoder.backbone.zero_grad(set_to_none=True)
-        encoder.eval()
+        steps = trainer.fit(checkpoints.newest(work) if self.resume else None)
         self.log["seconds"][stage.name] = round(time.perf_counter() - began, 1)
-        self._score(stage.name, encoder)
-        if self.process.is_main_process:
-            self._write_log()  # first: once the stage is there, nothing is left to be done for it
-            resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
-            if self.start_hash is not None:
-                resolved["start"] = self.start_hash
-            encoder.save_pretrained(
-                place,
-                overwrite=self.resume,
-                verify=self.verify,
-                recipe=self.recipe.to_yaml(),
-                extra={STAGE: json.dumps(resolved, indent=2, sort_keys=True)},
-            )
-            shutil.rmtree(work, ignore_errors=True)
-        self.process.wait_for_everyone()
-        logger.info("%s  saved and proven: %s", stage.name, place)
+        if self.sharded:  # begun again as it was, and what was trained is put in
+            trained = trainer.trained()
+            del trainer, encoder
+            if not self.process.is_main_process:
+                return None
+            encoder = self._start(index)
+            self._set_up(index, encoder)
+            put_trained(TrainStep(encoder, objective), trained)
+        encoder.steps += steps
         return encoder
+
+    def _set_up(self, index: int, encoder: Encoder) -> None:
+        encoder.train()
+        for rows in encoder.backbone.learned.values():
+            rows.requires_grad_(self.recipe.stages[index].train_memory)
+        self.objectives[index].setup(encoder)
 
     def _start(self, index: int) -> Encoder:
         """The encoder a stage begins with: the recipe's own, or the one before, its adapter continued or merged."""
+        set_seed(self.recipe.seed)
         source = self._place(index - 1) if index else self.start
         if source is None:
             return build.encoder(self.recipe, device=self.process.device)

@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
-from embrew.training.gradcache import Chunks, cached_loss
+from embrew.training.gradcache import Chunks, cached_loss, loss_alike
+from embrew.training.sharding import is_sharded
 
 
 class TrainStep(nn.Module):
     """Encoder + objective: a batch in, a dict with `loss` and its parts out. All passes happen inside `forward`.
 
-    With `chunks`, the second passes of gradient caching happen in the loss' backward pass.
+    With `chunks`, the second passes of gradient caching happen in the loss' backward pass. Where the encoder's weights
+    are in pieces, every process makes the same number of passes.
     """
 
     def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
@@ -24,13 +26,21 @@ class TrainStep(nn.Module):
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
+        self.sharded = is_sharded(encoder)
+        if self.sharded and not isinstance(objective, EmbeddingObjective):
+            raise TypeError(
+                f"{type(objective).__name__} looks at more than embeddings; it cannot be trained under FSDP2"
+            )
 
     def forward(self, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss."""
         device = self.encoder.device
         there = {name: part.to(device) for name, part in batch.items()}
-        if self.chunks is not None and isinstance(self.objective, EmbeddingObjective):
-            return cached_loss(self.objective, self.encoder, there, self.chunks)
+        if isinstance(self.objective, EmbeddingObjective):
+            if self.chunks is not None:
+                return cached_loss(self.objective, self.encoder, there, self.chunks, alike=self.sharded)
+            if self.sharded:
+                return loss_alike(self.objective, self.encoder, there)
         return self.objective(self.encoder, there)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from transformers import (
 
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients
-from embrew.training import checkpoints
+from embrew.training import checkpoints, sharding
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class StageTrainer(Trainer):
 
         super().__init__(model=step, args=args, train_dataset=rows, data_collator=collate)
         self.step = step
+        if step.sharded:  # or accelerate would wrap what is in pieces in DistributedDataParallel
+            step.__dict__["_is_accelerate_prepared"] = True
         self.parts: dict[str, list[float]] = {}
         self.remove_callback(PrinterCallback)
         if args.disable_tqdm:
@@ -66,7 +69,8 @@ class StageTrainer(Trainer):
     ) -> Any:
         """The step's loss; its other parts are averaged until the next log line."""
         progress = torch.tensor(self.state.global_step / max(self.state.max_steps, 1))
-        outputs = model(**inputs, progress=progress)
+        with self.accelerator.autocast() if self.step.sharded else nullcontext():  # elsewhere the model's own business
+            outputs = model(**inputs, progress=progress)
         for name, value in outputs.items():
             if name != "loss":
                 self.parts.setdefault(name, []).append(float(value))
@@ -101,11 +105,36 @@ class StageTrainer(Trainer):
             self.parts.clear()
         super().log(logs, *args, **kwargs)
 
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if not sharding.is_sharded(model):  # pieces are where they belong
+            super()._move_model_to_device(model, device)
+
+    def trained(self) -> dict[str, Tensor]:
+        """What was trained, whole, on the CPU; all processes must call."""
+        return {name: sharding.whole(parameter) for name, parameter in self.step.trainable().items()}
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: p.detach().cpu().contiguous() for name, p in self.step.trainable().items()}
-        save_file(tensors, folder / WEIGHTS)
+        folder, tensors = Path(output_dir or self.args.output_dir or "."), self.trained()
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / WEIGHTS)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.step.sharded or self.optimizer is None or self.lr_scheduler is None:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        state = sharding.whole_state(self.optimizer.state_dict())  # as of one process: any number of them may go on
+        if self.args.should_save:
+            torch.save(state, Path(output_dir) / "optimizer.pt")
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not self.step.sharded or self.optimizer is None or self.lr_scheduler is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        state = torch.load(Path(checkpoint) / "optimizer.pt", map_location="cpu", weights_only=True)
+        self.optimizer.load_state_dict(sharding.pieces_of_state(state, self.optimizer))
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         self.load_weights(Path(resume_from_checkpoint))
@@ -116,13 +145,11 @@ class StageTrainer(Trainer):
         Raises:
             ValueError: the checkpoint was written for other parameters.
         """
-        tensors, parameters = load_file(checkpoint / WEIGHTS), self.step.trainable()
-        if tensors.keys() != parameters.keys():
-            odd = sorted(tensors.keys() ^ parameters.keys())
+        tensors, trained = load_file(checkpoint / WEIGHTS), self.step.trainable()
+        if tensors.keys() != trained.keys():
+            odd = sorted(tensors.keys() ^ trained.keys())
             raise ValueError(f"{checkpoint} holds other parameters than are trained now: {', '.join(odd[:3])}")
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
+        put_trained(self.step, tensors)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
@@ -149,6 +176,12 @@ class StageTrainer(Trainer):
                 return state.global_step
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         return self.state.global_step
+
+
+def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
+    """Put trained tensors, whole, into a step's parameters; all processes that share the parameters must call."""
+    for name, parameter in step.trainable().items():
+        sharding.put(parameter, tensors[name])
 
 
 class LogInWords(TrainerCallback):

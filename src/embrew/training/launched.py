@@ -1,0 +1,47 @@
+"""What cannot be combined with the way a run was launched, refused by name before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+
+from transformers import TrainingArguments
+
+from embrew.objectives import EmbeddingObjective, Objective
+from embrew.recipe import StageConfig
+
+USE, ZERO_STAGE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_ZERO_STAGE"
+
+
+def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool) -> None:
+    """Raise where a stage cannot be trained as the launcher asks.
+
+    Args:
+        stage: its settings.
+        objective: built from them.
+        args: built from them.
+        sharded: whether weights are cut in pieces, by FSDP2.
+
+    Raises:
+        ValueError: names what does not go together, and what does.
+    """
+    method = str(stage.objective["type"])
+    if sharded and not isinstance(objective, EmbeddingObjective):
+        raise ValueError(
+            f"stage {stage.name}: {method} under FSDP2: it looks at more than embeddings, and runs the language model "
+            "differently often on each process, which weights in pieces cannot follow; train this stage with plain "
+            "data parallelism (torchrun, or launch/ddp) in a recipe of its own, and go on under FSDP2 with --from DIR"
+        )
+    if sharded and args.fp16:
+        raise ValueError(f"stage {stage.name}: fp16 under FSDP2: the loss scale is not spread; use bf16: true")
+    if os.environ.get(USE, "false").lower() != "true":
+        return
+    if os.environ.get(ZERO_STAGE, "2") == "3":
+        raise ValueError(
+            f"stage {stage.name}: DeepSpeed ZeRO stage 3 keeps weights in pieces that embrew cannot put together; use "
+            "FSDP2 for that (embrew recipe copy launch/fsdp2), or ZeRO stage 2"
+        )
+    if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
+        raise ValueError(
+            f"stage {stage.name}: gradient caching under DeepSpeed: it makes one backward pass a chunk, and the engine "
+            "expects one in all; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe copy launch/fsdp2)"
+        )

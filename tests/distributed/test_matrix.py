@@ -1,0 +1,96 @@
+"""The matrix of docs/how-to/multi-gpu.md: every cell learns what one process learns from the joint batch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.distributed import matrix
+from tests.distributed.matrix import CASES, QUICK, SHARDED, Case
+
+Trained = dict[str, dict[str, Tensor]]
+
+
+def by_case(tensors: dict[str, Tensor]) -> Trained:
+    found: Trained = {}
+    for place, tensor in tensors.items():
+        case, _, name = place.partition(" | ")
+        found.setdefault(case, {})[name] = tensor
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(model_folder) -> str:
+    families = sorted({case.family for case in [*CASES, *SHARDED]})
+    return str([model_folder(family) for family in families][0].parent)
+
+
+def test_training_moves_what_is_trained(folder):
+    """By far more than the cells may differ; so a wrong factor in a gradient would show."""
+    for lora in (True, False):
+        case = Case("contrastive", lora)
+        encoder = matrix.encoder_for(case, folder)
+        start = {f"encoder.{name}": p.detach() for name, p in encoder.named_parameters() if p.requires_grad}
+        ours = matrix.train(case, folder)
+        assert ours.pop("losses")[0] > 0.1
+        assert ours.keys() == start.keys()
+        moved = [float((tensor - ours[name]).abs().max()) for name, tensor in start.items()]
+        assert min(moved) > 5e-5 and max(moved) > 5e-3
+
+
+def test_one_process(folder):
+    cases = [case for case in QUICK if not case.sharded]
+    same(by_case(matrix.all_of(cases, folder)), cases, folder)
+
+
+def test_two_processes(folder, tmp_path):
+    """DistributedDataParallel and FSDP2, on gloo: a few cells."""
+    same(in_two_processes(folder, "quick", tmp_path), QUICK, folder)
+
+
+@pytest.mark.slow
+def test_one_process_all(folder):
+    cases = [case for case in CASES if case.checkpointing or case.cached]
+    assert len(cases) == 22
+    same(by_case(matrix.all_of(cases, folder)), cases, folder)
+
+
+@pytest.mark.slow
+def test_two_processes_all(folder, tmp_path):
+    found = in_two_processes(folder, "all", tmp_path)
+    assert len(CASES) == 32 and len(SHARDED) == 14
+    same(found, [*CASES, *SHARDED], folder)
+
+
+def in_two_processes(folder: str, which: str, place: Path) -> Trained:
+    root, out = Path(__file__).parents[2], place / "trained.safetensors"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*command, "-m", "tests.distributed.matrix", folder, str(out), which],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return by_case(load_file(out))
+
+
+def same(found: Trained, cases: list[Case], folder: str) -> None:
+    """As one process with nothing switched on."""
+    plain: Trained = {}
+    assert found.keys() == {str(case) for case in cases}
+    for case in cases:
+        reference = Case(case.objective, case.lora, family=case.family)
+        wanted, ours = plain.setdefault(str(reference), {}), found[str(case)]
+        wanted.update(wanted or matrix.train(reference, folder))
+        assert wanted.keys() == ours.keys(), case
+        for name, tensor in wanted.items():
+            assert (ours[name] - tensor).abs().max() <= 1e-5, (case, name)
