@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,12 +15,15 @@ def list_shipped(folder: str) -> list[str]:
     return sorted(name for name, _ in _files(resources.files("embrew") / folder))
 
 
-def read_shipped(folder: str, name_or_path: str | Path, *, what: str) -> tuple[str, str]:
+def read_shipped(
+    folder: str, name_or_path: str | Path, *, what: str, among: Sequence[str] | None = None
+) -> tuple[str, str]:
     """The YAML text of a shipped file or of a user's, and the words that say where it is from.
 
     Args:
         folder: `recipes` or `suites`.
         what: What such a file is called, for messages.
+        among: The names that are meant, where not every file is such a one.
 
     Raises:
         FileNotFoundError: no such name or file; names the nearest.
@@ -28,7 +31,8 @@ def read_shipped(folder: str, name_or_path: str | Path, *, what: str) -> tuple[s
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return path.read_text(encoding="utf-8"), str(path)
-    shipped = dict(_files(resources.files("embrew") / folder))
+    files = _files(resources.files("embrew") / folder)
+    shipped = {name: file for name, file in files if among is None or name in among}
     name = str(name_or_path)
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8"), f"{what} {name}"

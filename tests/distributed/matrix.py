@@ -1,6 +1,8 @@
-"""What may be combined, each trained for a step of plain gradient descent; torchrun -m ... FOLDER OUT quick|all.
+"""What may be combined, each trained for a step of plain gradient descent.
 
-`FOLDER` holds tiny causal LMs by family, `OUT` becomes a safetensors file with the losses and the weights of every case.
+torchrun -m tests.distributed.matrix FOLDER OUT quick|all.
+
+`FOLDER` holds tiny causal LMs by family, `OUT` becomes a safetensors file with the losses and weights of every case.
 """
 
 from __future__ import annotations

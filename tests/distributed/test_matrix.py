@@ -28,7 +28,8 @@ def by_case(tensors: dict[str, Tensor]) -> Trained:
 @pytest.fixture(scope="module")
 def folder(model_folder) -> str:
     families = sorted({case.family for case in [*CASES, *SHARDED]})
-    return str([model_folder(family) for family in families][0].parent)
+    folders = [model_folder(family) for family in families]
+    return str(folders[0].parent)
 
 
 def test_training_moves_what_is_trained(folder):
@@ -93,4 +94,5 @@ def same(found: Trained, cases: list[Case], folder: str) -> None:
         wanted.update(wanted or matrix.train(reference, folder))
         assert wanted.keys() == ours.keys(), case
         for name, tensor in wanted.items():
-            assert (ours[name] - tensor).abs().max() <= 1e-5, (case, name)
+            scale = max(1.0, float(tensor.abs().max())) if name == "losses" else 1.0
+            assert (ours[name] - tensor).abs().max() <= 1e-5 * scale, (case, name)

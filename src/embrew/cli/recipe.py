@@ -20,8 +20,8 @@ Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's 
 
 @app.command("list")
 def list_() -> None:
-    """List the shipped recipes."""
-    from embrew.recipe import Recipe, list_recipes, read_recipe
+    """List the shipped recipes, and the configurations for several GPUs."""
+    from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
 
     table = Table(box=None, pad_edge=False)
     for column in ("recipe", "model", "what it is"):
@@ -31,6 +31,13 @@ def list_() -> None:
         headline = read_recipe(name)[0].partition(":")[0].lstrip("# ")
         table.add_row(f"[bold]{escape(name)}[/]", escape(recipe.encoder.model), escape(headline))
     out().print(table)
+    launches = Table(box=None, pad_edge=False)
+    for column in ("launch", "for accelerate launch --config_file (embrew recipe copy NAME)"):
+        launches.add_column(column, no_wrap=column == "launch")
+    for name in list_launches():
+        launches.add_row(f"[bold]{escape(name)}[/]", escape(read_launch(name).splitlines()[0].lstrip("# ")))
+    out().print()
+    out().print(launches)
 
 
 @app.command()
@@ -42,10 +49,13 @@ def show(
     ] = False,
 ) -> None:
     """Show a recipe as it was written, or resolved (always so with overrides)."""
-    from embrew.recipe import Recipe, read_recipe
+    from embrew.recipe import Recipe, list_launches, read_launch, read_recipe
 
-    recipe = Recipe.load(name, overrides or ())
-    text = recipe.to_yaml() if resolved or overrides else read_recipe(name)[0]
+    if name in list_launches() and not overrides and not resolved:
+        text = read_launch(name)
+    else:
+        recipe = Recipe.load(name, overrides or ())
+        text = recipe.to_yaml() if resolved or overrides else read_recipe(name)[0]
     console = out()
     if console.is_terminal:
         console.print(Syntax(text.rstrip(), "yaml", theme="ansi_dark", background_color="default", word_wrap=True))
@@ -59,16 +69,18 @@ def copy(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="By default the recipe's own name.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
 ) -> None:
-    """Copy a recipe with its comments, to edit it."""
-    from embrew.recipe import read_recipe
+    """Copy a recipe, or a configuration for several GPUs, with its comments, to edit it."""
+    from embrew.recipe import list_launches, read_launch, read_recipe
 
-    text, _ = read_recipe(name)
+    launch = name in list_launches()
+    text = read_launch(name) if launch else read_recipe(name)[0]
     target = Path(f"{name.replace('/', '-').removesuffix('.yaml')}.yaml") if file is None else file
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; give another file, or --overwrite to replace it")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
-    out().print(f"{target}: train it with embrew train {target} --output DIR", markup=False, soft_wrap=True)
+    use = f"accelerate launch --config_file {target} -m embrew train RECIPE" if launch else f"embrew train {target}"
+    out().print(f"{target}: train {'' if launch else 'it '}with {use} --output DIR", markup=False, soft_wrap=True)
 
 
 @app.command()

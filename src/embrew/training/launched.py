@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from transformers import TrainingArguments
 
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
-
-USE, ZERO_STAGE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_ZERO_STAGE"
 
 
 def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool) -> None:
@@ -33,9 +29,9 @@ def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *,
         )
     if sharded and args.fp16:
         raise ValueError(f"stage {stage.name}: fp16 under FSDP2: the loss scale is not spread; use bf16: true")
-    if os.environ.get(USE, "false").lower() != "true":
+    if args.deepspeed_plugin is None:
         return
-    if os.environ.get(ZERO_STAGE, "2") == "3":
+    if args.deepspeed_plugin.hf_ds_config.is_zero3():
         raise ValueError(
             f"stage {stage.name}: DeepSpeed ZeRO stage 3 keeps weights in pieces that embrew cannot put together; use "
             "FSDP2 for that (embrew recipe copy launch/fsdp2), or ZeRO stage 2"

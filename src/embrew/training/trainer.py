@@ -45,6 +45,9 @@ class StageTrainer(Trainer):
         self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str, order: MixedOrder | None = None
     ) -> None:
         self.order = order
+        if args.n_gpu > 1:  # the Trainer would cut batches up for DataParallel, which ours are not made for
+            args._n_gpu = 1
+            logger.warning("%s  one process uses one GPU of several; see docs/how-to/multi-gpu.md", name)
 
         def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
             epoch = int(self.state.epoch or 0)

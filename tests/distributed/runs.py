@@ -1,0 +1,136 @@
+"""Whole runs, for as many processes as there are; torchrun -m tests.distributed.runs FOLDER.
+
+`FOLDER` holds a tiny causal LM (`llama`) and data; the runs are written below `FOLDER/runs<processes>`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from accelerate import PartialState
+
+from embrew.modeling.encoder import Encoder
+from embrew.objectives import Contrastive
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from tests.conftest import SENTENCES
+
+DATA_SETS = {"a": 13, "b": 9, "c": 22}
+MIXED_STEPS, STOPPED_AT = 15, 4  # more than an epoch; one more than the last checkpoint
+
+
+def write_data(folder: Path) -> None:
+    """Pairs of very different lengths, in data sets whose rows say where they are from."""
+    for name, count in DATA_SETS.items():
+        texts = [f"{SENTENCES[i % 5][: 12 + 3 * i]} {i}" for i in range(count)]
+        rows = [
+            {"query": f"{name} {t[:14]}", "positive": t * (1 + i % 3), "negative": t[5:]} for i, t in enumerate(texts)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def recipe(folder: Path, stage: dict[str, Any], *, lora: bool = True) -> Recipe:
+    """A contrastive stage on the tiny model, dropout off."""
+    return Recipe.from_values(
+        {
+            "encoder": {
+                "model": str(folder / "llama"),
+                "template": "{instruction}{text}{memory}",
+                "memory_tokens": 3,
+                "attention": "bidirectional",
+                "pooling": {"mode": "mean", "over": "memory"},
+                "max_length": {"query": 64, "document": 64},
+                "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0} if lora else None,
+            },
+            "stages": [
+                {
+                    "name": "one",
+                    "objective": {"type": "contrastive"},
+                    "data": {"path": str(folder / "c.jsonl")},
+                    "batch": {"size": 4},
+                    **stage,
+                    "training": {"learning_rate": 1e-3, "use_cpu": True, "save_steps": 3, **stage.get("training", {})},
+                }
+            ],
+        }
+    )
+
+
+def mixed(folder: Path) -> Recipe:
+    """Three data sets, one a batch."""
+    data = [{"path": str(folder / f"{name}.jsonl")} for name in DATA_SETS]
+    return recipe(folder, {"data": data, "training": {"max_steps": MIXED_STEPS, "save_strategy": "no"}})
+
+
+def cached(folder: Path) -> Recipe:
+    """LoRA, gradient caching and checkpointing, six steps."""
+    return recipe(
+        folder,
+        {"batch": {"size": 4, "mini_batch_size": 2}, "training": {"max_steps": 6, "activation_checkpointing": True}},
+    )
+
+
+def full(folder: Path) -> Recipe:
+    """Every weight, six steps."""
+    return recipe(folder, {"training": {"max_steps": 6, "learning_rate": 1e-4}}, lora=False)
+
+
+def train_mixed(folder: Path, out: Path) -> None:
+    """Train, and write which queries were read together, batch by batch; one file a process."""
+    seen: list[list[str]] = []
+    collate = Contrastive.collate
+
+    def watched(self: Contrastive, rows: Any, encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        seen.append([row["query"] for row in rows])
+        return collate(self, rows, encoder, seed=seed)
+
+    with patch.object(Contrastive, "collate", watched):
+        train(mixed(folder), out / "mixed")
+    (out / f"batches-{PartialState().process_index}.json").write_text(json.dumps(seen))
+
+
+def train_counted(what: Recipe, out: Path, *, stop: int | None = None, resume: bool = False) -> int:
+    """Train; with `stop`, be stopped before that step. How many steps were begun."""
+    step, count = StageTrainer.training_step, [0]
+
+    def counted(self: StageTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        count[0] += 1
+        if count[0] == stop:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with patch.object(StageTrainer, "training_step", counted), suppress(KeyboardInterrupt):
+        train(what, out, resume=resume)
+    return count[0]
+
+
+def main(place: str) -> None:
+    """The mixture under data parallelism; then the others in pieces, as the launcher's variables say."""
+    torch.set_num_threads(1)
+    gc.freeze()
+    folder = Path(place)
+    process = PartialState(cpu=True)
+    assert process.num_processes == 2
+    out = folder / "runs2"
+    out.mkdir(exist_ok=True)
+    train_mixed(folder, out)
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+    assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT
+    assert train_counted(cached(folder), out / "cached-then-alone", stop=STOPPED_AT) == STOPPED_AT
+    assert train_counted(cached(folder), out / "cached", resume=True) == 3, "three of six were done"
+    train(full(folder), out / "full")
+    process.wait_for_everyone()
+    process.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Whole runs of two processes, data-parallel and in pieces: what is saved is what one process saves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+from tests.distributed import runs
+
+
+@pytest.fixture(scope="module")
+def folder(model_folder, tmp_path_factory) -> Path:
+    """With the runs of two processes in it."""
+    place, root = tmp_path_factory.mktemp("together"), Path(__file__).parents[2]
+    shutil.copytree(model_folder("llama"), place / "llama")
+    runs.write_data(place)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*command, "-m", "tests.distributed.runs", str(place)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return place
+
+
+def trained(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("[aw]*/**/*.safetensors")]):
+        found |= {f"{path.relative_to(folder)} {name}": tensor for name, tensor in load_file(path).items()}
+    return found
+
+
+def same(ours: Path, alone: Path) -> None:
+    one, two = trained(alone / "one"), trained(ours / "one")
+    assert one.keys() == two.keys() and len(one) > 10
+    for name, tensor in one.items():
+        assert (two[name] - tensor).abs().max() <= 1e-5, name
+    vectors = [Encoder.from_pretrained(place).encode(SENTENCES) for place in (ours, alone)]
+    assert abs(vectors[0] - vectors[1]).max() <= 1e-4
+
+
+def test_a_joint_batch_is_of_one_data_set(folder, tmp_path):
+    """Over all processes, over the end of an epoch, and the very rows that one process reads together."""
+    runs.train_mixed(folder, tmp_path)
+    alone = json.loads((tmp_path / "batches-0.json").read_text())
+    shares = [json.loads((folder / "runs2" / f"batches-{rank}.json").read_text()) for rank in range(2)]
+    joint = [one + other for one, other in zip(*shares, strict=False)]
+    assert sum(runs.DATA_SETS.values()) < runs.MIXED_STEPS * 4, "more than an epoch"
+    assert len(joint) >= runs.MIXED_STEPS and {len(batch) for batch in joint} == {4}
+    assert all(len({query[0] for query in batch}) == 1 for batch in joint)
+    assert {batch[0][0] for batch in joint} == set(runs.DATA_SETS)
+    assert joint[: runs.MIXED_STEPS] == alone[: runs.MIXED_STEPS]
+    same(folder / "runs2" / "mixed", tmp_path / "mixed")
+
+
+def test_in_pieces_stopped_and_gone_on(folder, tmp_path):
+    """LoRA with gradient caching and checkpointing under FSDP2; gone on in two processes, and in one."""
+    train(runs.cached(folder), tmp_path / "whole")
+    same(folder / "runs2" / "cached", tmp_path / "whole")
+    halves = folder / "runs2" / "cached-then-alone"
+    checkpoint = halves / "one.work" / "checkpoint-3"
+    assert {"trainable.safetensors", "optimizer.pt", "scheduler.pt", "manifest.json"} <= {
+        path.name for path in checkpoint.iterdir()
+    }
+    assert runs.train_counted(runs.cached(folder), halves, resume=True) == 3
+    same(halves, tmp_path / "whole")
+
+
+def test_every_weight_in_pieces(folder, tmp_path):
+    train(runs.full(folder), tmp_path / "whole")
+    same(folder / "runs2" / "full", tmp_path / "whole")
+    start = Encoder.from_pretrained(folder / "llama", memory_tokens=3, template="{text}{memory}").backbone.causal_lm
+    now = Encoder.from_pretrained(tmp_path / "whole").backbone.causal_lm
+    moved = [float((a - b).detach().abs().max()) for a, b in zip(start.parameters(), now.parameters(), strict=True)]
+    assert sorted(moved)[1] > 1e-4, "all but the head, which no embedding depends on"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["launch/ddp", "launch/fsdp2"])
+def test_as_a_user_starts_it(name, folder, tmp_path):
+    """The shipped configuration, accelerate's launcher, the shipped model; on a machine without a GPU."""
+    (tmp_path / "recipe.yaml").write_text(
+        f"""
+encoder:
+  model: nano
+  template: "{{instruction}}{{text}}"
+  attention: bidirectional
+  pooling: {{mode: mean, over: text}}
+  max_length: {{query: 64, document: 64}}
+  lora: {{r: 8}}
+stages:
+  - name: supervised
+    objective: {{type: contrastive}}
+    data: {{path: {folder / "c.jsonl"}}}
+    batch: {{size: 8, mini_batch_size: 3}}
+    training: {{max_steps: 5, learning_rate: 1.0e-3}}
+"""
+    )
+    embrew = [sys.executable, "-m", "embrew"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+    def run(*command: str) -> str:
+        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+        done = subprocess.run(command, check=False, **options)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+    run(*embrew, "recipe", "copy", name, "launch.yaml")
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        "launch.yaml",
+        "--num_processes",
+        "2",
+    ]
+    said = run(*launch, "-m", "embrew", "train", "recipe.yaml", "--output", "two")
+    assert ("weights in 2 pieces (FSDP2)" in said) == (name == "launch/fsdp2")
+    run(*embrew, "train", "recipe.yaml", "--output", "one")
+    vectors = [Encoder.from_pretrained(tmp_path / place).encode(SENTENCES) for place in ("one", "two")]
+    assert abs(vectors[0] - vectors[1]).max() <= 1e-4
+    untrained = Encoder.from_pretrained("nano", attention="bidirectional", pooling=Pooling("mean", "text"))
+    assert abs(vectors[0] - untrained.encode(SENTENCES)).max() > 1e-2

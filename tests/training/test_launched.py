@@ -1,0 +1,149 @@
+"""What does not go together with a way of launching is refused by name, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+
+from embrew import build
+from embrew.objectives import Compression, Contrastive
+from embrew.recipe import Recipe, StageConfig
+from embrew.training import sharding
+from embrew.training.launched import refuse
+from embrew.training.stages import train
+from embrew.training.step import TrainStep
+from embrew.training.trainer import StageTrainer
+
+CACHED = {"size": 4, "mini_batch_size": 2}
+
+
+def stage_of(kind: str, **settings: Any) -> StageConfig:
+    values = {"name": "one", "objective": {"type": kind}, "data": {"path": "none"}, **settings}
+    return StageConfig.model_validate(values)
+
+
+def arguments(stage: StageConfig) -> tuple[Any, Any]:
+    on_cpu = stage.model_copy(update={"training": {"use_cpu": True, **stage.training}})
+    objective = build.objective(stage.objective)
+    return objective, build.training_arguments(on_cpu, objective, Path("unused"), seed=1)
+
+
+@pytest.mark.parametrize("kind", ["compression", "mntp"])
+def test_objectives_that_look_at_tokens_under_fsdp2(kind):
+    stage = stage_of(kind)
+    refuse(stage, *arguments(stage), sharded=False)
+    with pytest.raises(ValueError, match=f"stage one: {kind} under FSDP2: it looks at more than embeddings"):
+        refuse(stage, *arguments(stage), sharded=True)
+
+
+def test_fp16_under_fsdp2():
+    stage = stage_of("contrastive")
+    objective, args = arguments(stage)
+    refuse(stage, objective, args, sharded=True)
+    args.fp16 = True
+    with pytest.raises(ValueError, match="fp16 under FSDP2.*use bf16"):
+        refuse(stage, objective, args, sharded=True)
+
+
+@pytest.mark.parametrize(
+    ("zero3", "batch", "words"),
+    [
+        (False, {"size": 4}, None),
+        (False, CACHED, "gradient caching under DeepSpeed.*or use FSDP2"),
+        (True, {"size": 4}, "ZeRO stage 3 keeps weights in pieces.*use FSDP2"),
+    ],
+)
+def test_deepspeed(zero3, batch, words):
+    stage = stage_of("contrastive", batch=batch)
+    objective, args = arguments(stage)
+    args.deepspeed_plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(is_zero3=lambda: zero3))
+    if words is None:
+        refuse(stage, objective, args, sharded=False)
+    else:
+        with pytest.raises(ValueError, match=words):
+            refuse(stage, objective, args, sharded=False)
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"fsdp": True}, "training.fsdp: how weights are spread is said to the launcher"),
+        ({"deepspeed": "zero.json"}, "training.deepspeed: how weights are spread"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size would change the experiment"),
+    ],
+)
+def test_in_a_recipe(training, words):
+    with pytest.raises(ValueError, match=words):
+        arguments(stage_of("contrastive", training=training))
+
+
+@pytest.mark.parametrize("kind", ["compression", "mntp"])
+def test_gradient_caching_of_objectives_that_look_at_tokens(kind):
+    with pytest.raises(ValueError, match="batch.size is the joint batch of a contrastive objective"):
+        arguments(stage_of(kind, batch=CACHED))
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"FSDP_VERSION": "1"}, "asks for FSDP 1.*set fsdp_version: 2"),
+        ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
+    ],
+)
+def test_other_ways_of_sharding(variables, words, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=words):
+        train(Recipe.load("baselines/nli-nano"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_launchers_word_is_heard_by_embrew_alone(monkeypatch):
+    """Accelerate reads the same variable, and would wrap the step too."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    with sharding.asked_by_launcher() as sharded:
+        assert sharded
+        with sharding.asked_by_launcher() as again:
+            assert not again, "the variable is gone meanwhile"
+    with sharding.asked_by_launcher() as sharded:
+        assert sharded, "and is back after it"
+    monkeypatch.delenv("ACCELERATE_USE_FSDP")
+    with sharding.asked_by_launcher() as sharded:
+        assert not sharded
+
+
+def test_trained_weights_that_cannot_be_cut(make_encoder):
+    encoder = make_encoder()
+    encoder.backbone.train_all()
+    encoder.backbone.causal_lm.to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"several dtypes \(bfloat16, float32\).*encoder.dtype: float32"):
+        sharding.shard(encoder, torch.device("cpu"))
+    encoder = make_encoder(lora={})
+    encoder.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="extra.weight, extra.bias: trained outside the language model"):
+        sharding.shard(encoder, torch.device("cpu"))
+
+
+def test_a_sharded_step_wants_an_objective_on_embeddings(make_encoder, monkeypatch):
+    monkeypatch.setattr("embrew.training.step.is_sharded", lambda _: True)
+    assert TrainStep(make_encoder(), Contrastive()).sharded
+    with pytest.raises(TypeError, match="Compression looks at more than embeddings; it cannot be trained under FSDP2"):
+        TrainStep(make_encoder(), Compression())
+
+
+def test_one_process_uses_one_gpu(make_encoder, caplog):
+    """Where it sees several, the Trainer would cut batches up for DataParallel."""
+    objective, args = arguments(stage_of("contrastive", batch={"size": 4}))
+    assert args.n_gpu <= 1
+    args._n_gpu = 2
+    rows = Dataset.from_list([{"query": "a", "positive": "b"}] * 4)
+    trainer = StageTrainer(TrainStep(make_encoder(lora={}), objective), args, rows, "one")
+    assert args.n_gpu == 1 and trainer._train_batch_size == 4
+    assert "one process uses one GPU of several" in caplog.text
