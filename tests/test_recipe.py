@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embrew.data.prompts import LLM2COMP_TRAINING
 from embrew.modeling.pattern import split_pattern
 from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_yaml
-from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_recipes, read_recipe
+from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 
 SHIPPED = [
     "baselines/all-minilm-l6-v2",
+    "baselines/e5-mixture-llama2-7b",
     "baselines/echo",
     "baselines/last-token",
     "baselines/latent-attention-nano",
     "baselines/llama2vec-7b",
     "baselines/llama2vec-nano",
+    "baselines/llm2vec-mistral-7b",
     "baselines/llm2vec-nano",
     "baselines/matryoshka-2d-nano",
     "baselines/matryoshka-nano",
@@ -27,6 +30,8 @@ SHIPPED = [
     "baselines/metaeol",
     "baselines/nli-nano",
     "baselines/prompteol",
+    "baselines/repllama-7b",
+    "baselines/repllama-nano",
     "baselines/sft-nano",
     "baselines/simcse-bert-base",
     "baselines/simcse-nano",
@@ -50,8 +55,10 @@ def minimal(**encoder):
 def test_every_shipped_yaml_is_listed():
     folder = Path(str(resources.files("embrew") / "recipes"))
     found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-    assert found == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 22
+    launches = [name for name in found if name.startswith("launch/")]
+    assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
+    assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
+    assert len(SHIPPED) == 26
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -96,6 +103,40 @@ def test_papers_figures():
     for stage in recipe.stages:  # the rate never falls below 1e-5
         lowest = stage.training["learning_rate"] * stage.training["lr_scheduler_kwargs"]["min_lr_ratio"]
         assert lowest == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_the_e5_mixture_is_the_papers():
+    """Learning to Compress (arXiv 2511.17129): sample ratios of appendix 2.1, instructions of table 3."""
+    names = {
+        "allnli": "NLI", "dureader": "DuReader", "eli5_question_answer": "ELI5", "fever": "FEVER",
+        "hotpot_qa": "HotpotQA", "miracl": "MIRACL", "mrtydi": "MrTyDi", "msmarco_document": "MSMARCO Document",
+        "msmarco_passage": "MSMARCO Passage", "nq": "NQ", "quora_duplicates": "QuoraDuplicates", "squad": "SQuAD",
+        "t2ranking": "T2Ranking", "trivia_qa": "TriviaQA",
+    }  # fmt: skip
+    ratios: dict[str, float] = {}
+    instructions: dict[str, list[str]] = {}
+    for data in Recipe.load("baselines/e5-mixture-llama2-7b").stages[0].datasets:
+        name = names[Path(str(data.path)).stem]
+        assert data.instruction is not None and data.instruction.endswith(": ")
+        instructions.setdefault(name, []).append(data.instruction.removesuffix(": "))
+        ratios[name] = ratios.get(name, 0.0) + (1.0 if data.ratio is None else data.ratio)
+    assert {name: tuple(found) for name, found in instructions.items()} == LLM2COMP_TRAINING
+    less = {"ELI5": 0.1, "MSMARCO Passage": 0.5, "MSMARCO Document": 0.2, "QuoraDuplicates": 0.1, "T2Ranking": 0.5}
+    assert ratios == pytest.approx(dict.fromkeys(LLM2COMP_TRAINING, 1.0) | less)
+
+
+def test_llm2vecs_figures():
+    """LLM2Vec (arXiv 2404.05961), appendix D, for Mistral."""
+    recipe = Recipe.load("baselines/llm2vec-mistral-7b")
+    masked, unsupervised, supervised = recipe.stages
+    assert (masked.objective["mask_probability"], masked.objective["replacement"]) == (0.8, "mask")
+    assert (unsupervised.objective["attention_dropout"], unsupervised.batch.size) == (0.3, 128)
+    assert [stage.training["max_steps"] for stage in recipe.stages] == [1000] * 3
+    assert [stage.training["learning_rate"] for stage in recipe.stages] == [5e-5, 3e-5, 2e-4]
+    assert supervised.mix.batches == "one"
+    assert (supervised.batch.size, supervised.training["warmup_steps"]) == (512, 300)
+    instructions = {data.instruction.removesuffix("; ") for data in supervised.datasets}
+    assert instructions == {text for several in LLM2COMP_TRAINING.values() for text in several}, "the same table"
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
@@ -205,8 +246,13 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
             "stages.supervised.batch={size: 8, mini_batch_size: 2, mini_batch_num_tokens: 64}",
             "give mini_batch_size or mini_batch_num_tokens, not both",
         ),
-        ("stages.0.data.weight=2", "weight and mix go with several data sets; there is one"),
-        ("stages.0.mix={temperature: 0.5}", "weight and mix go with several data sets; there is one"),
+        ("stages.0.data.weight=2", "weight, ratio and mix go with several data sets; there is one"),
+        ("stages.0.data.ratio=0.5", "weight, ratio and mix go with several data sets; there is one"),
+        (
+            "stages.0.data=[{path: a, weight: 1, ratio: 0.1}, {path: b, weight: 1}]",
+            "give weights .* or ratios .*, not both",
+        ),
+        ("stages.0.mix={temperature: 0.5}", "weight, ratio and mix go with several data sets; there is one"),
         ("stages.0.data=[{path: a, weight: 1}, {path: b}]", "1 of 2 data sets have a weight; give all, or none"),
         (
             "stages.0={name: x, objective: {type: contrastive}, mix: {temperature: 0.5}, "

@@ -232,13 +232,15 @@ def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: i
     """
     batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
     weights = [config.weight for config in stage.datasets if config.weight is not None]
+    ratios = [1.0 if config.ratio is None else config.ratio for config in stage.datasets]
     temperature = stage.mix.temperature if stage.mix else 1.0
-    if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0):
+    if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0}):
         return None
     batch = (
         stage.batch.size if stage.batch else int(stage.training.get("per_device_train_batch_size", 8)) * world_size()
     )
-    probabilities = shares(sizes, weights=weights or None, temperature=temperature)
+    counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
+    probabilities = shares(counted, weights=weights or None, temperature=temperature)
     logger.info("%s  shares of the data sets: %s", stage.name, ", ".join(f"{share:.1%}" for share in probabilities))
     return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
 

@@ -125,6 +125,7 @@ class DataConfig(_Config):
     instruction: str | None = None
     instruct: Literal["query", "both"] = "query"
     weight: Annotated[float, Field(gt=0)] | None = None
+    ratio: Annotated[float, Field(gt=0, le=1)] | None = None
     min_chars: Annotated[int, Field(ge=0)] | None = None
     max_chars: Annotated[int, Field(gt=0)] | None = None
     max_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -150,7 +151,7 @@ class BatchConfig(_Config):
 
 
 class MixConfig(_Config):
-    """How a stage draws from several data sets; without weights, in proportion to size^temperature."""
+    """How a stage draws from several data sets; without weights, in proportion to (ratio × size)^temperature."""
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
     batches: Literal["one", "mixed"] = "one"
@@ -195,8 +196,11 @@ class StageConfig(_Config):
         weighted = [config for config in self.datasets if config.weight is not None]
         if weighted and len(weighted) < len(self.datasets):
             raise ValueError(f"{len(weighted)} of {len(self.datasets)} data sets have a weight; give all, or none")
-        if (weighted or self.mix) and len(self.datasets) < 2:
-            raise ValueError("weight and mix go with several data sets; there is one")
+        rated = any(config.ratio is not None for config in self.datasets)
+        if (weighted or rated or self.mix) and len(self.datasets) < 2:
+            raise ValueError("weight, ratio and mix go with several data sets; there is one")
+        if weighted and rated:
+            raise ValueError("give weights (shares whatever the sizes), or ratios (shares of the sizes), not both")
         if weighted and self.mix and self.mix.temperature != 1.0:
             raise ValueError("give weights, or mix.temperature, not both")
         return self

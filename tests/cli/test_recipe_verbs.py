@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.recipe import Recipe, list_recipes, read_recipe
+from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
 
 
 def run(*arguments):
@@ -14,8 +14,8 @@ def run(*arguments):
 def test_list_names_every_shipped_recipe():
     result = run("recipe", "list")
     assert result.exit_code == 0
-    assert len(list_recipes()) == 22
-    for name in list_recipes():
+    assert len(list_recipes()) == 26
+    for name in [*list_recipes(), *list_launches()]:
         assert name in result.stdout
 
 
@@ -49,6 +49,18 @@ def test_copy_without_a_file_takes_the_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("recipe", "copy", "llm2comp/nano").exit_code == 0
     assert (tmp_path / "llm2comp-nano.yaml").is_file()
+
+
+@pytest.mark.parametrize("name", list_launches())
+def test_launches_are_copied_and_shown_and_are_no_recipes(name, tmp_path):
+    target = tmp_path / "launch.yaml"
+    result = run("recipe", "copy", name, target)
+    assert result.exit_code == 0 and f"accelerate launch --config_file {target}" in result.stdout
+    assert target.read_text(encoding="utf-8") == read_launch(name) == run("recipe", "show", name).stdout
+    for verb in (["recipe", "check"], ["recipe", "show", "--resolved"], ["train", "--output", tmp_path / "run"]):
+        result = run(*verb, name)
+        assert result.exit_code == 1
+        assert f"{name} says how to launch, not what to train: embrew recipe copy {name} FILE" in result.stderr
 
 
 @pytest.mark.parametrize("name", list_recipes())

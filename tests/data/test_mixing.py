@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embrew import build
 from embrew.data.mixing import MixedOrder, shares
+from embrew.recipe import MixConfig, StageConfig
 
 
 def owner(row: int, sizes: list[int]) -> int:
@@ -58,3 +60,19 @@ def test_a_data_set_smaller_than_a_batch():
     with pytest.raises(ValueError, match=r"3 rows does not fill a batch of 4.*mix.batches: mixed"):
         MixedOrder([10, 3], [0.5, 0.5], block=4, seed=0)
     assert len(list(islice(MixedOrder([10, 3], [0.5, 0.5], block=1, seed=0), 13))) == 13
+
+
+def test_a_ratio_is_a_share_of_a_sets_rows():
+    stage = StageConfig.model_validate(
+        {
+            "name": "one",
+            "objective": {"type": "contrastive"},
+            "data": [{"path": "a", "ratio": 0.1}, {"path": "b"}, {"path": "c", "ratio": 0.5}],
+            "batch": {"size": 2},
+        }
+    )
+    order = build.order(stage, [300, 30, 80], build.objective(stage.objective), seed=1)
+    assert order is not None and order.block == 2
+    assert order.probabilities == pytest.approx([0.3, 0.3, 0.4])
+    mixed = stage.model_copy(update={"mix": MixConfig(batches="mixed")})
+    assert build.order(mixed, [300, 30, 80], build.objective(stage.objective), seed=1).block == 1

@@ -1,6 +1,6 @@
 """What may be combined, each trained for a step of plain gradient descent.
 
-torchrun -m tests.distributed.matrix FOLDER OUT quick|all.
+torchrun -m tests.distributed.matrix FOLDER OUT
 
 `FOLDER` holds tiny causal LMs by family, `OUT` becomes a safetensors file with the losses and weights of every case.
 """
@@ -161,12 +161,12 @@ def all_of(cases: Iterable[Case], folder: str) -> dict[str, Tensor]:
     return {f"{case} | {name}": tensor for case in cases for name, tensor in train(case, folder).items()}
 
 
-def main(folder: str, out: str, which: str) -> None:
+def main(folder: str, out: str) -> None:
     """Train all cases in as many processes as there are, and write them from the first."""
     torch.set_num_threads(1)
     process = PartialState(cpu=True)
     assert process.num_processes == 2
-    tensors = all_of(QUICK if which == "quick" else [*CASES, *SHARDED], folder)
+    tensors = all_of([*CASES, *SHARDED], folder)
     if process.is_main_process:
         save_file(tensors, out)
     process.wait_for_everyone()

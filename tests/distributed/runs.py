@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from accelerate import PartialState
+from safetensors.torch import save_file
 
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Contrastive
@@ -23,6 +24,7 @@ from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
+from tests.distributed import matrix
 
 DATA_SETS = {"a": 13, "b": 9, "c": 22}
 MIXED_STEPS, STOPPED_AT = 15, 4  # more than an epoch; one more than the last checkpoint
@@ -114,7 +116,7 @@ def train_counted(what: Recipe, out: Path, *, stop: int | None = None, resume: b
 
 
 def main(place: str) -> None:
-    """The mixture under data parallelism; then the others in pieces, as the launcher's variables say."""
+    """Cells of the matrix, the mixture under data parallelism, then runs in pieces, as the launcher's variables say."""
     torch.set_num_threads(1)
     gc.freeze()
     folder = Path(place)
@@ -122,6 +124,9 @@ def main(place: str) -> None:
     assert process.num_processes == 2
     out = folder / "runs2"
     out.mkdir(exist_ok=True)
+    cells = matrix.all_of(matrix.QUICK, place)
+    if process.is_main_process:
+        save_file(cells, out / "matrix.safetensors")
     train_mixed(folder, out)
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT

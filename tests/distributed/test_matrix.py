@@ -50,11 +50,6 @@ def test_one_process(folder):
     same(by_case(matrix.all_of(cases, folder)), cases, folder)
 
 
-def test_two_processes(folder, tmp_path):
-    """DistributedDataParallel and FSDP2, on gloo: a few cells."""
-    same(in_two_processes(folder, "quick", tmp_path), QUICK, folder)
-
-
 @pytest.mark.slow
 def test_one_process_all(folder):
     cases = [case for case in CASES if case.checkpointing or case.cached]
@@ -64,16 +59,17 @@ def test_one_process_all(folder):
 
 @pytest.mark.slow
 def test_two_processes_all(folder, tmp_path):
-    found = in_two_processes(folder, "all", tmp_path)
+    """DistributedDataParallel and FSDP2, on gloo; a few of these run by default, in test_runs."""
+    found = in_two_processes(folder, tmp_path)
     assert len(CASES) == 32 and len(SHARDED) == 14
     same(found, [*CASES, *SHARDED], folder)
 
 
-def in_two_processes(folder: str, which: str, place: Path) -> Trained:
+def in_two_processes(folder: str, place: Path) -> Trained:
     root, out = Path(__file__).parents[2], place / "trained.safetensors"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [*command, "-m", "tests.distributed.matrix", folder, str(out), which],
+        [*command, "-m", "tests.distributed.matrix", folder, str(out)],
         cwd=root,
         env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"},
         capture_output=True,

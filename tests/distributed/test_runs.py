@@ -17,7 +17,9 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
-from tests.distributed import runs
+from tests.distributed import matrix, runs
+from tests.distributed.test_matrix import by_case
+from tests.distributed.test_matrix import same as same_as_plain
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,10 @@ def same(ours: Path, alone: Path) -> None:
         assert (two[name] - tensor).abs().max() <= 1e-5, name
     vectors = [Encoder.from_pretrained(place).encode(SENTENCES) for place in (ours, alone)]
     assert abs(vectors[0] - vectors[1]).max() <= 1e-4
+
+
+def test_cells_of_the_matrix(folder):
+    same_as_plain(by_case(load_file(folder / "runs2" / "matrix.safetensors")), matrix.QUICK, str(folder))
 
 
 def test_a_joint_batch_is_of_one_data_set(folder, tmp_path):

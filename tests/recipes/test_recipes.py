@@ -25,11 +25,13 @@ SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as th
 def test_the_shipped_recipes_are_found() -> None:
     assert RECIPES == [
         "baselines/all-minilm-l6-v2",
+        "baselines/e5-mixture-llama2-7b",
         "baselines/echo",
         "baselines/last-token",
         "baselines/latent-attention-nano",
         "baselines/llama2vec-7b",
         "baselines/llama2vec-nano",
+        "baselines/llm2vec-mistral-7b",
         "baselines/llm2vec-nano",
         "baselines/matryoshka-2d-nano",
         "baselines/matryoshka-nano",
@@ -37,6 +39,8 @@ def test_the_shipped_recipes_are_found() -> None:
         "baselines/metaeol",
         "baselines/nli-nano",
         "baselines/prompteol",
+        "baselines/repllama-7b",
+        "baselines/repllama-nano",
         "baselines/sft-nano",
         "baselines/simcse-bert-base",
         "baselines/simcse-nano",
@@ -83,6 +87,7 @@ def stand_in(model: str, model_folder: Callable[[str], Path], encoder_folder: Ca
         "Qwen/Qwen3-0.6B-Base": "qwen3",
         "meta-llama/Llama-2-7b-chat-hf": "llama",
         "meta-llama/Llama-2-7b-hf": "llama",
+        "mistralai/Mistral-7B-Instruct-v0.2": "mistral",
     }
     if model == "nano":
         return model

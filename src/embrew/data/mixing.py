@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 
-def shares(sizes: Sequence[int], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:
+def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:
     """The probability of each data set: ∝ weight, or ∝ size^temperature (1: by size, 0: all alike).
 
     Examples:
