@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.passes import layers_of
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 PASSES = ("hidden_states", "read_layers")  # what of a backbone runs its layers
@@ -75,7 +76,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
             param_dtype=compute, reduce_dtype=None if compute is None else torch.float32, cast_forward_inputs=False
         ),
     }
-    for layer in backbone.inner.layers:
+    for layer in layers_of(backbone.inner):
         fully_shard(layer, reshard_after_forward=True, **options)
     fully_shard(backbone, **options)
     for name in PASSES:
