@@ -28,6 +28,7 @@ SHIPPED = [
     "baselines/matryoshka-nano",
     "baselines/mean",
     "baselines/metaeol",
+    "baselines/nli-guarded-nano",
     "baselines/nli-nano",
     "baselines/prompteol",
     "baselines/repllama-7b",
@@ -37,6 +38,12 @@ SHIPPED = [
     "baselines/simcse-nano",
     "baselines/soft-prompt-nano",
     "baselines/weighted-mean",
+    "ese/bge-base",
+    "ese/llama2-7b",
+    "ese/minilm",
+    "ese/nano",
+    "ese/qwen1.5-0.5b",
+    "ese/uae-large",
     "llm2comp/nano",
     "llm2comp/nano-wiki",
     "llm2comp/paper-llama2-7b",
@@ -58,7 +65,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 26
+    assert len(SHIPPED) == 33
 
 
 @pytest.mark.parametrize("name", SHIPPED)

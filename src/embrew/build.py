@@ -46,6 +46,11 @@ OURS = (
     "label_names",
     "save_total_limit",
     "eval_strategy",
+    "eval_steps",
+    "eval_on_start",
+    "metric_for_best_model",
+    "greater_is_better",
+    "load_best_model_at_end",
 )
 BY_THE_LAUNCHER = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 
@@ -110,6 +115,7 @@ def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:
     """
     if recipe.encoder.lora is None:
         built.backbone.train_all()
+        built.chain = []  # what was merged is part of the weights that are saved now
     else:
         full = recipe.encoder.train_embeddings == "full" and recipe.stages[stage].train_memory
         built.backbone.add_lora(recipe.encoder.lora, train_embeddings=full)
@@ -143,8 +149,10 @@ def objective(settings: Mapping[str, Any]) -> Objective:
         raise ValueError(f"objective {name}: {key}={first['input']!r}: {first['msg']}") from None
 
 
-def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *, seed: int) -> TrainingArguments:
-    """The stage's `transformers.TrainingArguments`.
+def training_arguments(
+    stage: StageConfig, built: Objective, output_dir: Path, *, seed: int, every: float | None = None
+) -> TrainingArguments:
+    """The stage's `transformers.TrainingArguments`; with `every`, it is evaluated at so many steps and at its end.
 
     Raises:
         ValueError: a key that it does not have, one that embrew sets itself, or a global batch that does not divide.
@@ -153,7 +161,8 @@ def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *
     _known(given, [field.name for field in fields(TrainingArguments)], f"stage {stage.name}: training")
     for key in OURS:
         if key in given:
-            raise ValueError(f"stage {stage.name}: training.{key} is set by embrew; leave it out")
+            hint = "; evaluation.every, metric and patience are for this" if "eval" in key or "best" in key else ""
+            raise ValueError(f"stage {stage.name}: training.{key} is set by embrew; leave it out{hint}")
     for key in BY_THE_LAUNCHER:
         if key in given:
             raise ValueError(
@@ -179,6 +188,8 @@ def training_arguments(stage: StageConfig, built: Objective, output_dir: Path, *
             )
         given["per_device_train_batch_size"] = stage.batch.size // world_size()
     given.setdefault("dataloader_drop_last", isinstance(built, EmbeddingObjective))
+    if every is not None:
+        given |= {"eval_strategy": "steps", "eval_steps": every}
     try:
         return TrainingArguments(
             output_dir=str(output_dir),

@@ -7,6 +7,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+GUARD = "guard/"
+"""Before a guard set's name among scores; `guard` is the mean of them, as `dev` is that of the dev sets."""
+
 
 @runtime_checkable
 class TextEncoder(Protocol):

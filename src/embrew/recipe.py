@@ -212,10 +212,33 @@ class StageConfig(_Config):
 
 
 class EvaluationConfig(_Config):
-    """What is scored between and after the stages."""
+    """What is scored before, between and after the stages; with `every`, also within them.
 
-    dev: list[str]
+    Attributes:
+        dev: data folders or files of the domain that is trained for.
+        guard: of other domains, which must not get worse.
+        metric: the score by which the best step of a stage is chosen: `dev`, the mean, or one dev set's name.
+        every: steps between two evaluations within a stage; below 1, a part of the stage.
+        patience: end a stage after so many evaluations without a better `metric`.
+        stages: those that `every` holds for; by default all.
+        batch_tokens: padded tokens a batch.
+    """
+
+    dev: Annotated[list[str], Field(min_length=1)]
+    guard: list[str] = []
+    metric: str = "dev"
+    every: Annotated[int | float, Field(gt=0)] | None = None
+    patience: Annotated[int, Field(gt=0)] | None = None
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
     batch_tokens: Annotated[int, Field(gt=0)] = 8192
+
+    @model_validator(mode="after")
+    def _check_every(self) -> EvaluationConfig:
+        if self.every is None and (self.patience is not None or self.stages is not None or self.metric != "dev"):
+            raise ValueError("metric, patience and stages choose among evaluations within a stage; give every as well")
+        if self.every is not None and self.every >= 1 and not float(self.every).is_integer():
+            raise ValueError(f"every={self.every}; give whole steps, or a number below 1 for a part of the stage")
+        return self
 
 
 class Recipe(_Config):
@@ -244,6 +267,21 @@ class Recipe(_Config):
         if self.stages and len(self.encoder.templates) > 1:
             raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
         return self
+
+    @model_validator(mode="after")
+    def _check_watched(self) -> Recipe:
+        names = [stage.name for stage in self.stages]
+        for name in (self.evaluation and self.evaluation.stages) or []:
+            if name not in names:
+                raise ValueError(f"evaluation.stages names {name!r}; the stages are {', '.join(names) or 'none'}")
+        return self
+
+    def watched(self, index: int) -> EvaluationConfig | None:
+        """The evaluation that goes on within stage `index`, or None where it is not evaluated before its end."""
+        found = self.evaluation
+        if found is None or found.every is None:
+            return None
+        return found if found.stages is None or self.stages[index].name in found.stages else None
 
     @classmethod
     def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -284,12 +322,13 @@ class Recipe(_Config):
     def resolved(self, index: int | None = None) -> dict[str, Any]:
         """All values with defaults filled in; with `index`, only what decides the outcome of that stage."""
         values = self.model_dump(mode="json")
-        if index is None:
-            return values
-        return {"encoder": values["encoder"], "stages": values["stages"][: index + 1], "seed": values["seed"]}
+        return values if index is None else _deciding(values, index)
 
     def stage_hash(self, index: int) -> str:
-        """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed."""
+        """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed.
+
+        Where a best step is chosen within a stage, so do the dev sets and how it is chosen.
+        """
         text = json.dumps(_canonical(self.resolved(index)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -300,8 +339,7 @@ class Recipe(_Config):
         """
         other = dict(other_resolved)
         if index is not None:
-            other = {key: other.get(key) for key in ("encoder", "stages", "seed")}
-            other["stages"] = (other["stages"] or [])[: index + 1]
+            other = _deciding(other, index)
         return [dotted(path) for path in _differences(_canonical(self.resolved(index)), _canonical(other))]
 
     def to_yaml(self) -> str:
@@ -341,6 +379,19 @@ def read_launch(name: str) -> str:
         FileNotFoundError: no such configuration.
     """
     return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
+
+
+def _deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """What of a recipe's values decides the outcome of stage `index`."""
+    stages = (values.get("stages") or [])[: index + 1]
+    found = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
+    evaluation = values.get("evaluation") or {}
+    names = [stage["name"] for stage in stages]
+    watched = [name for name in names if name in (evaluation.get("stages") or names)]
+    if evaluation.get("every") is not None and watched:
+        chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
+        found["evaluation"] = {**chosen, "stages": watched}
+    return found
 
 
 def _canonical(value: Any) -> Any:

@@ -6,6 +6,20 @@ from typer.testing import CliRunner
 from embrew.cli import app
 
 
+def test_overlap_is_counted_without_a_model(tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"query": "A  text", "positive": "b"}\n{"query": "c", "positive": "d"}\n')
+    (tmp_path / "near.jsonl").write_text('{"sentence1": "a text", "sentence2": "x", "score": 1.0}\n')
+    settings = [f"stages.supervised.data={{path: {tmp_path}/pairs.jsonl}}", "encoder.model=no-such-model"]
+    dev = f"evaluation={{dev: [{tmp_path}/near.jsonl]}}"
+    result = CliRunner().invoke(app, ["data", "overlap", "baselines/nli-nano", *settings, dev])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == (
+        "supervised: 1 of 2 rows of pairs.jsonl (50.00%) hold a text of near (query 1), for example 'A text'\n"
+    )
+    result = CliRunner().invoke(app, ["data", "overlap", "baselines/nli-nano"])
+    assert result.exit_code == 1 and "has no evaluation" in result.stderr
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))

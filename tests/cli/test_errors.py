@@ -8,8 +8,6 @@ from typer.testing import CliRunner
 
 import embrew
 from embrew.cli import app
-from embrew.cli.train import dev_scores
-from embrew.recipe import EvaluationConfig
 
 
 def run(*arguments, **options):
@@ -178,26 +176,14 @@ def test_a_missing_dev_folder_is_told_before_training(tmp_path, fake_stages, mon
     assert fake_stages.calls == []
 
 
-def test_dev_scores_are_the_mean_and_each(tmp_path, monkeypatch):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
-    import embrew.evaluation
-
-    asked = []
-
-    def evaluate(encoder, data, *, batch_tokens):
-        asked.append((encoder, list(data), batch_tokens))
-        return [
-            embrew.evaluation.Result(Path(folder).name, "test", "sts", score, {}, 0.1)
-            for folder, score in zip(data, (0.25, 0.75), strict=True)
-        ]
-
-    monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
-    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
-    score = dev_scores(EvaluationConfig(dev=folders, batch_tokens=512))
-    assert score("the encoder") == {"dev": 0.5, "one": 0.25, "two": 0.75}
-    assert asked == [("the encoder", folders, 512)]
+def test_a_metric_that_is_no_score_is_told_before_training(tmp_path, fake_stages, monkeypatch):
+    monkeypatch.setenv("EMBREW_DEMO", str(tmp_path))
+    (tmp_path / "dev.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1.0}\n')
+    settings = ["evaluation.dev=[$EMBREW_DEMO/dev.jsonl]", "evaluation.every=10", "evaluation.metric=stsb"]
+    result = run("train", "llm2comp/nano", *settings, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"evaluation.metric='stsb' is no score; choose from dev, {tmp_path.name}-dev" in result.stderr
+    assert fake_stages.calls == []
 
 
 # Evaluation and search
@@ -282,7 +268,8 @@ def test_export_refuses_what_is_there_before_opening_a_model(tmp_path, fake_buil
 def test_help_fits_one_screen_and_names_every_verb():
     result = run("--help")
     assert result.exit_code == 0
-    for verb in ("train", "evaluate", "table", "diff", "analyze", "encode", "search", "export", "recipe", "data"):
+    verbs = "train evaluate table diff analyze encode search export merge recipe data"
+    for verb in verbs.split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40
 

@@ -207,7 +207,7 @@ def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_pat
     encoder = opened(model_folder("llama"))
     encoder.save_pretrained(tmp_path / "saved")
     files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".json", ".safetensors", ".yaml"}
+    assert {path.suffix for path in files} <= {".json", ".md", ".safetensors", ".yaml"}
     with pytest.raises(ValueError, match="leave out memory_tokens"):
         Encoder.from_pretrained(tmp_path / "saved", memory_tokens=2)
     with pytest.raises(ValueError, match="choose from fast, full, off"):

@@ -18,7 +18,12 @@ from tests.conftest import SENTENCES
 
 RECIPES = list_recipes()
 ONE_STEP = {"max_steps": 1, "num_train_epochs": 1, "use_cpu": True, "bf16": False, "warmup_steps": 0}
-ENCODERS = {"sentence-transformers/all-MiniLM-L6-v2": "bert", "google-bert/bert-base-uncased": "bert"}
+ENCODERS = (
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "google-bert/bert-base-uncased",
+    "BAAI/bge-base-en-v1.5",
+    "WhereIsAI/UAE-Large-V1",
+)
 SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as they are meant
 
 
@@ -37,6 +42,7 @@ def test_the_shipped_recipes_are_found() -> None:
         "baselines/matryoshka-nano",
         "baselines/mean",
         "baselines/metaeol",
+        "baselines/nli-guarded-nano",
         "baselines/nli-nano",
         "baselines/prompteol",
         "baselines/repllama-7b",
@@ -46,6 +52,12 @@ def test_the_shipped_recipes_are_found() -> None:
         "baselines/simcse-nano",
         "baselines/soft-prompt-nano",
         "baselines/weighted-mean",
+        "ese/bge-base",
+        "ese/llama2-7b",
+        "ese/minilm",
+        "ese/nano",
+        "ese/qwen1.5-0.5b",
+        "ese/uae-large",
         "llm2comp/nano",
         "llm2comp/nano-wiki",
         "llm2comp/paper-llama2-7b",
@@ -73,6 +85,8 @@ def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
         kind = build.objective(stage["objective"]).rows_kind
         several = isinstance(stage["data"], list)
         stage["data"] = [{"path": files[kind]} for _ in stage["data"]] if several else {"path": files[kind]}
+        if model != "nano" and "compression_size" in stage["objective"]:
+            stage["objective"]["compression_size"] = 16
         stage["training"] |= ONE_STEP | {"max_steps": SHIPPED_MODEL if model == "nano" else 1}
         if stage["batch"]:
             stage["batch"] = {"size": 4}
@@ -87,11 +101,13 @@ def stand_in(model: str, model_folder: Callable[[str], Path], encoder_folder: Ca
         "Qwen/Qwen3-0.6B-Base": "qwen3",
         "meta-llama/Llama-2-7b-chat-hf": "llama",
         "meta-llama/Llama-2-7b-hf": "llama",
+        "Qwen/Qwen1.5-0.5B": "qwen2",
         "mistralai/Mistral-7B-Instruct-v0.2": "mistral",
     }
     if model == "nano":
         return model
-    return str(model_folder(decoders[model]) if model in decoders else encoder_folder(ENCODERS[model]))
+    assert model in decoders or model in ENCODERS
+    return str(model_folder(decoders[model]) if model in decoders else encoder_folder("bert"))
 
 
 @pytest.mark.parametrize("name", RECIPES)

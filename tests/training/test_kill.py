@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from embrew.evaluation.dev import dev_sets
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
@@ -87,6 +88,27 @@ def test_killed_in_a_stage(stage: str, checkpoint: str, command: Callable[..., l
     run(command(tmp_path / "halves", "--resume"))
     for name in ("compress", "unsupervised"):
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
+
+
+def test_killed_in_a_watched_stage(command: Callable[..., list[str]], tmp_path: Path) -> None:
+    """The curve and the best step are those of a run that nobody killed."""
+    rows = [
+        {"sentence1": a, "sentence2": b, "score": i * j}
+        for i, a in enumerate(SENTENCES)
+        for j, b in enumerate(SENTENCES)
+    ]
+    (tmp_path / "sts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = (tmp_path / "recipe.yaml").read_text()
+    evaluation = f"evaluation: {{dev: [{tmp_path / 'sts.jsonl'}], every: 4, stages: [unsupervised]}}\n"
+    (tmp_path / "recipe.yaml").write_text(recipe + evaluation)
+    train(Recipe.load(tmp_path / "recipe.yaml"), tmp_path / "whole", evaluate=dev_sets([tmp_path / "sts.jsonl"]))
+    target = tmp_path / "halves" / "unsupervised.work" / "checkpoint-6"
+    assert run(command(tmp_path / "halves"), until=target.exists) == -signal.SIGKILL
+    run(command(tmp_path / "halves", "--resume"))
+    whole, halves = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("whole", "halves"))
+    assert len(whole["curves"]["unsupervised"]) == 8
+    assert [whole[key] for key in ("curves", "kept", "scores")] == [halves[key] for key in ("curves", "kept", "scores")]
+    equal(tmp_path / "whole" / "unsupervised", tmp_path / "halves" / "unsupervised")
 
 
 @pytest.mark.slow

@@ -293,6 +293,15 @@ def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], t
         train(recipe, tmp_path / "then", start=tmp_path / "then", resume=True)
 
 
+def test_full_fine_tuning_from_an_encoder_with_an_adapter(values: dict[str, Any], tmp_path: Path) -> None:
+    """The adapter becomes part of the weights once, not again when the folder is opened."""
+    train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
+    values["stages"] = [{**values["stages"][2], "adapter": "merge"}]
+    values["encoder"]["lora"] = None
+    encoder = train(Recipe.from_values(values), tmp_path / "then", start=tmp_path / "first")
+    assert abs(Encoder.from_pretrained(tmp_path / "then").encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
+
+
 def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], tmp_path: Path) -> None:
     train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
     values["stages"] = values["stages"][2:]

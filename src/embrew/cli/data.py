@@ -186,6 +186,28 @@ def show(recipe: Name, overrides: Overrides = None) -> None:
     console.print(f"pooling    {mode} over {over}; pooled positions are underlined")
 
 
+@app.command("overlap")
+def overlap_(recipe: Name, overrides: Overrides = None) -> None:
+    """Count the training rows that hold a text of the recipe's dev and guard sets; training says it too."""
+    from embrew import build
+    from embrew.data.overlap import in_words, known_texts, overlap
+    from embrew.data.reading import public_name
+    from embrew.evaluation.dev import dev_sets
+    from embrew.recipe import Recipe
+
+    loaded = Recipe.load(recipe, overrides or ())
+    if not loaded.stages or loaded.evaluation is None:
+        raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}, so there is no overlap")
+    known = known_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())
+    for stage in loaded.stages:
+        for config in stage.datasets:
+            rows = build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
+            paths = [config.path] if isinstance(config.path, str) else config.path
+            name = ", ".join(public_name(path)[0] for path in paths)
+            for line in in_words(name, len(rows), overlap(rows, known)):
+                out().print(f"{stage.name}: {line}", markup=False, soft_wrap=True)
+
+
 def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig) -> None:
     from embrew import data
 

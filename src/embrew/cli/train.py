@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,7 +13,7 @@ from embrew.cli.arguments import Overrides
 from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
-    from embrew.recipe import EvaluationConfig, Recipe
+    from embrew.recipe import Recipe
 
 
 class Verify(StrEnum):
@@ -49,7 +47,12 @@ def train(
     loaded = Recipe.load(recipe, overrides or ())
     console = out()
     _announce(recipe, loaded)
-    evaluate = None if loaded.evaluation is None else dev_scores(loaded.evaluation)
+    evaluate = None
+    if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
+        from embrew.evaluation.dev import dev_sets
+
+        found = loaded.evaluation
+        evaluate = dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
     from embrew.training import stages
 
     try:
@@ -60,23 +63,6 @@ def train(
         err().print(f"\nstopped; {said}; the same command with --resume goes on", markup=False)
         raise typer.Exit(130) from None
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
-
-
-def dev_scores(config: EvaluationConfig) -> Callable[[Any], dict[str, float]]:
-    """A function that scores an encoder on the recipe's dev folders: `dev` is their mean, then one score each."""
-    from embrew.evaluation.tasks import find_task
-
-    for folder in config.dev:  # before anything is trained
-        find_task(folder)
-
-    def evaluate(encoder: Any) -> dict[str, float]:
-        from embrew import evaluation
-
-        results = evaluation.evaluate(encoder, config.dev, batch_tokens=config.batch_tokens)
-        scores = {result.task: result.main_score for result in results}
-        return {"dev": statistics.fmean(result.main_score for result in results), **scores}
-
-    return evaluate
 
 
 def _announce(name: str, recipe: Recipe) -> None:

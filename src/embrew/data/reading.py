@@ -72,6 +72,12 @@ def expand(path: str | Path) -> str:
     return str(Path(text).expanduser()) if text.startswith("~") else text  # Path would drop the "./" of a local path
 
 
+def public_name(path: str | Path) -> tuple[str, bool]:
+    """A data set's name without the folders of this machine, and whether it is one of the Hub."""
+    text = expand(path)
+    return (Path(text).resolve().name, False) if Path(text).exists() else (text, True)
+
+
 def read(
     path: str | Path, *, name: str | None = None, split: str = "train", revision: str | None = None
 ) -> Iterator[Record]:

@@ -23,6 +23,7 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.modeling.card import model_card
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
 from embrew.modeling.proof import TEXTS, tolerance
@@ -111,7 +112,7 @@ def export_sentence_transformer(
             "cases": cases,
         }
         (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
-        (out / "README.md").write_text(_card(encoder, prompts))
+        (out / "README.md").write_text(model_card(encoder, stock=prompts), encoding="utf-8")
         if verify == "full":
             _prove(out, parity, str(encoder.device))
 
@@ -311,35 +312,3 @@ def _prove(out: Path, parity: dict[str, Any], device: str) -> None:
                 f"the exported folder gives other vectors (prompt {case['prompt_name']}): largest difference "
                 f"{difference:.2e}, allowed {parity['tolerance']:.0e}"
             )
-
-
-def _card(encoder: Encoder, prompts: dict[str, str]) -> str:
-    described = encoder.describe()
-    named = "\n".join(f"- `{name}`: {text!r}" for name, text in prompts.items())
-    return f"""---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags: [sentence-transformers, feature-extraction, embrew]
----
-
-# A text encoder on {encoder.base.name}
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("PATH")
-queries = model.encode_query(["how do I …?"])
-documents = model.encode_document(["…"])
-print(model.similarity(queries, documents))
-```
-
-{described["dimensions"]} dimensions, at most {encoder.max_seq_length} tokens, {encoder.attention.mode} attention,
-{encoder.pooling.mode} pooling over {encoder.pooling.over}, {described["memory_tokens"]} memory tokens, which the
-tokenizer adds by itself. Base: {encoder.base.name} (revision {encoder.base.revision}, sha256 {encoder.base.sha256}).
-
-Prompts:
-{named}
-
-`parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
-runs the same model.
-"""

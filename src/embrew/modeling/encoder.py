@@ -42,6 +42,7 @@ class Encoder(nn.Module):
         steps: optimiser steps trained so far.
         default_prompt_name: which prompt `encode` uses where none is named; None: none.
         recipe: the resolved recipe it was made by, as YAML, or None.
+        record: what training noted of data and scores, for the model card, or None.
     """
 
     similarity_fn_name = "cosine"
@@ -98,6 +99,7 @@ class Encoder(nn.Module):
         self.chain: list[AdapterState] = []
         self.steps = 0
         self.recipe: str | None = None
+        self.record: dict[str, Any] | None = None
 
     @classmethod
     def from_pretrained(

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
+from embrew.modeling.card import model_card
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
 from embrew.modeling.pooling import Pooling
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
 
 logger = logging.getLogger(__name__)
-SETTINGS = "embrew.json"
+SETTINGS, RECORD, CARD = "embrew.json", "training.json", "README.md"
 HEAD = "head.safetensors"
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 FORMAT = 1
@@ -72,6 +73,9 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             **encoder.settings(),
             "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
         }
+        if encoder.record is not None:
+            (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
+        (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
             (out / name).write_text(text)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
@@ -168,6 +172,8 @@ def load_encoder(
         encoder.base_folder = folder / "base"
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
+    if (folder / RECORD).is_file():
+        encoder.record = json.loads((folder / RECORD).read_text())
     return encoder.eval()
 
 

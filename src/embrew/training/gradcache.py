@@ -71,7 +71,9 @@ def cached_loss(
         return objective.loss(embeddings, batch)
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
     parts = objective.loss(leaves, batch)
-    wanted = dict(zip(leaves, torch.autograd.grad(parts["loss"], list(leaves.values())), strict=True))
+    learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
+    grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned])
+    wanted = dict(zip(leaves, grads, strict=False))
     again = _same_autocast(encoder.device.type)
 
     def replay(scale: Tensor) -> None:
@@ -82,6 +84,8 @@ def cached_loss(
             if piece.rows is not None:
                 grad = wanted[piece.role].index_select(-2, piece.rows.to(vectors.device)) * scale
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
+        for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
+            torch.autograd.backward(parameter, grad * scale)
 
     anchor = torch.zeros((), device=encoder.device, requires_grad=True)
     loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)

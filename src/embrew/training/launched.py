@@ -8,7 +8,9 @@ from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
 
-def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool) -> None:
+def refuse(
+    stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool, watched: bool = False
+) -> None:
     """Raise where a stage cannot be trained as the launcher asks.
 
     Args:
@@ -16,6 +18,7 @@ def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *,
         objective: built from them.
         args: built from them.
         sharded: whether weights are cut in pieces, by FSDP2.
+        watched: whether the stage is evaluated on the way.
 
     Raises:
         ValueError: names what does not go together, and what does.
@@ -26,6 +29,11 @@ def refuse(stage: StageConfig, objective: Objective, args: TrainingArguments, *,
             f"stage {stage.name}: {method} under FSDP2: it looks at more than embeddings, and runs the language model "
             "differently often on each process, which weights in pieces cannot follow; train this stage with plain "
             "data parallelism (torchrun, or launch/ddp) in a recipe of its own, and go on under FSDP2 with --from DIR"
+        )
+    if sharded and watched:
+        raise ValueError(
+            f"stage {stage.name}: evaluation.every under FSDP2: no process has the whole weights while they are "
+            "trained; leave it out, and the stage is evaluated at its end"
         )
     if sharded and args.fp16:
         raise ValueError(f"stage {stage.name}: fp16 under FSDP2: the loss scale is not spread; use bf16: true")

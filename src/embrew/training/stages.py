@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import time
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,14 @@ from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launched import refuse
+from embrew.training.runlog import RUN, RunLog
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer, put_trained
+from embrew.training.watch import Evaluate
+from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
-RUN, STAGE = "run.json", "stage.json"
-Evaluate = Callable[[Encoder], dict[str, float]]
+STAGE = "stage.json"
 
 
 def train(
@@ -44,13 +44,15 @@ def train(
     """Train a recipe.
 
     Writes `output_dir/<stage>/` (a complete encoder) at the end of every stage and `output_dir/run.json` with scores
-    and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage.
+    and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage. Where the
+    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights.
 
     Args:
         recipe: what to train.
         output_dir: where to; must not hold a run already, unless `resume`.
         resume: skip stages that are finished with the same settings, and go on from the newest whole checkpoint.
-        evaluate: from an encoder to scores; the score `dev` is shown.
+        evaluate: from an encoder to scores; `dev`, and `guard` and `guard/NAME` if there, are shown. If it is a
+            `DevSets`, training rows that hold a text of these sets are counted.
         verify: how a saved stage is proven: `fast`, `full`, `off`.
         start: a trained encoder's folder to begin with, in place of the recipe's language model.
 
@@ -60,7 +62,7 @@ def train(
     Raises:
         FileExistsError: `output_dir` holds a run and `resume` is off.
         ValueError: a finished stage was trained with other settings; too few rows; anything a recipe can get wrong;
-            `start` has another template, attention or pooling than the recipe.
+            `evaluation.metric` is no score; `start` has another template, attention or pooling than the recipe.
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
@@ -87,23 +89,22 @@ class Run:
     ) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.start = None if start is None else final_stage(Path(start))
-        self.evaluate, self.verify = evaluate, verify
+        self.verify = verify
+        self.before: dict[str, Any] | None = None  # the record of `start`
         self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         self.sharded = sharded and self.process.num_processes > 1
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):  # wrong keys are found before anything is loaded
-            refuse(stage, self.objectives[index], self._arguments(index), sharded=self.sharded)
+            watched = recipe.watched(index) is not None
+            refuse(stage, self.objectives[index], self._arguments(index), sharded=self.sharded, watched=watched)
+        self.log = RunLog(recipe, folder, evaluate, writes=self.process.is_main_process)
         if (folder / RUN).exists() and not resume:
             raise FileExistsError(f"{folder} holds a run already; say --resume to go on, or choose another folder")
         self.process.wait_for_everyone()  # all have looked before the first one writes
-        self.log: dict[str, Any] = {"scores": {}, "seconds": {}, "final": recipe.stages[-1].name}
-        if (folder / RUN).exists():
-            self.log |= json.loads((folder / RUN).read_text())
-            self.log["final"] = recipe.stages[-1].name
 
     def all_stages(self) -> Encoder:
         """Run what is not finished."""
-        self._write_log()
+        self.log.write()
         encoder: Encoder | None = None
         for index in range(len(self.recipe.stages)):
             if self._finished(index):
@@ -119,21 +120,15 @@ class Run:
         """Train one stage and save it; the encoder, or None where this process only held pieces of it."""
         stage, place = self.recipe.stages[index], self._place(index)
         encoder = self._train(index)
-        if encoder is not None:
-            encoder.backbone.zero_grad(set_to_none=True)
-            encoder.eval()
-            self._score(stage.name, encoder)
         if self.process.is_main_process and encoder is not None:
-            self._write_log()  # first: once the stage is there, nothing is left to be done for it
-            resolved = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
-            if self.start_hash is not None:
-                resolved["start"] = self.start_hash
+            self.log.write()  # first: once the stage is there, nothing is left to be done for it
+            encoder.record = self.log.record(index, self.before)
             encoder.save_pretrained(
                 place,
                 overwrite=self.resume,
                 verify=self.verify,
                 recipe=self.recipe.to_yaml(),
-                extra={STAGE: json.dumps(resolved, indent=2, sort_keys=True)},
+                extra={STAGE: json.dumps(self._settings(index), indent=2, sort_keys=True)},
             )
             shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
         self.process.wait_for_everyone()
@@ -141,11 +136,11 @@ class Run:
         return encoder
 
     def _train(self, index: int) -> Encoder | None:
-        """The encoder after a stage's steps, not saved yet; None where this process only held pieces of it."""
+        """The encoder after a stage's steps, scored; None where this process only held pieces of it."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
         encoder = self._start(index)
         if index == 0:
-            self._score("base", encoder)
+            self.log.score("base", encoder)
         self._set_up(index, encoder)
         parts = build.datasets(stage, objective, encoder)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
@@ -156,17 +151,17 @@ class Run:
             raise ValueError(
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
-        work = Path(args.output_dir)
-        if not self.resume and self.process.is_main_process:
-            shutil.rmtree(work, ignore_errors=True)
+        self._begin_work(index)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        self.log.look_at(stage, parts)
         began = time.perf_counter()
         if self.sharded:
             logger.info("%s  weights in %d pieces (FSDP2)", stage.name, self.process.num_processes)
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
-        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order)
-        steps = trainer.fit(checkpoints.newest(work) if self.resume else None)
-        self.log["seconds"][stage.name] = round(time.perf_counter() - began, 1)
+        watch = self.log.watch(index, encoder)
+        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, watch)
+        steps = trainer.fit(checkpoints.newest(Path(args.output_dir)) if self.resume else None)
+        self.log.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # begun again as it was, and what was trained is put in
             trained = trainer.trained()
             del trainer, encoder
@@ -176,7 +171,23 @@ class Run:
             self._set_up(index, encoder)
             put_trained(TrainStep(encoder, objective), trained)
         encoder.steps += steps
+        encoder.backbone.zero_grad(set_to_none=True)
+        encoder.eval()
+        if watch is None:
+            self.log.score(stage.name, encoder)
+        else:
+            self.log.keep(stage.name, watch, trainer.curve)
         return encoder
+
+    def _begin_work(self, index: int) -> None:
+        """The folder of checkpoints: empty, or of a run with these settings."""
+        work = Path(self._arguments(index).output_dir)
+        if not self.process.is_main_process:
+            return
+        if not self.resume:
+            shutil.rmtree(work, ignore_errors=True)
+        if not self._is_of_this_run(work, index):
+            write_json(work / STAGE, self._settings(index))
 
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()
@@ -198,12 +209,18 @@ class Run:
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
         )
+        self.before = encoder.record if not index else (encoder.record or {}).get("before")
         if not index:
             build.check_same_encoder(self.recipe, encoder, source)
             encoder.recipe = self.recipe.to_yaml()
         if merge or not any(p.requires_grad for p in encoder.backbone.model.parameters()):
             build.make_trainable(encoder, self.recipe, stage=index)
         return encoder
+
+    def _settings(self, index: int) -> dict[str, Any]:
+        """What decides the outcome of a stage, for those who come back to it."""
+        found = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
+        return found if self.start_hash is None else {**found, "start": self.start_hash}
 
     @cached_property
     def start_hash(self) -> str | None:
@@ -212,8 +229,9 @@ class Run:
 
     def _arguments(self, index: int) -> Any:
         stage = self.recipe.stages[index]
-        work = self.folder / f"{stage.name}.work"
-        return build.training_arguments(stage, self.objectives[index], work, seed=self.recipe.seed)
+        work, watched = self.folder / f"{stage.name}.work", self.recipe.watched(index)
+        every = None if watched is None else watched.every
+        return build.training_arguments(stage, self.objectives[index], work, seed=self.recipe.seed, every=every)
 
     def _place(self, index: int) -> Path:
         return self.folder / self.recipe.stages[index].name
@@ -224,43 +242,26 @@ class Run:
         Raises:
             ValueError: it is there, but with other settings; names them.
         """
-        path = self._place(index) / STAGE
+        return self._is_of_this_run(self._place(index), index)
+
+    def _is_of_this_run(self, folder: Path, index: int) -> bool:
+        """Whether a folder holds stage `index`, finished or in progress, with these settings; raises if with others."""
+        path = folder / STAGE
         if not path.is_file():
             return False
         written = json.loads(path.read_text())
         if written["hash"] != self.recipe.stage_hash(index):
             keys = self.recipe.differing_keys(written["recipe"], index)
             raise ValueError(
-                f"{self._place(index)} was trained with other settings ({', '.join(keys)}); "
+                f"{folder} was trained with other settings ({', '.join(keys)}); "
                 "choose another output folder, or remove this stage and those after it"
             )
         if written.get("start") != self.start_hash:
             raise ValueError(
-                f"{self._place(index)} was not trained from {self.start or 'the language model of the recipe'}; choose "
+                f"{folder} was not trained from {self.start or 'the language model of the recipe'}; choose "
                 "another output folder, or remove this stage and those after it"
             )
         return True
-
-    def _score(self, name: str, encoder: Encoder) -> None:
-        if self.evaluate is None or not self.process.is_main_process:
-            return
-        if name not in self.log["scores"] or name != "base":
-            self.log["scores"][name] = self.evaluate(encoder)
-            self._write_log()
-        scores, base = self.log["scores"][name], self.log["scores"].get("base", {})
-        if name == "base":
-            logger.info("base  dev %.3f", scores["dev"])
-        else:
-            worse = "  got worse" if scores["dev"] < base.get("dev", scores["dev"]) else ""
-            logger.info("%s  dev %.3f (base %.3f)%s", name, scores["dev"], base.get("dev", float("nan")), worse)
-
-    def _write_log(self) -> None:
-        if not self.process.is_main_process:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f".{RUN}"
-        temporary.write_text(json.dumps(self.log, indent=2))
-        os.replace(temporary, self.folder / RUN)
 
 
 def _chunks(stage: StageConfig) -> Chunks | None:

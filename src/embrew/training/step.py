@@ -17,6 +17,9 @@ class TrainStep(nn.Module):
 
     With `chunks`, the second passes of gradient caching happen in the loss' backward pass. Where the encoder's weights
     are in pieces, every process makes the same number of passes.
+
+    Attributes:
+        learned: parameters that the objective needs in training only.
     """
 
     def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
@@ -26,6 +29,7 @@ class TrainStep(nn.Module):
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
+        self.learned = nn.ParameterDict(objective.learned(encoder))
         self.sharded = is_sharded(encoder)
         if self.sharded and not isinstance(objective, EmbeddingObjective):
             raise TypeError(
@@ -35,7 +39,9 @@ class TrainStep(nn.Module):
     def forward(self, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss."""
         device = self.encoder.device
-        there = {name: part.to(device) for name, part in batch.items()}
+        there: dict[str, Any] = {name: part.to(device) for name, part in batch.items()}
+        if len(self.learned):
+            there["learned"] = self.learned
         if isinstance(self.objective, EmbeddingObjective):
             if self.chunks is not None:
                 return cached_loss(self.objective, self.encoder, there, self.chunks, alike=self.sharded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -28,9 +30,11 @@ from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients
 from embrew.training import checkpoints, sharding
 from embrew.training.step import TrainStep
+from embrew.training.watch import Point, Watch, curve_of, to_log
+from embrew.writing import atomic_path
 
 logger = logging.getLogger(__name__)
-WEIGHTS = "trainable.safetensors"
+WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"
 KEEP = 2  # checkpoints of a stage in progress
 
 
@@ -38,13 +42,20 @@ class StageTrainer(Trainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
     Checkpoints hold the trained tensors only (safetensors) beside the Trainer's own optimiser, schedule and RNG
-    state, and count from the moment their manifest is written.
+    state, and count from the moment their manifest is written. With `watch`, the stage is evaluated on the way; the
+    trained tensors of the best step lie beside the checkpoints, and in each of them.
     """
 
     def __init__(
-        self, step: TrainStep, args: TrainingArguments, rows: Dataset, name: str, order: MixedOrder | None = None
+        self,
+        step: TrainStep,
+        args: TrainingArguments,
+        rows: Dataset,
+        name: str,
+        order: MixedOrder | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.order = order
+        self.order, self.watch = order, watch
         if args.n_gpu > 1:  # the Trainer would cut batches up for DataParallel, which ours are not made for
             args._n_gpu = 1
             logger.warning("%s  one process uses one GPU of several; see docs/how-to/multi-gpu.md", name)
@@ -53,7 +64,9 @@ class StageTrainer(Trainer):
             epoch = int(self.state.epoch or 0)
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
-        super().__init__(model=step, args=args, train_dataset=rows, data_collator=collate)
+        # The Trainer wants data to evaluate on; what is evaluated on is the watch's own affair.
+        nothing = None if watch is None else rows.select([])
+        super().__init__(model=step, args=args, train_dataset=rows, eval_dataset=nothing, data_collator=collate)
         self.step = step
         if step.sharded:  # or accelerate would wrap what is in pieces in DistributedDataParallel
             step.__dict__["_is_accelerate_prepared"] = True
@@ -116,11 +129,47 @@ class StageTrainer(Trainer):
         """What was trained, whole, on the CPU; all processes must call."""
         return {name: sharding.whole(parameter) for name, parameter in self.step.trainable().items()}
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        folder, tensors = Path(output_dir or self.args.output_dir or "."), self.trained()
+    @property
+    def curve(self) -> list[Point]:
+        """Scores at the steps evaluated so far."""
+        return curve_of(self.state.log_history)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Score the weights as they are; keep the best, and stop where none better has come for long enough.
+
+        The first process scores, and tells the others.
+        """
+        if self.watch is None:
+            raise ValueError("a stage without a watch is not evaluated")
+        told = [self.watch.score() if self.args.process_index == 0 else None]
+        scores = broadcast_object_list(told)[0]
+        self.step.train()
+        metrics = to_log(scores)
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        curve = self.curve
+        if self.args.process_index == 0:
+            if self.watch.best(curve) == curve[-1]:
+                self._write_trained(self._best)
+            self.watch.report(curve, self.state.max_steps)
+        if self.watch.is_over(curve):
+            self.control.should_training_stop = True
+            self.control.should_save = self.args.save_strategy != "no"  # so that it need not find this out again
+        return metrics
+
+    @property
+    def _best(self) -> Path:
+        return Path(self.args.output_dir or ".") / BEST
+
+    def _write_trained(self, path: Path) -> None:
+        """Write what was trained; all processes must call where weights are in pieces, and the first one writes."""
+        tensors = self.trained()
         if self.args.should_save:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, folder / WEIGHTS)
+            with atomic_path(path) as temporary:
+                save_file(tensors, temporary)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        self._write_trained(Path(output_dir or self.args.output_dir or ".") / WEIGHTS)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not self.step.sharded or self.optimizer is None or self.lr_scheduler is None:
@@ -140,18 +189,18 @@ class StageTrainer(Trainer):
         self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self.load_weights(Path(resume_from_checkpoint))
+        self.load_weights(Path(resume_from_checkpoint) / WEIGHTS)
 
-    def load_weights(self, checkpoint: Path) -> None:
-        """Put a checkpoint's tensors into the model.
+    def load_weights(self, path: Path) -> None:
+        """Put a file's tensors into the model.
 
         Raises:
-            ValueError: the checkpoint was written for other parameters.
+            ValueError: it was written for other parameters.
         """
-        tensors, trained = load_file(checkpoint / WEIGHTS), self.step.trainable()
-        if tensors.keys() != trained.keys():
-            odd = sorted(tensors.keys() ^ trained.keys())
-            raise ValueError(f"{checkpoint} holds other parameters than are trained now: {', '.join(odd[:3])}")
+        tensors, parameters = load_file(path), self.step.trainable()
+        if tensors.keys() != parameters.keys():
+            odd = sorted(tensors.keys() ^ parameters.keys())
+            raise ValueError(f"{path} holds other parameters than are trained now: {', '.join(odd[:3])}")
         put_trained(self.step, tensors)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -162,23 +211,48 @@ class StageTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
+            if self.watch is not None and self.curve:
+                _same_file(self._best, checkpoint / BEST)
             checkpoints.seal(checkpoint)
             checkpoints.rotate(folder, KEEP)
         self.accelerator.wait_for_everyone()
 
     def fit(self, checkpoint: Path | None) -> int:
-        """Train to the end, from a checkpoint where there is one.
+        """Train to the end, from a checkpoint where there is one; a watched stage ends with its best weights.
 
         Returns:
-            Optimiser steps of the whole stage.
+            Optimiser steps that the weights have had.
         """
-        if checkpoint is not None:
-            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-            if state.global_step >= state.max_steps:  # all steps done, only the stage's folder was not written yet
-                self.load_weights(checkpoint)
-                return state.global_step
-        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        return self.state.global_step
+        if self.args.should_save and checkpoint is not None and (checkpoint / BEST).exists():
+            _same_file(checkpoint / BEST, self._best)  # the one there may be of a later step
+        self.accelerator.wait_for_everyone()
+        if checkpoint is not None and self._is_done(checkpoint):
+            self.load_weights(checkpoint / WEIGHTS)  # only the stage's folder was not written yet
+        else:
+            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.watch is None:
+            return self.state.global_step
+        self.accelerator.wait_for_everyone()
+        self.load_weights(self._best)
+        return self.watch.best(self.curve)["step"]
+
+    def _is_done(self, checkpoint: Path) -> bool:
+        """Whether nothing is left to train after a checkpoint; then its state becomes the trainer's."""
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        stopped = self.watch is not None and self.watch.is_over(curve_of(state.log_history))
+        if state.global_step < state.max_steps and not stopped:
+            return False
+        self.state = state
+        return True
+
+
+def _same_file(source: Path, target: Path) -> None:
+    """Another name for a file that is never written to again; a copy where the disk knows no links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,116 @@
+"""Which rows of training data hold a text that a model is judged on, word for word."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TEXTS = ("text", "query", "positive", "negatives", "sentence1", "sentence2")
+"""Columns of canonical training rows that hold texts."""
+EXAMPLES, WIDTH, BLOCK = 5, 120, 10_000
+
+
+class Overlap(TypedDict):
+    """Training rows that hold a text of one evaluation set: how many, by column, and a few of the texts."""
+
+    rows: int
+    share: float
+    columns: dict[str, int]
+    examples: list[str]
+
+
+def normalised(text: str) -> str:
+    """What is compared: Unicode NFC, white space as single blanks, lower case."""
+    return " ".join(unicodedata.normalize("NFC", text).lower().split())
+
+
+def fingerprints(texts: Iterable[str]) -> np.ndarray:
+    """64-bit hashes of normalised texts, `(texts,)`; a million by a million texts: one false match in 10⁷ such jobs."""
+    hashes = (hashlib.blake2b(normalised(text).encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(hashes), dtype=np.uint64)
+
+
+def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
+    """Sorted hashes of each evaluation set's texts, read one at a time; empty texts are left out."""
+    return {
+        name: np.unique(np.concatenate([fingerprints(block) for block in _blocks(texts)] or [fingerprints(())]))
+        for name, texts in sets.items()
+    }
+
+
+def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
+    """How many training rows hold a text of each evaluation set, exactly but for case, white space and Unicode form.
+
+    Args:
+        rows: canonical rows; of lists of texts, one is enough.
+        known: from `known_texts`.
+    """
+    columns = [column for column in TEXTS if column in rows.column_names]
+    found: dict[str, Overlap] = {
+        name: {"rows": 0, "share": 0.0, "columns": dict.fromkeys(columns, 0), "examples": []} for name in known
+    }
+    seen: dict[str, set[int]] = {name: set() for name in known}
+    for block in rows.select_columns(columns).iter(BLOCK):
+        size = len(block[columns[0]])
+        hit = {name: np.zeros(size, dtype=bool) for name in known}
+        for column in columns:
+            places, texts = _flat(block[column])
+            hashes = fingerprints(texts)
+            for name, hashes_known in known.items():
+                matches = np.flatnonzero(np.isin(hashes, hashes_known))
+                here = np.unique(places[matches])
+                found[name]["columns"][column] += len(here)
+                hit[name][here] = True
+                for match in matches:
+                    if len(found[name]["examples"]) < EXAMPLES and int(hashes[match]) not in seen[name]:
+                        seen[name].add(int(hashes[match]))
+                        found[name]["examples"].append(_short(texts[match]))
+        for name in known:
+            found[name]["rows"] += int(hit[name].sum())
+    for entry in found.values():
+        entry["share"] = entry["rows"] / len(rows)
+    return found
+
+
+def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
+    """A line for each evaluation set that shares texts with a training set; one line if none does."""
+    lines = []
+    for name, entry in found.items():
+        if entry["rows"]:
+            columns = ", ".join(f"{column} {count:,}" for column, count in entry["columns"].items() if count)
+            lines.append(
+                f"{entry['rows']:,} of {rows:,} rows of {data} ({entry['share']:.2%}) hold a text of {name} "
+                f"({columns}), for example {entry['examples'][0]!r}"
+            )
+    return lines or [f"no row of {data} ({rows:,}) holds a text of {', '.join(found)}"]
+
+
+def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
+    """Texts of a column and the row of each; lists of texts are spread out, what is missing is left out."""
+    listed = [value if isinstance(value, list) else [] if value is None else [value] for value in column]
+    places = np.repeat(np.arange(len(listed)), [len(texts) for texts in listed])
+    return places, [text for texts in listed for text in texts]
+
+
+def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    for text in texts:
+        if text.strip():
+            block.append(text)
+        if len(block) == BLOCK:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"

@@ -1,0 +1,203 @@
+"""The model card: what an encoder is, how to open it, what it was trained on, and how it scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from embrew.protocol import GUARD
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+STOCK = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")
+queries = model.encode_query(["how do I …?"])
+documents = model.encode_document(["…"])
+print(model.similarity(queries, documents))
+```
+
+`parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
+runs the same model.
+"""
+OWN = """```python
+from embrew import Encoder
+
+encoder = Encoder.from_pretrained("PATH")
+queries = encoder.encode_query(["how do I …?"])
+documents = encoder.encode_document(["…"])
+print(encoder.similarity(queries, documents))
+```
+
+For Sentence-Transformers alone, write a stock folder first, with `embrew export PATH DIR`; then
+`SentenceTransformer("DIR")` opens it.
+"""
+
+
+def model_card(encoder: Encoder, *, stock: Mapping[str, str] | None = None) -> str:
+    """A Hub model card in Markdown, with its metadata as YAML in front.
+
+    Nothing in it depends on the machine: no paths, no times, no hardware.
+
+    Args:
+        encoder: whose card; what training noted is read off `encoder.record`.
+        stock: the prompts of a stock Sentence-Transformers folder, where the card is for one.
+    """
+    return f"---\n{_metadata(encoder, stock is not None).to_yaml()}\n---\n\n" + "\n\n".join(
+        part.strip() for part in _parts(encoder, stock)
+    ) + "\n"  # fmt: skip
+
+
+def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
+    record = encoder.record or {}
+    data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
+    results = [
+        EvalResult(
+            task_type=about["kind"].replace("_", "-"),
+            dataset_type=name.removeprefix(GUARD),
+            dataset_name=name.removeprefix(GUARD),
+            dataset_split=about["split"],
+            metric_type=about["metric"],
+            metric_value=round(record["scores"][record["stage"]][name], 6),
+        )
+        for name, about in record.get("about", {}).items()
+        if name in record["scores"].get(record["stage"], {})
+    ]
+    return ModelCardData(
+        base_model=encoder.base.name if encoder.base.kind == "hub" else None,
+        library_name="sentence-transformers" if stock else "embrew",
+        pipeline_tag="sentence-similarity",
+        tags=[*(["sentence-transformers"] if stock else []), "feature-extraction", "embrew"],
+        datasets=sorted({name for entry in data for name in entry["hub"]}) or None,
+        model_name=_title(encoder) if results else None,
+        eval_results=results or None,
+    )
+
+
+def _title(encoder: Encoder) -> str:
+    return f"A text encoder on {encoder.base.name}"
+
+
+def _parts(encoder: Encoder, stock: Mapping[str, str] | None) -> Iterator[str]:
+    yield f"# {_title(encoder)}"
+    yield _what_it_is(encoder)
+    yield "## How to open it\n\n" + (OWN if stock is None else STOCK)
+    prompts = encoder.prompts if stock is None else stock
+    if any(prompts.values()):
+        yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
+    if encoder.record is not None:
+        yield _scores(encoder.record)
+        for past in _history(encoder.record):
+            yield _training(past, again=past is not encoder.record)
+
+
+def _what_it_is(encoder: Encoder) -> str:
+    described, base = encoder.describe(), encoder.base
+    where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
+    adapters = described["merged_adapters"] + described["adapter"]
+    if encoder.backbone.trains_all:
+        weights = "Its weights are all its own."
+    elif adapters:
+        weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
+    else:
+        weights = "The base's weights, as they are."
+    memory = described["memory_tokens"]
+    lengths = ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
+    return (
+        f"A causal language model, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} "
+        f"dimensions. {weights}\n\n"
+        f"- template: `{described['template']!r}`\n"
+        f"- attention: {encoder.attention.mode}\n"
+        f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
+        + (f"- memory tokens: {memory}, added by themselves\n" if memory else "")
+        + f"- longest text in tokens: {lengths}\n"
+        f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
+    )
+
+
+def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The record and those of the encoders that training began with, the latest first."""
+    found: Mapping[str, Any] | None = record or None
+    while found is not None:
+        yield found
+        found = found.get("before")
+
+
+def _scores(record: Mapping[str, Any]) -> str:
+    scores: Mapping[str, Mapping[str, float]] = record["scores"]
+    if not scores:
+        return ""
+    names = list(dict.fromkeys(name for row in scores.values() for name in row))
+    head = [_heading(name, record["about"].get(name)) for name in names]
+    lines = [f"| after | {' | '.join(head)} |", "|---|" + "---:|" * len(names)]
+    for stage, row in scores.items():
+        cells = " | ".join(f"{row[name]:.4f}" if name in row else "–" for name in names)
+        lines.append(f"| {'nothing (base)' if stage == 'base' else stage} | {cells} |")
+    said = ["## Scores", "\n".join(lines)]
+    base, last = scores.get("base", {}), scores.get(record["stage"], {})
+    worse = [name for name in last if (name == "dev" or name.startswith(GUARD)) and last[name] < base.get(name, 0.0)]
+    if worse:
+        drops = (f"{name.removeprefix(GUARD)} {base[name]:.4f} → {last[name]:.4f}" for name in worse)
+        said.append(f"Got worse by training: {', '.join(drops)}.")
+    for stage, step in record["kept"].items():
+        count = len(record["curves"][stage])
+        said.append(f"Of stage {stage}, step {step} was kept, the best of {count} evaluations on the dev sets.")
+    return "\n\n".join(said)
+
+
+def _heading(name: str, about: Mapping[str, str] | None) -> str:
+    if about is None:
+        return f"{name}, mean" if name in ("dev", "guard") else name
+    guard = "guard: " if name.startswith(GUARD) else ""
+    return f"{guard}{name.removeprefix(GUARD)} {about['split']}, {about['metric']}"
+
+
+def _training(record: Mapping[str, Any], *, again: bool) -> str:
+    said = ["## Training" if not again else "## Training before that"]
+    lines = ["| stage | objective | data | split | revision | rows |", "|---|---|---|---|---|---:|"]
+    for stage, entries in record["data"].items():
+        for entry in entries:
+            name = f"{entry['name']} ({entry['config']})" if "config" in entry else entry["name"]
+            revision, objective = entry.get("revision", "–"), record["objectives"][stage]
+            lines.append(f"| {stage} | {objective} | {name} | {entry['split']} | {revision} | {entry['rows']:,} |")
+    said.append("\n".join(lines))
+    overlaps = list(_overlaps(record))
+    if overlaps:
+        said.append("### Texts of the dev and guard sets in the training data")
+        said.append("Compared exactly, but for case, white space and Unicode form. " + _table_or_none(overlaps))
+    said.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
+    return "\n\n".join(said)
+
+
+def _overlaps(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
+    for stage, entries in record["data"].items():
+        for entry in entries:
+            for name, found in entry.get("overlap", {}).items():
+                yield stage, entry, name, found
+
+
+def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
+    shared = [row for row in overlaps if row[3]["rows"]]
+    if not shared:
+        return f"None of {', '.join(dict.fromkeys(name for _, _, name, _ in overlaps))} occurs in it."
+    lines = [
+        "",
+        "",
+        "| stage | data | set | rows | share | by column | for example |",
+        "|---|---|---|---:|---:|---|---|",
+    ]
+    for stage, entry, name, found in shared:
+        columns = ", ".join(f"{column} {count:,}" for column, count in found["columns"].items() if count)
+        examples = "; ".join(_cell(text) for text in found["examples"])
+        rows, share = f"{found['rows']:,} of {entry['rows']:,}", f"{found['share']:.2%}"
+        lines.append(f"| {stage} | {entry['name']} | {name} | {rows} | {share} | {columns} | {examples} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """A text in a table of Markdown."""
+    return "“" + text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") + "”"

@@ -1,0 +1,73 @@
+"""What a trained encoder says of its training: data, scores and recipe, without a path of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embrew.data.reading import public_name
+from embrew.overrides import dump_yaml
+from embrew.recipe import DataConfig, Recipe
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
+    """A data set as it was trained on: its name, split and revision, and its rows after all filters."""
+    paths = [config.path] if isinstance(config.path, str) else config.path
+    names = [public_name(path) for path in paths]
+    found: dict[str, Any] = {
+        "name": ", ".join(name for name, _ in names),
+        "hub": [name for name, on_hub in names if on_hub],
+        "config": config.name,
+        "split": config.split,
+        "revision": config.revision,
+        "rows": len(rows),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def stage_record(
+    recipe: Recipe,
+    index: int,
+    log: Mapping[str, Any],
+    about: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What the card of stage `index` is written from.
+
+    Args:
+        recipe: all stages.
+        index: the last one trained.
+        log: `run.json`: scores, data and curves of all stages so far.
+        about: kind, split and metric of the dev and guard sets.
+        before: the record of the encoder that training began with, where it was trained before.
+    """
+    names = [stage.name for stage in recipe.stages[: index + 1]]
+    record: dict[str, Any] = {
+        "stage": names[-1],
+        "objectives": {stage.name: stage.objective["type"] for stage in recipe.stages[: index + 1]},
+        "recipe": dump_yaml(without_paths(recipe.model_dump(mode="json", exclude_defaults=True))),
+        "data": {name: log["data"][name] for name in names if name in log["data"]},
+        "scores": {name: log["scores"][name] for name in ("base", *names) if name in log["scores"]},
+        "curves": {name: curve for name, curve in log.get("curves", {}).items() if name in names},
+        "kept": {name: step for name, step in log.get("kept", {}).items() if name in names},
+        "about": dict(about or {}),
+    }
+    if before is not None:
+        record["before"] = dict(before)
+    return record
+
+
+def without_paths(value: Any) -> Any:
+    """The same values, with the last part only of every path that begins at the root or at a home folder."""
+    match value:
+        case dict():
+            return {key: without_paths(item) for key, item in value.items()}
+        case list():
+            return [without_paths(item) for item in value]
+        case str() if value.startswith(("/", "~/")) and (Path(value).expanduser().exists() or " " not in value):
+            return Path(value).name or value
+    return value

@@ -1,0 +1,133 @@
+"""`run.json`: what a run has found out so far (data, scores, curves, times), written whole after each change."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embrew.data import overlap
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe, StageConfig
+from embrew.training.record import facts, stage_record
+from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+RUN = "run.json"
+
+
+class RunLog:
+    """Scores the encoders of a run, looks at their data, and keeps what was found in `folder/run.json`.
+
+    Attributes:
+        values: the content of the file. `scores` and `seconds` by stage; `data`: what each stage is trained on, and
+            which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and
+            `kept`, the step whose weights are saved; `final`, the last stage.
+        writes: whether this is the process that scores and writes.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, evaluate: Evaluate | None, *, writes: bool) -> None:
+        self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
+        self.sets = evaluate if isinstance(evaluate, DevSets) else None
+        self._check_metric(None if self.sets is None else self.sets.metrics)
+        self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
+        if (folder / RUN).exists():
+            self.values |= json.loads((folder / RUN).read_text())
+        self.values["final"] = recipe.stages[-1].name
+
+    @property
+    def base(self) -> Mapping[str, float]:
+        """Scores of the encoder that training began with."""
+        found: Mapping[str, float] = self.values["scores"].get("base", {})
+        return found
+
+    def write(self) -> None:
+        """Put the file in its place."""
+        if not self.writes:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".{RUN}"
+        temporary.write_text(json.dumps(self.values, indent=2))
+        os.replace(temporary, self.folder / RUN)
+
+    def score(self, name: str, encoder: Encoder) -> None:
+        """Score the encoder after a stage, or as it was before (`base`, which is done once), and say it."""
+        if self.evaluate is None or not self.writes:
+            return
+        scores = self.values["scores"]
+        if name != "base" or name not in scores or self._of_other_sets(scores[name]):
+            scores[name] = self.evaluate(encoder)
+            self.write()
+        if name == "base":
+            self._check_metric([score for score in scores[name] if not score.startswith("guard")])
+        self._say(name, scores[name])
+
+    def look_at(self, stage: StageConfig, parts: list[Dataset]) -> None:
+        """Note what a stage is trained on, and which of its rows hold a text that it is judged on."""
+        if not self.writes:
+            return
+        known = None if self.sets is None else overlap.known_texts(self.sets.texts())
+        entries = self.values["data"][stage.name] = []
+        for config, part in zip(stage.datasets, parts, strict=True):
+            entry = facts(config, part)
+            if known is not None:
+                entry["overlap"] = overlap.overlap(part, known)
+                for line in overlap.in_words(entry["name"], len(part), entry["overlap"]):
+                    logger.info("%s  overlap: %s", stage.name, line)
+            entries.append(entry)
+        self.write()
+
+    def watch(self, index: int, encoder: Encoder) -> Watch | None:
+        """How stage `index` is watched, or None where the recipe does not ask for it."""
+        config, name, evaluate = self.recipe.watched(index), self.recipe.stages[index].name, self.evaluate
+        for key in ("curves", "kept"):  # what an earlier attempt has left
+            self.values.get(key, {}).pop(name, None)
+        if config is None or evaluate is None:
+            return None
+
+        def report(curve: list[Point], steps: int) -> None:
+            self.values.setdefault("curves", {})[name] = curve
+            self.write()
+            now = curve[-1]
+            best = "  best so far" if watch.best(curve) == now else ""
+            logger.info("%s  step %d/%d  %s%s", name, now["step"], steps, in_words(now["scores"], self.base), best)
+            if watch.is_over(curve):
+                logger.info("%s  stopped: %d evaluations without a better %s", name, watch.patience, watch.metric)
+
+        watch = Watch(score=lambda: evaluate(encoder), report=report, metric=config.metric, patience=config.patience)
+        return watch
+
+    def keep(self, name: str, watch: Watch, curve: list[Point]) -> None:
+        """Note the curve of a watched stage that is done; its scores are those of the step that is kept."""
+        best = watch.best(curve)
+        self.values.setdefault("curves", {})[name] = curve
+        self.values.setdefault("kept", {})[name] = best["step"]
+        self.values["scores"][name] = best["scores"]
+        logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), watch.metric)
+        self._say(name, best["scores"])
+
+    def record(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the saved encoder of stage `index` knows of its training."""
+        return stage_record(self.recipe, index, self.values, None if self.sets is None else self.sets.about, before)
+
+    def _say(self, name: str, scores: Mapping[str, float]) -> None:
+        logger.info("%s  %s", name, in_words(scores, {} if name == "base" else self.base))
+
+    def _of_other_sets(self, scores: Mapping[str, float]) -> bool:
+        return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
+
+    def _check_metric(self, known: list[str] | None) -> None:
+        """Raise where the recipe chooses by a score that there is not."""
+        wanted = self.recipe.evaluation
+        if wanted is None or wanted.every is None:
+            return
+        if self.evaluate is None:
+            raise ValueError(f"the recipe has evaluation.every={wanted.every}, and train was given nothing to evaluate")
+        if known is not None and wanted.metric not in known:
+            raise ValueError(f"evaluation.metric={wanted.metric!r} is no score; choose from {', '.join(known)}")

@@ -1,0 +1,110 @@
+"""The card of a trained encoder: readable by the Hub's own reader, true to the run, silent about the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from embrew.evaluation.dev import dev_sets
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.merging import merge_encoder
+from embrew.recipe import Recipe
+from embrew.training.record import without_paths
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+from tests.training.test_stages import values
+
+__all__ = ["values"]  # the fixture
+
+
+@pytest.fixture
+def recipe(values: dict[str, Any], tmp_path: Path) -> Recipe:
+    """Two stages, a dev set that shares a text with the training data, and a guard set that does not."""
+    for name, texts in (("near", [SENTENCES[0][:40], "another text", "a third"]), ("far", ["x", "y z", "w"])):
+        (tmp_path / name).mkdir()
+        rows = [{"sentence1": text, "sentence2": "b" * (i + 1), "score": i} for i, text in enumerate(texts)]
+        (tmp_path / name / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values["stages"] = [values["stages"][0], {**values["stages"][2], "adapter": "continue"}]
+    values["evaluation"] = {
+        "dev": [str(tmp_path / "near")], "guard": [str(tmp_path / "far")], "every": 2, "stages": ["supervised"],
+    }  # fmt: skip
+    return Recipe.from_values(values)
+
+
+def trained(recipe: Recipe, folder: Path, **options: Any) -> Encoder:
+    assert recipe.evaluation is not None
+    return train(recipe, folder, evaluate=dev_sets(recipe.evaluation.dev, recipe.evaluation.guard), **options)
+
+
+def test_it_says_what_the_run_says(recipe: Recipe, tmp_path: Path) -> None:
+    trained(recipe, tmp_path / "run")
+    log = json.loads((tmp_path / "run" / "run.json").read_text())
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    shared = sum(pair["query"] == SENTENCES[0][:40] for pair in pairs)
+    assert shared == 5
+    (data,) = log["data"]["supervised"]
+    assert data["overlap"]["near"]["rows"] == shared and data["overlap"]["near"]["columns"]["query"] == shared
+    assert data["overlap"]["far"]["rows"] == 0
+    card = ModelCard.load(tmp_path / "run" / "supervised" / "README.md")
+    assert card.data.library_name == "embrew" and card.data.pipeline_tag == "sentence-similarity"
+    assert card.data.to_dict().get("language") is None and card.data.to_dict().get("base_model") is None
+    assert {result.dataset_name: result.metric_value for result in card.data.eval_results} == {
+        "near": round(log["scores"]["supervised"]["near"], 6),
+        "far": round(log["scores"]["supervised"]["guard/far"], 6),
+    }
+    for name in ("base", "compress", "supervised"):
+        assert f"{log['scores'][name]['near']:.4f}" in card.text
+    assert f"| supervised | pairs.jsonl | near | {shared} of {len(pairs)} | {shared / len(pairs):.2%} | " in card.text
+    assert "| compress | compression | texts.jsonl | train | – | 25 |" in card.text
+    assert f"step {log['kept']['supervised']} was kept, the best of 2" in card.text
+    first = ModelCard.load(tmp_path / "run" / "compress" / "README.md").text
+    assert "pairs.jsonl" not in first.split("### Recipe")[0], "a stage says nothing of what comes after it"
+
+
+def test_no_path_of_this_machine_is_in_it(recipe: Recipe, tmp_path: Path) -> None:
+    encoder = trained(recipe, tmp_path / "run")
+    for name in ("compress", "supervised"):
+        for file in ("README.md", "training.json"):
+            text = (tmp_path / "run" / name / file).read_text()
+            assert str(tmp_path) not in text and str(Path.home()) not in text
+            assert not re.findall(r"(?<![\w.:/$])/(?:tmp|home|root|work|usr)\b", text)
+    assert "near" in (tmp_path / "run" / "compress" / "README.md").read_text()
+    assert encoder.record is not None
+    given = {"path": ["/data/x.jsonl", "~/y", "rel/z"], "template": "/ask: {text}", "prompt": "/", "n": 1}
+    assert without_paths(given) == {**given, "path": ["x.jsonl", "y", "rel/z"]}
+
+
+def test_it_goes_along(recipe: Recipe, tmp_path: Path) -> None:
+    """To an opened encoder, to what is saved, merged, exported or trained from it."""
+    trained(recipe, tmp_path / "run")
+    opened = Encoder.from_pretrained(tmp_path / "run")
+    text = ModelCard.load(tmp_path / "run" / "supervised" / "README.md").text
+    opened.save_pretrained(tmp_path / "again")
+    assert ModelCard.load(tmp_path / "again" / "README.md").text == text
+    merge_encoder(tmp_path / "run", tmp_path / "merged", verify="off")
+    merged = ModelCard.load(tmp_path / "merged" / "README.md").text
+    assert (
+        "Its weights are all its own" in merged and text.partition("## Scores")[2] == merged.partition("## Scores")[2]
+    )
+    export_sentence_transformer(opened, tmp_path / "stock", verify="off")
+    stock = ModelCard.load(tmp_path / "stock" / "README.md")
+    assert stock.data.library_name == "sentence-transformers" and "sentence-transformers" in stock.data.tags
+    assert 'SentenceTransformer("PATH")' in stock.text
+    assert stock.text.partition("## Scores")[2] == text.partition("## Scores")[2]
+    then = recipe.model_copy(update={"stages": recipe.stages[1:]})
+    trained(then, tmp_path / "then", start=tmp_path / "run")
+    after = (tmp_path / "then" / "supervised" / "README.md").read_text()
+    assert "## Training before that" in after and "| compress | compression | texts.jsonl |" in after
+
+
+def test_an_encoder_that_nobody_trained(tmp_path: Path) -> None:
+    Encoder.from_pretrained("nano", pooling="mean").save_pretrained(tmp_path / "saved", verify="off")
+    card = ModelCard.load(tmp_path / "saved" / "README.md")
+    assert "The base's weights, as they are." in card.text and "## Scores" not in card.text
+    assert card.data.eval_results is None

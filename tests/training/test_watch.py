@@ -1,0 +1,332 @@
+"""Evaluation within a stage: the best step is saved, patience ends it, and stopping in between costs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from embrew.training.watch import DevSets, Watch, curve_of, in_words, to_log
+from tests.conftest import SENTENCES
+from tests.training.test_stages import equal, tensors, values
+
+__all__ = ["values"]  # the fixture
+
+
+def watched(values: dict[str, Any], **evaluation: Any) -> Recipe:
+    """The supervised stage alone, ten steps, evaluated every two."""
+    stage = {**values["stages"][2], "adapter": "continue"}
+    stage["training"] = {**stage["training"], "max_steps": 10, "save_steps": 3}
+    settings = {"dev": ["unused"], "every": 2, **evaluation}
+    return Recipe.from_values({**values, "stages": [stage], "evaluation": settings})
+
+
+class Scripted:
+    """Gives the scores of a script, one after another, and keeps the weights that each was asked for."""
+
+    def __init__(self, dev: Iterable[float], guard: Iterable[float] = ()) -> None:
+        self.dev, self.guard = list(dev), list(guard)
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def __call__(self, encoder: Encoder) -> dict[str, float]:
+        encoder.encode(SENTENCES)  # what an evaluation does to an encoder that is being trained
+        call = len(self.weights)
+        self.weights.append({name: p.detach().clone() for name, p in encoder.named_parameters() if p.requires_grad})
+        scores = {"dev": self.dev[call], "STSB": self.dev[call]}
+        return scores | ({"guard": self.guard[call], "guard/NEWS": self.guard[call]} if self.guard else {})
+
+
+def fingerprint(encoder: Encoder) -> dict[str, float]:
+    """A score that any other bit of any vector changes."""
+    digest = hashlib.sha256(encoder.encode(SENTENCES).tobytes()).digest()
+    return {"dev": int.from_bytes(digest[:4], "big") / 2**32}
+
+
+def log_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())
+
+
+def is_saved(weights: dict[str, torch.Tensor], folder: Path) -> bool:
+    """Whether these are the weights in an encoder's folder."""
+    opened = Encoder.from_pretrained(folder)
+    with torch.no_grad():
+        return all(torch.equal(weights[name], p) for name, p in opened.named_parameters() if name in weights)
+
+
+def test_the_best_step_is_saved_and_not_the_last(values: dict[str, Any], tmp_path: Path) -> None:
+    scripted = Scripted([0.5, 0.6, 0.9, 0.7, 0.9, 0.8])
+    encoder = train(watched(values), tmp_path / "run", evaluate=scripted)
+    log = log_of(tmp_path / "run")
+    assert [(point["step"], point["scores"]["dev"]) for point in log["curves"]["supervised"]] == [
+        (2, 0.6), (4, 0.9), (6, 0.7), (8, 0.9), (10, 0.8),
+    ]  # fmt: skip
+    assert log["kept"] == {"supervised": 4}, "of two that are equal, the first"
+    assert log["scores"] == {name: {"dev": s, "STSB": s} for name, s in (("base", 0.5), ("supervised", 0.9))}
+    assert encoder.steps == Encoder.from_pretrained(tmp_path / "run").steps == 4
+    assert len(scripted.weights) == 6, "the stage's own score is not asked for again"
+    assert [is_saved(weights, tmp_path / "run" / "supervised") for weights in scripted.weights] == [
+        False, False, True, False, False, False,
+    ]  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "supervised"]
+    plain = watched(values, every=None)
+    train(plain, tmp_path / "plain")
+    assert is_saved(scripted.weights[-1], tmp_path / "plain" / "supervised"), "looking does not disturb the training"
+
+
+def test_patience(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two evaluations without a better score end the stage, though the next one would have been the best."""
+    scripted = Scripted([0.5, 0.6, 0.9, 0.7, 0.8, 0.95])
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(watched(values, patience=2, metric="STSB"), tmp_path / "run", evaluate=scripted)
+    assert [point["step"] for point in log_of(tmp_path / "run")["curves"]["supervised"]] == [2, 4, 6, 8]
+    assert is_saved(scripted.weights[2], tmp_path / "run" / "supervised")
+    assert "supervised  stopped: 2 evaluations without a better STSB" in caplog.messages
+    assert "supervised  step 4 is kept, the best of 4 by STSB" in caplog.messages
+
+
+def test_the_end_of_a_stage_is_evaluated(values: dict[str, Any], tmp_path: Path) -> None:
+    train(watched(values, every=0.4), tmp_path / "run", evaluate=Scripted([0.5, 0.6, 0.7, 0.8]))
+    assert [point["step"] for point in log_of(tmp_path / "run")["curves"]["supervised"]] == [4, 8, 10]
+
+
+def test_only_the_stages_that_are_named(values: dict[str, Any], tmp_path: Path) -> None:
+    values["stages"] = values["stages"][:2]
+    values["evaluation"] = {"dev": ["unused"], "every": 2, "stages": ["unsupervised"]}
+    train(Recipe.from_values(values), tmp_path / "run", evaluate=Scripted([0.5, 0.6, 0.7, 0.8]))
+    log = log_of(tmp_path / "run")
+    assert list(log["curves"]) == ["unsupervised"]
+    assert [log["scores"][name]["dev"] for name in ("base", "compress", "unsupervised")] == [0.5, 0.6, 0.8]
+
+
+class Stop(BaseException):
+    """The power goes off."""
+
+
+def stopped(recipe: Recipe, folder: Path, at: str | int) -> None:
+    """Train until a step's beginning, an evaluation's end, or the writing of the stage."""
+    step, score, steps = StageTrainer.training_step, StageTrainer.evaluate, 0
+
+    def training_step(self: StageTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == at:
+            raise Stop
+        return step(self, *args, **kwargs)
+
+    def evaluate(self: StageTrainer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        found = score(self, *args, **kwargs)
+        if at == f"evaluation {self.state.global_step}":
+            raise Stop
+        return found
+
+    def save(*_: Any, **__: Any) -> None:
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageTrainer, "training_step", training_step)
+        patch.setattr(StageTrainer, "evaluate", evaluate)
+        if at == "saving":
+            patch.setattr(Encoder, "save_pretrained", save)
+        with pytest.raises(Stop):
+            train(recipe, folder, evaluate=fingerprint)
+
+
+@pytest.mark.parametrize("at", [2, 5, 8, 10, "evaluation 4", "evaluation 6", "saving"])
+def test_stopped_and_resumed_is_never_stopped(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
+    """Curve, best step and weights are those of a run that nothing stopped, to the bit."""
+    recipe = watched(values)
+    train(recipe, tmp_path / "whole", evaluate=fingerprint)
+    stopped(recipe, tmp_path / "halves", at)
+    train(recipe, tmp_path / "halves", evaluate=fingerprint, resume=True)
+    whole, halves = log_of(tmp_path / "whole"), log_of(tmp_path / "halves")
+    for key in ("curves", "kept", "scores"):
+        assert whole[key] == halves[key], key
+    scores = [point["scores"]["dev"] for point in whole["curves"]["supervised"]]
+    assert len(set(scores)) == 5 and whole["kept"]["supervised"] == 2 + 2 * scores.index(max(scores))
+    equal(tmp_path / "whole" / "supervised", tmp_path / "halves" / "supervised")
+
+
+@pytest.mark.parametrize("at", [5, "evaluation 6", "saving"])
+def test_stopped_before_or_after_patience_was_at_its_end(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
+    """Patience counts on over a restart; a stage that it has ended gets no further step."""
+    values["seed"] = next(seed for seed in range(20) if _falls_twice({**values, "seed": seed}, tmp_path / str(seed)))
+    recipe = watched(values, patience=2)
+    train(recipe, tmp_path / "whole", evaluate=fingerprint)
+    stopped(recipe, tmp_path / "halves", at)
+    train(recipe, tmp_path / "halves", evaluate=fingerprint, resume=True)
+    assert log_of(tmp_path / "whole")["curves"] == log_of(tmp_path / "halves")["curves"]
+    assert [point["step"] for point in log_of(tmp_path / "halves")["curves"]["supervised"]] == [2, 4, 6]
+    equal(tmp_path / "whole" / "supervised", tmp_path / "halves" / "supervised")
+
+
+def _falls_twice(values: dict[str, Any], folder: Path) -> bool:
+    """Whether the first evaluation of three is the best."""
+    train(watched(values), folder, evaluate=fingerprint)
+    scores = [point["scores"]["dev"] for point in log_of(folder)["curves"]["supervised"]]
+    return scores[0] > max(scores[1:3])
+
+
+def test_a_later_best_is_forgotten_with_the_steps_that_led_to_it(values: dict[str, Any], tmp_path: Path) -> None:
+    """Where a repeated step scores otherwise (a GPU may), weights and curve still belong together."""
+    first = Scripted([0.5, 0.6, 0.9])
+    with pytest.raises(IndexError):  # ends without a word at step 6; the newest checkpoint is at step 3
+        train(watched(values), tmp_path / "run", evaluate=first)
+    second = Scripted([0.4, 0.4, 0.4, 0.4])
+    train(watched(values), tmp_path / "run", evaluate=second, resume=True)
+    log = log_of(tmp_path / "run")
+    assert [point["scores"]["dev"] for point in log["curves"]["supervised"]] == [0.6, 0.4, 0.4, 0.4, 0.4]
+    assert log["kept"] == {"supervised": 2}
+    assert is_saved(first.weights[1], tmp_path / "run" / "supervised")
+
+
+def test_a_guard_set_that_drops_is_named(
+    values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(
+            watched(values, every=5), tmp_path / "run",
+            evaluate=Scripted([0.5, 0.4, 0.7], guard=[0.8, 0.8, 0.75]),
+        )  # fmt: skip
+    said = [line for line in caplog.messages if "dev 0" in line]
+    assert said == [
+        "base  dev 0.500  guard 0.800",
+        "supervised  step 5/10  dev 0.400 (base 0.500)  guard 0.800 (base 0.800)  got worse: dev 0.500 → 0.400"
+        "  best so far",
+        "supervised  step 10/10  dev 0.700 (base 0.500)  guard 0.750 (base 0.800)  got worse: NEWS 0.800 → 0.750"
+        "  best so far",
+        "supervised  dev 0.700 (base 0.500)  guard 0.750 (base 0.800)  got worse: NEWS 0.800 → 0.750",
+    ]
+
+
+def test_words() -> None:
+    assert in_words({"dev": 0.5}, {}) == "dev 0.500"
+    assert in_words({"dev": 0.5, "STSB": 0.1}, {"dev": 0.5, "STSB": 0.2}) == "dev 0.500 (base 0.500)"
+
+
+def test_a_curve_is_read_off_the_log() -> None:
+    watch = Watch(score=dict, report=lambda *_: None, metric="b", patience=1)
+    log = [{"loss": 1.0, "step": 1}, *({**to_log({"dev": 0.0, "b": b}), "epoch": 0.1, "step": b} for b in (3, 1))]
+    curve = curve_of(log)
+    assert curve == [{"step": b, "scores": {"dev": 0.0, "b": b}} for b in (3, 1)]
+    assert watch.best(curve)["step"] == 3 and watch.is_over(curve)
+    assert not watch.is_over(curve[:1]) and not watch.is_over([])
+
+
+def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"evaluation.metric='stsb' is no score; choose from dev, STSB$"):
+        train(watched(values, metric="stsb"), tmp_path / "run", evaluate=Scripted([0.5], guard=[0.5]))
+    assert not (tmp_path / "run" / "supervised").exists()
+
+    class Named(Scripted):
+        metrics, about = ["dev", "STSB"], {}
+
+        def texts(self) -> dict[str, list[str]]:
+            return {}
+
+    assert isinstance(Named([]), DevSets)
+    monkeypatch.setattr(build, "encoder", lambda *_, **__: pytest.fail("nothing is to be loaded"))
+    with pytest.raises(ValueError, match="is no score"):
+        train(watched(values, metric="stsb"), tmp_path / "named", evaluate=Named([]))
+    with pytest.raises(ValueError, match="train was given nothing to evaluate"):
+        train(watched(values), tmp_path / "nothing")
+    assert not (tmp_path / "named").exists() and not (tmp_path / "nothing").exists()
+
+
+def test_a_stage_in_progress_with_other_settings(values: dict[str, Any], tmp_path: Path) -> None:
+    stopped(watched(values), tmp_path / "run", 8)
+    with pytest.raises(ValueError, match=r"supervised.work was trained with other settings \(evaluation.patience\)"):
+        train(watched(values, patience=5), tmp_path / "run", evaluate=fingerprint, resume=True)
+
+
+def test_full_fine_tuning_keeps_the_best_too(values: dict[str, Any], tmp_path: Path) -> None:
+    values["encoder"]["lora"] = None
+    scripted = Scripted([0.5, 0.6, 0.9, 0.7, 0.8, 0.8])
+    train(watched(values), tmp_path / "run", evaluate=scripted)
+    written = load_file(tmp_path / "run" / "supervised" / "weights" / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert torch.equal(written[name], scripted.weights[2][f"backbone.model.{name}"])
+    assert not torch.equal(written[name], scripted.weights[-1][f"backbone.model.{name}"])
+
+
+WORKER = """
+import json, sys
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+
+calls = []
+def evaluate(encoder):
+    calls.append(len(encoder.encode(["a text"])))
+    return {"dev": [0.5, 0.6, 0.9, 0.7, 0.8, 0.95][len(calls) - 1]}
+
+recipe, output = sys.argv[1:]
+train(Recipe.load(recipe), output, evaluate=evaluate)
+import os
+open(output + "-calls-" + os.environ["RANK"], "w").write(str(len(calls)))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_stop_together(values: dict[str, Any], tmp_path: Path) -> None:
+    """The first one scores; both end at the same step with the weights of the best."""
+    root = Path(__file__).parents[2]
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "recipe.yaml").write_text(watched(values, patience=2).to_yaml())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "worker.py"), str(tmp_path / "recipe.yaml"), str(tmp_path / "run")],
+        cwd=root, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    log = log_of(tmp_path / "run")
+    assert [point["step"] for point in log["curves"]["supervised"]] == [2, 4, 6, 8] and log["kept"] == {"supervised": 4}
+    assert [(tmp_path / f"run-calls-{rank}").read_text() for rank in (0, 1)] == ["5", "0"]
+    assert len(tensors(tmp_path / "run" / "supervised")) > 1
+
+
+def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
+    for evaluation, words in (
+        ({"every": None, "patience": 2}, "give every as well"),
+        ({"every": None, "metric": "STSB"}, "give every as well"),
+        ({"every": 2.5}, "give whole steps"),
+        ({"every": 0}, "evaluation.every=0"),
+        ({"dev": []}, "evaluation.dev"),
+        ({"stages": ["superviced"]}, "evaluation.stages names 'superviced'; the stages are supervised"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            watched(values, **evaluation)
+    with pytest.raises(ValueError, match="training.eval_steps is set by embrew; leave it out; evaluation.every"):
+        values["stages"][2]["training"]["eval_steps"] = 2
+        build.check_stage(watched(values), 0)
+
+
+def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None:
+    def hash_of(**evaluation: Any) -> str:
+        return watched(values, **evaluation).stage_hash(0)
+
+    plain = Recipe.from_values({**watched(values).resolved(), "evaluation": None}).stage_hash(0)
+    assert hash_of(every=None) == plain and hash_of(every=None, guard=["x"]) == plain
+    chosen = hash_of()
+    assert hash_of(guard=["x"]) == hash_of(batch_tokens=7) == hash_of(stages=["supervised"]) == chosen
+    others = [hash_of(every=3), hash_of(metric="x"), hash_of(patience=1), hash_of(dev=["x"])]
+    assert len({plain, chosen, *others}) == 6
+    both: Callable[[Any], Recipe] = lambda stages: Recipe.from_values(  # noqa: E731
+        {**values, "evaluation": {"dev": ["x"], "every": 2, "stages": stages}}
+    )
+    assert both(["supervised"]).stage_hash(0) == both(["unsupervised"]).stage_hash(0), "the first is not watched"
+    assert both(["supervised"]).stage_hash(1) != both(["unsupervised"]).stage_hash(1)
+    assert both(None).differing_keys(both(["supervised"]).resolved(0), 0) == ["evaluation"]
