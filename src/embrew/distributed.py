@@ -19,6 +19,17 @@ def rank() -> int:
     return distributed.get_rank() if world_size() > 1 else 0
 
 
+def share_of_rows(rows: int, device: torch.device) -> float:
+    """What a mean over this process' rows is multiplied with, so that the mean over processes is that of all rows.
+
+    1 for one process, or where all have as many.
+    """
+    if world_size() == 1:
+        return 1.0
+    every = sum_over_processes(torch.tensor(float(rows), device=device))
+    return rows * world_size() / float(every)
+
+
 def sum_over_processes(value: Tensor) -> Tensor:
     """The sum of a tensor over all processes, without gradient."""
     if world_size() == 1:

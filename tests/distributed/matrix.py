@@ -35,10 +35,12 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "contrastive": {},
     "angle": {"rows": "pairs", "in_batch_weight": 2.0},
     "matryoshka": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+    "matryoshka_2d": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+    "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},
     "compression": {"min_context_tokens": 4, "min_target_tokens": 3},
     "mntp": {},
 }
-EMBEDDING = ("contrastive", "angle", "matryoshka")
+EMBEDDING = ("contrastive", "angle", "matryoshka", "matryoshka_2d", "espresso")
 JOINT = 4
 
 
@@ -74,7 +76,11 @@ SHARDED = [
         for checkpointing in BOTH
         for cached in BOTH
     ),
-    *(Case(objective, True, False, cached, True) for objective in ("angle", "matryoshka") for cached in BOTH),
+    *(
+        Case(objective, True, False, cached, True)
+        for objective in ("angle", "matryoshka", "matryoshka_2d")
+        for cached in BOTH
+    ),
     Case("contrastive", False, cached=True, sharded=True, family="llama-tied"),
     Case("contrastive", True, cached=True, sharded=True, family="qwen3"),
 ]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from embrew.distributed import gather, world_size
+from embrew.distributed import gather, share_of_rows, world_size
 from embrew.losses.dependencies import SVD, Compression, compression_target
 from embrew.losses.espresso import compression_alignment, layer_weights
 from embrew.modeling.encoder import Encoder
@@ -178,4 +178,5 @@ class Espresso(Nested):
         )
         if self.align_norm == "l2":
             leading, target = (nn.functional.normalize(side.float(), dim=-1) for side in (leading, target))
-        return compression_alignment(leading, target, temperature=self.temperature)
+        share = share_of_rows(vectors.shape[1], vectors.device)
+        return share * compression_alignment(leading, target, temperature=self.temperature)

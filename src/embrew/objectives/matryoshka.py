@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor, cat
 from torch.nn import functional
 
+from embrew.distributed import share_of_rows
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective, RowsKind
@@ -145,11 +146,12 @@ class Matryoshka2d(Matryoshka):
         last = self.nested({role: vectors[-1] for role, vectors in embeddings.items()}, batch, dims)["loss"]
         teacher = functional.softmax(cat([vectors[-1] for vectors in embeddings.values()]) / self.kl_temperature, -1)
         shallow, kl = last.new_zeros(()), last.new_zeros(())
+        share = self.kl_temperature * share_of_rows(len(teacher), teacher.device)
         for layer in layers:
             here = {role: vectors[layer] for role, vectors in embeddings.items()}
             shallow = shallow + self.nested(here, batch, dims)["loss"] / len(layers)
             student = functional.log_softmax(cat(list(here.values())) / self.kl_temperature, -1)
-            kl = kl + functional.kl_div(student, teacher.detach(), reduction="batchmean") * self.kl_temperature
+            kl = kl + functional.kl_div(student, teacher.detach(), reduction="batchmean") * share
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl
         return {"loss": loss, "last": last.detach(), "shallow": shallow.detach(), "kl": kl.detach()}
 

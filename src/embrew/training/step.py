@@ -30,6 +30,11 @@ class TrainStep(nn.Module):
         self.objective = objective
         self.chunks = chunks
         self.learned = nn.ParameterDict(objective.learned(encoder))
+        if len(self.learned) and is_sharded(encoder):
+            raise TypeError(
+                f"{type(objective).__name__} learns {', '.join(self.learned)} beside the encoder, which FSDP2 does not "
+                "keep alike on all processes; train it with plain data parallelism (torchrun, or launch/ddp)"
+            )
         self.sharded = is_sharded(encoder)
         if self.sharded and not isinstance(objective, EmbeddingObjective):
             raise TypeError(
