@@ -5,14 +5,21 @@ from dataclasses import MISSING, fields
 import pytest
 import torch
 import yaml
+from datasets import Dataset
 
 from embrew import build
 from embrew.modeling.tokens import Tokens
-from embrew.objectives import OBJECTIVES, Llama2Vec, Objective
+from embrew.objectives import OBJECTIVES, Alignment, Llama2Vec, Objective
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
 SETTINGS = {
+    "alignment": [
+        {},
+        {"variant": "log_sigmoid", "detach_self": True, "end": False},
+        {"variant": "kl"},
+        {"variant": "js"},
+    ],
     "angle": [
         {},
         {"angle_weight": 0.0, "in_batch_weight": 0.0},
@@ -25,6 +32,8 @@ SETTINGS = {
         {**LENGTHS, "nll_weight": 0.5},
         {**LENGTHS, "divergence": "nll"},
         {"divergence": "reconstruction"},
+        {"divergence": "nll", "rows": "pairs", "end": True, "decoder_bos": False},
+        {"rows": "pairs"},
     ],
     "contrastive": [
         {},
@@ -60,6 +69,7 @@ ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
         "prompts": {"document": '", in short: ', "query": '", and then: '},
     },
     "sft": {"attention": "causal"},
+    "alignment": {"attention": "causal", "prompts": {"query": "next: ", "document": "same: "}},
 }
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
@@ -79,11 +89,17 @@ def rows_for(objective):
         {
             "query": text.split()[i],
             "positive": text,
-            "negatives": [SENTENCES[i - 1][:20]] * (i % 3),
+            "negatives": [SENTENCES[i - 1][:20]] * (i % 3 or isinstance(objective, Alignment)),
             "instruction": None,
         }
         for i, text in enumerate(SENTENCES)
     ]
+
+
+def prepared(objective, encoder):
+    """Rows as training gives them to the objective."""
+    rows = rows_for(objective)
+    return list(objective.prepare(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
 
 
 def ready(make_encoder, name, settings, *, dropout=False):
@@ -93,7 +109,7 @@ def ready(make_encoder, name, settings, *, dropout=False):
     objective.setup(encoder)
     if not dropout:
         encoder.backbone.set_attention_dropout(0.0)
-    return encoder.train(), objective, objective.collate(rows_for(objective), encoder)
+    return encoder.train(), objective, objective.collate(prepared(objective, encoder), encoder)
 
 
 def loss_and_gradients(encoder, objective, batch):
@@ -105,8 +121,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 9
-    assert len(CASES) == 29
+    assert len(OBJECTIVES) == 10
+    assert len(CASES) == 35
 
 
 @every_case
@@ -128,7 +144,7 @@ def test_the_loss_is_a_finite_scalar_and_only_what_is_trained_gets_a_gradient(ma
 def test_the_order_of_a_batch_does_not_matter(make_encoder, name, settings):
     encoder, objective, batch = ready(make_encoder, name, settings)
     order = [3, 0, 4, 2, 1]
-    rows = rows_for(objective)
+    rows = prepared(objective, encoder)
     shuffled = objective.collate([rows[i] for i in order], encoder)
     loss, grads = loss_and_gradients(encoder, objective, batch)
     again, others = loss_and_gradients(encoder, objective, shuffled)
@@ -157,7 +173,7 @@ def test_activation_checkpointing_changes_nothing(make_encoder, name, settings):
 @every_case
 def test_a_batch_is_decided_by_rows_and_seed(make_encoder, name, settings):
     encoder, objective, _ = ready(make_encoder, name, settings)
-    rows = rows_for(objective)
+    rows = prepared(objective, encoder)
     batches = []
     for state in (0, 1):  # of torch's own generator, which collate leaves alone
         torch.manual_seed(state)

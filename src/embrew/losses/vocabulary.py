@@ -7,11 +7,13 @@ two of `chunk × vocabulary`, whatever the number of rows.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 
 def token_kl(
@@ -47,7 +49,8 @@ def token_kl(
     """
     if teacher.shape != student.shape:
         raise ValueError(f"teacher {tuple(teacher.shape)} and student {tuple(student.shape)} must have the same rows")
-    return _apply(student, weight, bias, row_weights, teacher.detach(), chunk_size)
+    losses = _apply(student, weight, bias, teacher.detach(), chunk_size)
+    return _weighted(losses, row_weights)
 
 
 def token_nll(
@@ -75,37 +78,84 @@ def token_nll(
     Raises:
         ValueError: the head wants a gradient, rows and labels differ in number, or a label is outside the vocabulary.
     """
+    return _weighted(-token_log_probs(hidden, labels, weight, bias, chunk_size=chunk_size), row_weights)
+
+
+def token_log_probs(
+    hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None, *, chunk_size: int | None = None
+) -> Tensor:
+    """Log softmax(head(h_r))[y_r] of every row: `(rows,)` float32, never rounded to the states' precision.
+
+    Arguments and errors as in `token_nll`.
+    """
     if len(labels) != len(hidden):
         raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one a row")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}; the vocabulary has {len(weight)}")
-    return _apply(hidden, weight, bias, row_weights, labels, chunk_size)
+    return -_apply(hidden, weight, bias, labels, chunk_size)
 
 
-def _apply(
-    hidden: Tensor,
+def token_divergences(
+    one: Tensor,
+    other: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    row_weights: Tensor | None,
-    target: Tensor,
-    chunk_size: int | None,
+    bias: Tensor | None = None,
+    *,
+    kind: Literal["kl", "js"] = "kl",
+    chunk_size: int = 64,
 ) -> Tensor:
+    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one frozen head: `(rows,)` float32.
+
+    Differentiable in both sides, unlike `token_kl`; logits are made again in the backward pass.
+
+    Args:
+        one: `(rows, hidden)` states of P.
+        other: `(rows, hidden)` states of Q.
+        weight: `(vocabulary, hidden)` of the head, frozen.
+        bias: `(vocabulary,)` or None.
+        kind: which of the two.
+        chunk_size: rows projected at a time.
+
+    Raises:
+        ValueError: shapes do not agree.
+    """
+    if one.shape != other.shape:
+        raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
+    parts = [
+        checkpoint(_divergences, p, q, weight, bias, kind, use_reentrant=False)
+        for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
+    ]
+    return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
+
+
+def _divergences(one: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+    with torch.autocast(one.device.type, enabled=False):
+        precision = _precision(one)
+        shift = 0.0 if bias is None else bias.to(precision)
+        p, q = (((h.to(weight.dtype) @ weight.T).to(precision) + shift).log_softmax(-1) for h in (one, other))
+        if kind == "kl":
+            return (p.exp() * (p - q)).sum(-1)
+        middle = torch.logaddexp(p, q) - math.log(2.0)
+        return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2
+
+
+def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
+    return losses.sum() / max(len(losses), 1) if row_weights is None else (losses * row_weights.to(losses.dtype)).sum()
+
+
+def _apply(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk_size: int | None) -> Tensor:
     if weight.requires_grad or (bias is not None and bias.requires_grad):
         raise ValueError("the head must be frozen: its gradient is not computed here; pass weight.detach()")
-    if row_weights is None:
-        row_weights = torch.full(
-            (len(hidden),), 1.0 / max(len(hidden), 1), dtype=_precision(hidden), device=hidden.device
-        )
     if chunk_size is None:
         size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
     else:
         size = chunk_size if target.ndim == 1 else chunk_size // 2
     with torch.autocast(hidden.device.type, enabled=False):
-        return _ChunkedHeadLoss.apply(hidden, weight, bias, row_weights, target, max(1, min(size, len(hidden))))
+        return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))))
 
 
 class _ChunkedHeadLoss(torch.autograd.Function):
-    """`target` is `(rows,)` labels or `(rows, hidden)` teacher states; `size` rows of it are taken at a time."""
+    """Losses `(rows,)`; `target` is labels `(rows,)` or teacher states `(rows, hidden)`, `size` of them at a time."""
 
     @staticmethod
     def forward(
@@ -113,14 +163,12 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        row_weights: Tensor,
         target: Tensor,
         size: int,
     ) -> Tensor:
         precision = _precision(hidden)
         losses = torch.zeros(len(hidden), dtype=precision, device=hidden.device)
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
-        scale = row_weights.to(precision)
         distils = target.ndim == 2
         logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
         spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
@@ -131,16 +179,15 @@ class _ChunkedHeadLoss(torch.autograd.Function):
             else:
                 losses[rows], wanted = _chunk_nll(hidden[rows], weight, bias, target[rows], logits)
             if grad is not None:
-                wanted.mul_(scale[rows, None])
                 grad[rows] = wanted.to(weight.dtype) @ weight
         ctx.save_for_backward(grad)
-        return (losses * scale).sum()
+        return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = ctx.saved_tensors
-        return None if grad is None else grad * grads[0].to(grad.dtype), None, None, None, None, None
+        return None if grad is None else grad * grads[0][:, None].to(grad.dtype), None, None, None, None
 
 
 def _precision(hidden: Tensor) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from embrew.objectives.alignment import Alignment
 from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.compression import Compression
@@ -13,6 +14,7 @@ from embrew.objectives.mntp import MaskedNextToken
 from embrew.objectives.sft import SupervisedFineTuning
 
 OBJECTIVES: dict[str, type[Objective]] = {
+    "alignment": Alignment,
     "angle": Angle,
     "compression": Compression,
     "contrastive": Contrastive,
@@ -26,6 +28,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 __all__ = [
     "OBJECTIVES",
+    "Alignment",
     "Angle",
     "Compression",
     "Contrastive",

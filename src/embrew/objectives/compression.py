@@ -1,4 +1,4 @@
-"""Context compression: memory tokens that a frozen LM can go on from (LLM2Comp, first stage)."""
+"""Context compression: memory tokens that a frozen LM can go on from (LLM2Comp and AutoRegEmbed, first stages)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length, groups_by_length
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
-from embrew.objectives.base import HandBack, Objective
+from embrew.objectives.base import HandBack, Objective, RowsKind
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,15 @@ class Compression(Objective):
     * `nll`: −log g(n_j | M̃, n_<j) over the continuation; token mean over the whole batch.
     * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
 
+    With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
+    of LLM Embeddings via Compression and Alignment*, Eq. 1. The query is the context, its
+    instruction fills the template, and the frozen LM has to write the positive (with `divergence: nll`,
+    `decoder_bos: false` and `end: true` as there).
+
     Attributes:
         divergence: which of the three.
+        rows: `text`: texts that are split at random; `pairs`: a context and what is to be written.
+        end: predict the end of the target too, as an EOS token (`pairs` only).
         min_context_tokens: shortest context, BOS included, when a text is split at random.
         min_target_tokens: shortest continuation.
         include_last: score the distribution after the last continuation token too (`kl` only).
@@ -46,11 +53,18 @@ class Compression(Objective):
     """
 
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
+    rows: Literal["text", "pairs"] = "text"
+    end: bool = False
     min_context_tokens: int = 10
     min_target_tokens: int = 10
     include_last: bool = True
     decoder_bos: bool = True
     nll_weight: float = 0.0
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """As `rows` says."""
+        return self.rows
 
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
@@ -61,6 +75,10 @@ class Compression(Objective):
             )
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
+        if self.rows == "pairs" and self.divergence == "reconstruction":
+            raise ValueError("rows=pairs brings targets of its own; divergence=reconstruction repeats the context")
+        if self.end and (self.rows == "text" or encoder.tokenizer.eos_token_id is None):
+            raise ValueError("end goes with rows=pairs and a tokenizer that has an EOS token; a split text goes on")
         if self.min_target_tokens < 1:
             raise ValueError(f"min_target_tokens={self.min_target_tokens}; a continuation has 1 token or more")
         encoder.backbone.keep_frozen_lm()
@@ -72,6 +90,8 @@ class Compression(Objective):
         Raises:
             ValueError: nothing is left.
         """
+        if self.rows == "pairs":
+            return dataset
         shortest = sum(self._fewest(encoder))
         texts = list(dataset["text"])
         keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= shortest]
@@ -87,7 +107,7 @@ class Compression(Objective):
         return dataset.select(keep)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Split every text at a random site and lay out context, student and teacher.
+        """Split every text at a random site (or take pairs as they are), and lay out context, student and teacher.
 
         The site is decided by seed and text alone, so that neither a restart, nor prefetching, nor the number of
         workers can change it.
@@ -97,22 +117,32 @@ class Compression(Objective):
         limit = encoder.max_length["document"]
         room = limit - len(encoder.template.rows([[]])[0].ids)  # beside BOS, the template's words and the memory
         fewest = self._fewest(encoder)
-        contexts, targets = [], []
-        for ids in text_ids([row["text"] for row in rows], encoder):
-            context, target = self._split(ids[: limit - len(bos.ids)], room, fewest, seed)
-            contexts.append(context)
-            targets.append(target)
+        contexts: list[Any] = []
+        targets = []
+        asked: str | list[str] = ""
+        if self.rows == "pairs":
+            contexts = [row["query"] for row in rows]
+            asked = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
+            end = [encoder.tokenizer.eos_token_id] if self.end else []
+            written = text_ids([row["positive"] for row in rows], encoder)
+            targets = [ids[: limit - len(bos.ids) - len(end)] + end for ids in written]
+        else:
+            for ids in text_ids([row["text"] for row in rows], encoder):
+                context, target = self._split(ids[: limit - len(bos.ids)], room, fewest, seed)
+                contexts.append(context)
+                targets.append(target)
         before = bos if self.decoder_bos else Row([], [])
         soft = before + Row.of([0] * slots, Segment.SOFT)
+        made = encoder.template.rows(contexts, instruction=asked, max_length=limit)
         batch = {
-            "context": Tokens.pad(encoder.template.rows(contexts)),
+            "context": Tokens.pad(made),
             "student": Tokens.pad([soft + Row.of(target, Segment.TARGET) for target in targets]),
         }
         if self.divergence == "kl":
             batch["teacher"] = Tokens.pad(
                 [
                     bos + Row.of(context, Segment.TEXT) + Row.of(target, Segment.TARGET)
-                    for context, target in zip(contexts, targets, strict=True)
+                    for context, target in zip(_seen(made, contexts, encoder), targets, strict=True)
                 ]
             )
         return batch
@@ -181,6 +211,15 @@ class Compression(Objective):
         rows = student.predicting(Segment.TARGET, include_last=self.include_last).sum(-1)
         tokens = sum_over_processes(student.predicting(Segment.TARGET).sum())
         return _Weights(1.0 / rows / len(student), world_size() / tokens.float())
+
+
+def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> list[list[int]]:
+    """What a teacher reads in place of the memory: split texts as they are, else the row without BOS and memory."""
+    first, memory = len(encoder.template.first_ids), set(encoder.template.memory_ids)
+    return [
+        context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]
+        for row, context in zip(made, contexts, strict=True)
+    ]
 
 
 class _Weights(NamedTuple):

@@ -1,0 +1,96 @@
+"""The contrast of alignment against the printed formula, its bounds, and large numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from embrew.losses import alignment_loss, token_divergences, token_log_probs
+
+
+def sigma(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize("logarithm", [False, True])
+def test_against_the_formula(logarithm: bool) -> None:
+    near, far, owner = [0.3, 1.2, 0.0], [0.5, -0.7, 2.0, 0.1], [0, 2, 1, 0]
+    score = (lambda x: -math.log(sigma(x))) if logarithm else (lambda x: -sigma(x))
+    wanted = 0.0
+    for i, n in enumerate(near):
+        e = [math.exp(score(f) / 0.1) for f, o in zip(far, owner, strict=True) if o == i]
+        wanted += -math.log(math.exp(score(n) / 0.1) / (math.exp(score(n) / 0.1) + sum(e))) / 3
+    found = alignment_loss(torch.tensor(near), torch.tensor(far), torch.tensor(owner), logarithm=logarithm)
+    assert found.item() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_one_negative_is_the_pairwise_form() -> None:
+    near, far = torch.tensor([0.4, 0.9]), torch.tensor([0.2, -1.0])
+    wanted = torch.nn.functional.softplus((-far.sigmoid() + near.sigmoid()) / 0.1).mean()
+    torch.testing.assert_close(alignment_loss(near, far, torch.arange(2)), wanted)
+
+
+def test_where_it_begins_and_ends() -> None:
+    """All equal: log(1 + negatives). One negative: between 0.0067 and 10."""
+    for count in (1, 3):
+        zeros = torch.zeros(count)
+        found = alignment_loss(torch.zeros(1), zeros, torch.zeros(count, dtype=torch.long))
+        assert found.item() == pytest.approx(math.log(1 + count), rel=1e-6)
+    best = alignment_loss(torch.zeros(1), torch.full((1,), 1e6), torch.zeros(1, dtype=torch.long))
+    worst = alignment_loss(torch.full((1,), 1e6), torch.full((1,), -1e6), torch.zeros(1, dtype=torch.long))
+    assert best.item() == pytest.approx(0.0067, abs=1e-4) and worst.item() == pytest.approx(10.0, abs=1e-3)
+
+
+def test_log_sigmoid_stays_finite_far_out() -> None:
+    far = torch.tensor([-5000.0], requires_grad=True)
+    loss = alignment_loss(torch.zeros(1), far, torch.zeros(1, dtype=torch.long), logarithm=True)
+    (grad,) = torch.autograd.grad(loss, far)
+    assert loss.item() == pytest.approx(5000 / 0.1, rel=1e-2) and grad.item() == pytest.approx(-10.0, rel=1e-3)
+
+
+def test_log_probabilities_of_single_rows() -> None:
+    hidden = torch.randn(7, 8, requires_grad=True)
+    weight, labels = torch.randn(20, 8), torch.arange(7)
+    found = token_log_probs(hidden, labels, weight, chunk_size=3)
+    wanted = (hidden @ weight.T).log_softmax(-1)[torch.arange(7), labels]
+    torch.testing.assert_close(found, wanted)
+    direction = torch.randn(7)
+    ours, theirs = (torch.autograd.grad((x * direction).sum(), hidden)[0] for x in (found, wanted))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_in_bfloat16_sums_are_not_rounded() -> None:
+    hidden, weight = torch.randn(300, 8).bfloat16(), torch.randn(20, 8).bfloat16()
+    labels = torch.arange(300) % 20
+    found = token_log_probs(hidden, labels, weight)
+    assert found.dtype == torch.float32
+    exact = (hidden.float() @ weight.float().T).log_softmax(-1).gather(1, labels[:, None]).sum()
+    rounded = (hidden @ weight.T).log_softmax(-1).gather(1, labels[:, None]).sum()
+    assert abs(found.sum() - exact) < abs(rounded.float() - exact) / 3
+
+
+@pytest.mark.parametrize("kind", ["kl", "js"])
+def test_divergences_with_gradients_on_both_sides(kind: str) -> None:
+    one, other = (torch.randn(5, 8, requires_grad=True) for _ in range(2))
+    weight, bias = torch.randn(20, 8), torch.randn(20)
+    found = token_divergences(one, other, weight, bias, kind=kind, chunk_size=2)  # type: ignore[arg-type]
+    p, q = ((x @ weight.T + bias).softmax(-1) for x in (one, other))
+    if kind == "kl":
+        wanted = (p * (p / q).log()).sum(-1)
+    else:
+        m = (p + q) / 2
+        wanted = ((p * (p / m).log()).sum(-1) + (q * (q / m).log()).sum(-1)) / 2
+        assert (found <= math.log(2) + 1e-6).all()
+        torch.testing.assert_close(token_divergences(other, one, weight, bias, kind="js"), found)
+    torch.testing.assert_close(found, wanted)
+    ours, theirs = (torch.autograd.grad(x.sum(), [one, other], retain_graph=True) for x in (found, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    same = token_divergences(one, one, weight, bias, kind=kind)  # type: ignore[arg-type]
+    assert same.abs().max() < 1e-6
+
+
+def test_owners() -> None:
+    with pytest.raises(ValueError, match="2 owners of 3 negatives"):
+        alignment_loss(torch.zeros(1), torch.zeros(3), torch.zeros(2, dtype=torch.long))

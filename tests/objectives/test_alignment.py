@@ -1,0 +1,241 @@
+"""AutoRegEmbed: information compression from pairs, and alignment: sums, signs, references, who gets a gradient."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokens import Segment
+from tests.conftest import SENTENCES
+from tests.objectives.test_battery import loss_and_gradients
+
+ENCODER = {
+    "attention": "causal",
+    "template": "{text}\n{instruction}\n{memory}",
+    "prompts": {"query": "what follows", "document": "the same"},
+    "lora": {"lora_dropout": 0.0},
+}
+ROWS = [
+    {"query": text[:20], "positive": text[20:], "negatives": [SENTENCES[i - 1][:25], SENTENCES[i - 2]][: 1 + i % 2]}
+    for i, text in enumerate(SENTENCES)
+]
+
+
+def ready(make_encoder, family="llama", **settings):
+    encoder = make_encoder(family, **ENCODER)
+    objective = build.objective({"type": "alignment", **settings})
+    objective.setup(encoder)
+    dataset = objective.prepare(Dataset.from_list(ROWS), encoder)
+    return encoder, objective, dataset
+
+
+def log_prob(encoder: Encoder, memory, text: str) -> float:
+    """log D(text, EOS | memory), token by token, from the library's own model with the adapter off."""
+    ids = [*encoder.tokenizer(text, add_special_tokens=False).input_ids, encoder.tokenizer.eos_token_id]
+    model = encoder.backbone.causal_lm
+    with torch.no_grad(), encoder.backbone.adapter_off():
+        embedded = torch.cat([memory, model.get_input_embeddings()(torch.tensor(ids))])
+        logits = model(inputs_embeds=embedded[None]).logits[0].log_softmax(-1)
+    return float(sum(logits[len(memory) - 1 + t, token] for t, token in enumerate(ids)))
+
+
+def by_hand(encoder: Encoder, references, rows=ROWS, beta=0.1, tau=0.1):
+    """Eq. 2 for every row, with its own sums."""
+    losses = []
+    for row, reference in zip(rows, references, strict=True):
+        with torch.no_grad():
+            e_q = encoder.memory(encoder.tokens([row["query"]], instruction="what follows"))[0]
+            e_p = encoder.memory(encoder.tokens([row["positive"]], instruction="the same"))[0]
+        a, b = log_prob(encoder, e_q, row["positive"]), log_prob(encoder, e_p, row["positive"])
+        s1 = -1 / (1 + math.exp(-beta * abs(a - b)))
+        total = math.exp(s1 / tau)
+        for negative, c_ref in zip(row["negatives"], reference[1:], strict=True):
+            c = log_prob(encoder, e_q, negative)
+            margin = (a - reference[0]) - (c - c_ref)
+            total += math.exp(-1 / (1 + math.exp(-beta * margin)) / tau)
+        losses.append(-math.log(math.exp(s1 / tau) / total))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
+def test_against_the_sums_of_the_paper(family, make_encoder):
+    encoder, objective, dataset = ready(make_encoder, family)
+    rows = list(dataset)
+    for row in rows:
+        with torch.no_grad():
+            memory = encoder.memory(encoder.tokens([row["query"]], instruction="what follows"))[0]
+        wanted = [log_prob(encoder, memory, text) for text in (row["positive"], *row["negatives"])]
+        assert row["reference"] == pytest.approx(wanted, rel=1e-4)
+    rows = [{**row, "reference": [r + 3 * i for i, r in enumerate(row["reference"])]} for row in rows]
+    value = objective(encoder, objective.collate(rows, encoder))["loss"]
+    assert value.item() == pytest.approx(by_hand(encoder, [row["reference"] for row in rows]), rel=1e-3)
+
+
+def test_at_the_reference_the_margin_is_nought(make_encoder):
+    encoder, objective, dataset = ready(make_encoder)
+    parts = objective(encoder, objective.collate(list(dataset), encoder))
+    assert abs(parts["margin"].item()) < 1e-3
+
+
+def test_the_same_text_and_prompt_on_both_sides(make_encoder):
+    """a = b and no margin: log(1 + negatives)."""
+    encoder = make_encoder(**{**ENCODER, "prompts": {"query": "x", "document": "x"}})
+    objective = build.objective({"type": "alignment"})
+    objective.setup(encoder)
+    rows = [{"query": row["positive"], "positive": row["positive"], "negatives": row["negatives"]} for row in ROWS]
+    dataset = objective.prepare(Dataset.from_list(rows), encoder)
+    value = objective(encoder, objective.collate(list(dataset), encoder))["loss"]
+    wanted = sum(math.log(1 + len(row["negatives"])) for row in rows) / len(rows)
+    assert value.item() == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_sign_of_the_margin(make_encoder):
+    """A higher reference of the positive, or a lower one of a negative, is more to make up for; both at once is not."""
+    encoder, objective, dataset = ready(make_encoder)
+
+    def loss(positive=0.0, negative=0.0):
+        rows = [
+            {**row, "reference": [row["reference"][0] + positive, *(c + negative for c in row["reference"][1:])]}
+            for row in dataset
+        ]
+        return objective(encoder, objective.collate(rows, encoder))["loss"].item()
+
+    plain = loss()
+    assert loss(positive=5.0) > plain + 0.1 and loss(negative=-5.0) > plain + 0.1
+    assert loss(negative=5.0) < plain - 0.1
+    assert loss(positive=5.0, negative=5.0) == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["sigmoid", "log_sigmoid", "kl", "js"])
+def test_only_the_encoder_is_trained(variant, make_encoder):
+    encoder, objective, dataset = ready(make_encoder, variant=variant)
+    before = encoder.backbone.causal_lm.get_output_embeddings().weight.clone()
+    loss, grads = loss_and_gradients(encoder.train(), objective, objective.collate(list(dataset), encoder))
+    assert torch.isfinite(loss) and set(grads) == {n for n, p in encoder.named_parameters() if p.requires_grad}
+    assert all(grad.abs().max() > 0 for grad in grads.values())
+    assert torch.equal(encoder.backbone.causal_lm.get_output_embeddings().weight, before)
+    encoder.backbone.causal_lm.activation_checkpointing_enable()
+    again, others = loss_and_gradients(encoder, objective, objective.collate(list(dataset), encoder))
+    assert again.item() == pytest.approx(loss.item(), rel=1e-5)
+    for name, grad in grads.items():
+        torch.testing.assert_close(others[name], grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["sigmoid", "kl"])
+def test_detached_memory_of_the_text_itself(variant, make_encoder):
+    """The same value; of what the two sides share, the gradient is another."""
+    encoder, plain, dataset = ready(make_encoder, variant=variant)
+    detached = build.objective({"type": "alignment", "variant": variant, "detach_self": True})
+    batch = plain.collate(list(dataset), encoder)
+    loss, grads = loss_and_gradients(encoder, plain, batch)
+    again, others = loss_and_gradients(encoder, detached, batch)
+    assert again.item() == pytest.approx(loss.item(), rel=1e-6)
+    assert any((others[name] - grad).abs().max() > 1e-4 * grad.abs().max() for name, grad in grads.items())
+    leaf = plain._memory(encoder, batch["text"]).detach().requires_grad_()
+    with encoder.backbone.frozen_lm() as lm:
+        (grad,) = torch.autograd.grad(detached._loss(lm, leaf, batch)[0], leaf)
+    assert (grad[len(ROWS) :] == 0).all() and (grad[: len(ROWS)].abs().amax((1, 2)) > 0).all()
+
+
+@pytest.mark.parametrize("variant", ["kl", "js"])
+def test_divergences_of_the_appendix(variant, make_encoder):
+    encoder, objective, dataset = ready(make_encoder, variant=variant)
+    assert "reference" not in dataset.column_names
+    batch = objective.collate(ROWS, encoder)
+    parts = objective(encoder, batch)
+
+    def mean_divergence(text, query):
+        ids = [*encoder.tokenizer(text, add_special_tokens=False).input_ids, encoder.tokenizer.eos_token_id]
+        model, rows = encoder.backbone.causal_lm, []
+        with torch.no_grad():
+            own = encoder.memory(encoder.tokens([text], instruction="the same"))[0]
+            other = encoder.memory(encoder.tokens([query], instruction="what follows"))[0]
+            with encoder.backbone.adapter_off():
+                for memory in (own, other):
+                    embedded = torch.cat([memory, model.get_input_embeddings()(torch.tensor(ids))])
+                    logits = model(inputs_embeds=embedded[None]).logits[0, len(memory) - 1 : -1]
+                    rows.append(logits.softmax(-1))
+        p, q = rows
+        if variant == "kl":
+            return float((p * (p / q).log()).sum(-1).mean())
+        m = (p + q) / 2
+        return float(((p * (p / m).log()).sum(-1) + (q * (q / m).log()).sum(-1)).mean() / 2)
+
+    near = [mean_divergence(row["positive"], row["query"]) for row in ROWS]
+    far = [[mean_divergence(text, row["query"]) for text in row["negatives"]] for row in ROWS]
+    assert parts["near"].item() == pytest.approx(sum(near) / len(near), rel=1e-3)
+    s = [-1 / (1 + math.exp(-x)) / 0.1 for x in near]
+    wanted = [
+        -math.log(math.exp(one) / (math.exp(one) + sum(math.exp(-1 / (1 + math.exp(-x)) / 0.1) for x in others)))
+        for one, others in zip(s, far, strict=True)
+    ]
+    assert parts["loss"].item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-3)
+
+
+def test_references_stay_with_their_texts(make_encoder):
+    encoder, objective, dataset = ready(make_encoder)
+    mixed = dataset.shuffle(seed=1).select([3, 0])
+    assert torch.isfinite(objective(encoder, objective.collate(list(mixed), encoder))["loss"])
+    row = {**dataset[0], "positive": "another text"}
+    with pytest.raises(ValueError, match="were computed for other texts"):
+        objective.collate([row], encoder)
+
+
+def test_rows_without_negatives_are_left_out(make_encoder):
+    encoder, objective, _ = ready(make_encoder)
+    rows = [*ROWS, {"query": "a", "positive": "b", "negatives": []}]
+    assert len(objective.prepare(Dataset.from_list(rows), encoder)) == len(ROWS)
+    with pytest.raises(ValueError, match="none of 1 rows has negatives"):
+        objective.prepare(
+            Dataset.from_list(rows[-1:]).cast_column("negatives", Dataset.from_list(ROWS).features["negatives"]),
+            encoder,
+        )
+
+
+def test_information_compression(make_encoder):
+    """Context, its own question behind it, memory; the frozen LM writes the answer and its end, without BOS."""
+    encoder = make_encoder(**ENCODER)
+    objective = build.objective(
+        {"type": "compression", "rows": "pairs", "divergence": "nll", "decoder_bos": False, "end": True}
+    )
+    objective.setup(encoder)
+    rows = [
+        {"query": text, "positive": text[10:30], "instruction": f"what of {i}?"} for i, text in enumerate(SENTENCES)
+    ]
+    batch = objective.collate(rows, encoder)
+    value = objective(encoder, batch)["loss"]
+    total, count = 0.0, 0
+    for i, row in enumerate(rows):
+        tokens = encoder.tokens([row["query"]], instruction=row["instruction"])
+        shown = encoder.tokenizer.decode(tokens.input_ids[0, 1:-3])
+        assert shown == f"{row['query']}\n{row['instruction']}\n" and tokens.where(Segment.MEMORY)[0, -3:].all()
+        with torch.no_grad():
+            total -= log_prob(encoder, encoder.memory(tokens)[0], row["positive"])
+        count += int(batch["student"].where(Segment.TARGET)[i].sum())
+    assert value.item() == pytest.approx(total / count, rel=1e-4)
+
+
+def test_a_long_text_keeps_its_instruction_and_memory(make_encoder):
+    encoder = make_encoder(**ENCODER, max_length=24)
+    for name in ("query", "document"):
+        row = encoder.template.rows(["long text " * 50], instruction=encoder.prompts[name], max_length=24)[0]
+        assert len(row.ids) == 24 and row.ids[-3:] == encoder.backbone.memory_ids
+        assert encoder.tokenizer.decode(row.ids[1:-3]).endswith(f"\n{encoder.prompts[name]}\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"type": "alignment", "beta": 0.0}, "both must be positive"),
+        ({"type": "compression", "rows": "pairs", "divergence": "reconstruction"}, "targets of its own"),
+        ({"type": "compression", "end": True}, "end goes with rows=pairs"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message, make_encoder):
+    with pytest.raises(ValueError, match=message):
+        build.objective(settings).setup(make_encoder(**ENCODER))
