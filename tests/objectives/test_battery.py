@@ -26,6 +26,7 @@ SETTINGS = {
         {"rows": "pairs"},
         {"rows": "pairs", "cosine_weight": 0.0, "hard_negative_weight": 0.0, "in_batch_weight": 10.0},
     ],
+    "bottleneck": [{}, {"target": "text", "bos": "strict"}, {"target": "rest", "min_tokens": 3, "end": False}],
     "compression": [
         LENGTHS,
         {**LENGTHS, "include_last": False, "decoder_bos": False},
@@ -69,6 +70,7 @@ ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
         "prompts": {"document": '", in short: ', "query": '", and then: '},
     },
     "sft": {"attention": "causal"},
+    "bottleneck": {"attention": "causal"},
     "alignment": {"attention": "causal", "prompts": {"query": "next: ", "document": "same: "}},
 }
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
@@ -121,8 +123,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 10
-    assert len(CASES) == 35
+    assert len(OBJECTIVES) == 11
+    assert len(CASES) == 38
 
 
 @every_case

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from embrew.modeling.tokens import Segment, Tokens
 
 AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
+TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.modeling.bottleneck`
 MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
 
 
@@ -26,19 +27,25 @@ class Attention:
         mode: `causal`; `bidirectional`: every real position reads every real position; `memory_causal`: text
             bidirectional and blind to the memory, memory tokens causal (the printed form of LLM2Comp's Eq. 1).
         hide: pairs (reader, read) of segments that are cut.
+        bottleneck: a target reads the memory and itself only, so that all it knows of the text has passed through the
+            memory; `visible`: it reads the row's first position too, which causal attention lets know nothing (BOS,
+            on which models rest their attention); `strict`: not even that.
     """
 
     mode: AttentionMode = "causal"
     hide: tuple[tuple[Segment, Segment], ...] = ()
+    bottleneck: Literal["visible", "strict"] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"attention={self.mode!r}; choose from {', '.join(MODES)}")
+        if self.bottleneck and self.mode != "causal":
+            raise ValueError(f"a bottleneck under {self.mode} attention: a text that reads its target lets it through")
 
     @property
     def is_causal(self) -> bool | None:
         """The library's flag for this pattern, or None where only a mask can say it."""
-        if self.hide or self.mode == "memory_causal":
+        if self.hide or self.bottleneck or self.mode == "memory_causal":
             return None
         return self.mode == "causal"
 
@@ -65,6 +72,9 @@ class Attention:
             seen = seen & before
         elif self.mode == "memory_causal":
             seen = seen & (before | (read != Segment.MEMORY))
+        if self.bottleneck:
+            through = (read == Segment.MEMORY) | (read == Segment.TARGET)
+            seen = seen & ((reader != Segment.TARGET) | through | (at == 0) & (self.bottleneck == "visible"))
         for reading, hidden in self.hide:
             seen = seen & ~((reader == reading) & (read == hidden))
         if window is not None:
@@ -83,7 +93,7 @@ class Attention:
             ValueError: the kernel cannot take a mask (flash attention).
         """
         kernel = config._attn_implementation or "sdpa"
-        if kernel not in ("sdpa", "eager", "flex_attention"):
+        if kernel not in ("sdpa", TWO_CALLS, "eager", "flex_attention"):
             raise ValueError(
                 f"attn_implementation={kernel!r} takes no mask, which this attention pattern needs "
                 f"({self}); use attn_implementation=sdpa"
@@ -91,7 +101,7 @@ class Attention:
 
         def form(window: int | None) -> Tensor:
             seen = self.visible(tokens, window)[:, None]
-            if kernel == "sdpa":
+            if kernel in ("sdpa", TWO_CALLS):
                 return seen
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 

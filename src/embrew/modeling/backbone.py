@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
+from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
 from embrew.modeling.prefix import Prefix, reusable
@@ -52,6 +53,10 @@ class Backbone(nn.Module):
     def is_encoder(self) -> bool:
         """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
         return self.causal_lm.get_output_embeddings() is None
+
+    def use_two_calls(self) -> bool:
+        """Train a bottleneck by two causal attention calls where the kernel is sdpa; whether that is so."""
+        return use_two_calls(self.inner)
 
     def check_decoder(self, what: str) -> None:
         """Raise where something that needs a causal LM meets an encoder."""

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from embrew.modeling.attention import Attention
+from embrew.modeling.bottleneck import Walls, fits
 from embrew.modeling.tokens import Segment, Tokens
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
@@ -57,7 +58,10 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
-    if attention.is_causal is None or tokens.position_ids is not None:
+    walls: dict[str, Any] = {}
+    if attention.bottleneck and not attention.hide and fits(inner, tokens):
+        mask, walls = None, {"walls": Walls.of(tokens, attention)}
+    elif attention.is_causal is None or tokens.position_ids is not None:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
     elif attention.is_causal:
         mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
@@ -65,7 +69,7 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
         mask = tokens.attention_mask
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
     states: Tensor = seen(
-        inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False
+        inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False, **walls
     ).last_hidden_state
     return states
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from embrew.objectives.alignment import Alignment
 from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
+from embrew.objectives.bottleneck import Bottleneck
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
 from embrew.objectives.espresso import Espresso
@@ -16,6 +17,7 @@ from embrew.objectives.sft import SupervisedFineTuning
 OBJECTIVES: dict[str, type[Objective]] = {
     "alignment": Alignment,
     "angle": Angle,
+    "bottleneck": Bottleneck,
     "compression": Compression,
     "contrastive": Contrastive,
     "espresso": Espresso,
@@ -30,6 +32,7 @@ __all__ = [
     "OBJECTIVES",
     "Alignment",
     "Angle",
+    "Bottleneck",
     "Compression",
     "Contrastive",
     "EmbeddingObjective",
