@@ -27,6 +27,7 @@ class Kind(StrEnum):
     CLUSTERING = "clustering"
     RERANKING = "reranking"
     SUMMARIZATION = "summarization"
+    RAG = "rag"
 
 
 class StsProtocol(StrEnum):
@@ -44,7 +45,7 @@ def evaluate(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(metavar="SUITE", help="quick, evidence, sts, full or a YAML file; --data holds its folders."),
+        typer.Option(metavar="SUITE", help="quick, evidence, sts, full, rag or a YAML file; --data holds its folders."),
     ] = None,
     mteb: Annotated[
         list[str] | None, typer.Option("--mteb", metavar="TASK", help="A task of MTEB by name; may be given again.")
@@ -53,6 +54,12 @@ def evaluate(
     kind: Annotated[Kind | None, typer.Option(help="What the data is, where its columns should not decide.")] = None,
     sts_protocol: Annotated[
         StsProtocol | None, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
+    ] = None,
+    generator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="A causal LM that answers the questions of rag tasks: nano, folder, Hub id."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
     dtype: Computes = Dtype.AUTO,
@@ -91,11 +98,17 @@ def evaluate(
         split=split,
         kind=chosen,
         sts_protocol=protocol,
+        generator=generator,
         batch_tokens=batch_tokens,
         overwrite=overwrite,
         show_progress_bar=out().is_terminal,
     )
-    out().print(results_table(results, named))
+    header, rows = evaluation.grid_table(results)
+    if named or len(rows) < len(results):
+        out().print(results_table(results, named))
+    if rows:
+        two_lines = [name.replace(" ", "\n") for name in header]
+        out().print(_plain_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch")))
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:
@@ -114,10 +127,16 @@ def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] 
     from embrew.evaluation import table
 
     header, rows = table(results, named)
+    return _plain_table(header, rows, bold=("task", "score"), texts=("task", "split", "metric", "size"))
+
+
+def _plain_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Sequence[str], texts: Sequence[str] = ("task",)
+) -> Table:
     shown = Table(box=None, pad_edge=False)
     for name in header:
-        bold, number = name in ("task", "score"), name in ("score", "seconds")
-        shown.add_column(name, style="bold" if bold else None, justify="right" if number else "left", no_wrap=bold)
+        style, side = "bold" if name in bold else None, "left" if name in texts else "right"
+        shown.add_column(name, style=style, justify=side, no_wrap=name in bold)  # type: ignore[arg-type]
     for row in rows:
         shown.add_row(*row)
     return shown

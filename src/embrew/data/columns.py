@@ -9,6 +9,7 @@
 | labelled_pairs | sentence1, sentence2, label | the same, labels |
 | candidates | query, positive, negative: lists | the same |
 | summaries | text, human_summaries, machine_summaries, relevance: lists | the same |
+| answered | question, answers: a list; context | see `ACCEPTED` |
 """
 
 import logging
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candidates", "summaries"]
+Kind = Literal["text", "pairs", "scored", "labelled", "labelled_pairs", "candidates", "summaries", "answered"]
 Layout = dict[str, tuple[str, ...]]  # canonical column -> columns of the file
 
 ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
@@ -44,8 +45,9 @@ ACCEPTED: dict[str, dict[str, tuple[str, ...]]] = {
         "machine_summaries": ("machine_summaries",),
         "relevance": ("relevance",),
     },
+    "answered": {"question": ("question",), "context": ("context",), "answers": ("answers", "answer")},
 }
-OPTIONAL = {"negatives", "instruction", "scores", "subset"}
+OPTIONAL = {"negatives", "instruction", "scores", "subset", "context"}
 LENGTH_OF: dict[str, tuple[str, ...]] = {
     "text": ("text",),
     "pairs": ("query", "positive"),
@@ -54,6 +56,7 @@ LENGTH_OF: dict[str, tuple[str, ...]] = {
     "labelled_pairs": ("sentence1", "sentence2"),
     "candidates": ("query",),
     "summaries": ("text",),
+    "answered": ("question",),
 }
 
 
@@ -231,6 +234,13 @@ def _texts(values: Mapping[str, Any], column: str, where: str) -> list[str]:
     return value
 
 
+def _answers(values: Mapping[str, Any], column: str, where: str) -> list[str]:
+    """A text, a list of texts, or SQuAD's form on the Hub, an object with such a list under `text`."""
+    value = values[column]
+    texts = value["text"] if isinstance(value, Mapping) and "text" in value else value
+    return _texts({column: texts}, column, where)
+
+
 def _number(values: Mapping[str, Any], column: str, where: str) -> float:
     value = values[column]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -282,6 +292,9 @@ _READ: dict[str, Callable[[Mapping[str, Any], str, str], Any]] = {
     "human_summaries": _texts,
     "machine_summaries": _texts,
     "relevance": _numbers,
+    "question": _text,
+    "context": _text,
+    "answers": _answers,
 }
 
 

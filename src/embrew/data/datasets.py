@@ -204,6 +204,7 @@ def _dataset(rows: Iterable[dict[str, Any]], kind: Kind) -> "Dataset":
                 "machine_summaries": datasets.List(text),
                 "relevance": datasets.List(number),
             },
+            "answered": {"question": text, "context": text, "answers": datasets.List(text)},
         }[kind]
     )
     schema, iterator = features.arrow_schema, iter(rows)

@@ -117,5 +117,18 @@ EPIC_EVALUATION: dict[str, str] = {
     "TwitterURLCorpus": "Retrieve tweets that are semantically similar to the given tweet",
 }
 
+# ESE: Espresso Sentence Embeddings (arXiv 2402.14776), Table 4: what the generator of its retrieval-augmented answers
+# is asked. The table does not show where lines end; here each part has a line of its own.
+ESE_RAG = (
+    "As an advanced QA system, your role is to provide accurate and straightforward answers based on the provided "
+    "context. Utilize the following information to answer the given question, directly output the straightforward "
+    "answer, and do not explain it:\n"
+    "Context: {context}.\n"
+    "Question: {question}.\n"
+    "Requirement: For 'yes/no' question, directly output 'yes' or 'no'. For the 'who' question, directly output the "
+    "people's names. For the 'when' question, directly output the date or time, so on and so forth.\n"
+    "Output:"
+)
+
 # By the name a suite gives.
 EVALUATION_INSTRUCTIONS = {"llm2comp": LLM2COMP_EVALUATION, "epic": EPIC_EVALUATION}

@@ -1,14 +1,17 @@
-"""Judge an encoder on data folders and suites: seven kinds of task, without network or mteb."""
+"""Judge an encoder on data folders and suites: eight kinds of task, without network or mteb."""
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from embrew.evaluation.generation import find_generator
 from embrew.evaluation.kinds import check_settings, judge
 from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
-from embrew.evaluation.report import Result, averages, finished, table, write_result
+from embrew.evaluation.rag import Common, cells, check_grid
+from embrew.evaluation.report import Result, averages, finished, grid_table, table, write_result
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
@@ -24,6 +27,7 @@ __all__ = [
     "averages",
     "evaluate",
     "find_task",
+    "grid_table",
     "list_suites",
     "read_suite",
     "table",
@@ -40,6 +44,7 @@ def evaluate(
     split: str | None = None,
     kind: Kind | None = None,
     sts_protocol: Protocol | None = None,
+    generator: str | None = None,
     batch_tokens: int | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = False,
@@ -56,6 +61,7 @@ def evaluate(
         split: For folders; default: `test`, else `dev`.
         kind: For folders; default: by the columns.
         sts_protocol: For folders of scored pairs; default: `all` pairs together.
+        generator: A causal LM (`nano`, a folder, a Hub id) that answers the questions of `rag` tasks.
         batch_tokens: Tokens a batch, for encoders that know it.
         overwrite: Judge everything, and replace what is in `output_dir`.
 
@@ -69,7 +75,8 @@ def evaluate(
     if isinstance(data, str | Path):
         raise TypeError(f"data={data!r}; give a list of folders")
     given = data.tasks if isinstance(data, Suite) else data
-    tasks = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
+    found = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
+    tasks = [cell for one in found for cell in _cells(one, generator)]
     names = [(task.name, task.split) for task in tasks]
     for task in tasks:
         if names.count((task.name, task.split)) > 1:
@@ -79,17 +86,24 @@ def evaluate(
         else:
             load_task(task)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    if generator is not None and not any(_is_rag(task) for task in tasks):
+        raise ValueError(f"generator={generator!r}, but no task of the kind rag asks for answers; leave it out")
     folder = Path(output_dir) if output_dir else None
     sidecar = describe_run(encoder, batch_tokens=batch_tokens) if folder else {}
-    runs = [_run_of(task, sidecar) if folder else {} for task in tasks]
+    generators = _generators(tasks)
+    runs = [_run_of(task, sidecar, generators) if folder else {} for task in tasks]
     known = [finished(folder, run) if folder and not overwrite else None for run in runs]
-    results = []
+    waiting = [task for task, before in zip(tasks, known, strict=True) if before is None and isinstance(task, Task)]
+    check_grid(encoder, [task for task in waiting if _is_rag(task)], options)
+    common, results = Common(), []
     for task, run, before in zip(tasks, runs, known, strict=True):
         if before is not None:
             logger.info("%s %s: %.4f, judged before", before.task, before.split, before.main_score)
             results.append(before)
             continue
-        result = _judge(encoder, task, options, cache=folder / "mteb" if folder else None, overwrite=overwrite)
+        result = _judge(
+            encoder, task, options, cache=folder / "mteb" if folder else None, overwrite=overwrite, common=common
+        )
         logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)
@@ -98,18 +112,26 @@ def evaluate(
 
 
 def _judge(
-    encoder: TextEncoder, task: Task | MtebTask, options: Mapping[str, Any], *, cache: Path | None, overwrite: bool
+    encoder: TextEncoder,
+    task: Task | MtebTask,
+    options: Mapping[str, Any],
+    *,
+    cache: Path | None,
+    overwrite: bool,
+    common: Common,
 ) -> Result:
     if isinstance(task, MtebTask):
         return evaluate_mteb(encoder, task, cache=cache, options=options, overwrite=overwrite)
     start = time.perf_counter()
-    scores, counts = judge(encoder, task, options)
+    scores, counts = judge(encoder, task, options, common)
     main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
     seconds = round(time.perf_counter() - start, 3)
     return Result(task.name, task.split, task.kind, main_score, scores, seconds, counts, examples)
 
 
-def _run_of(task: Task | MtebTask, sidecar: Mapping[str, Any]) -> dict[str, Any]:
+def _run_of(
+    task: Task | MtebTask, sidecar: Mapping[str, Any], generators: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
     if isinstance(task, MtebTask):
         found = load_task(task)
@@ -118,6 +140,8 @@ def _run_of(task: Task | MtebTask, sidecar: Mapping[str, Any]) -> dict[str, Any]
         revision, files = found.metadata.revision, {}
     else:
         settings, split, kind = dict(task.settings), task.split, task.kind
+        if settings.get("generator") in generators:  # no path of one machine
+            settings["generator"] = generators[settings["generator"]]
         revision, files = content_hash(task.files), {file.name: content_hash([file]) for file in task.files}
     about = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
     return {**sidecar, **about, "settings": {**sidecar["settings"], **settings}}
@@ -128,3 +152,22 @@ def _find(path: str | Path, split: str | None, kind: Kind | None, sts_protocol: 
     if sts_protocol is None or task.kind != "sts":
         return task
     return find_task(path, split=split, kind=kind, protocol=sts_protocol)
+
+
+def _is_rag(task: Task | MtebTask) -> bool:
+    return isinstance(task, Task) and task.kind == "rag"
+
+
+def _cells(task: Task | MtebTask, generator: str | None) -> list[Task] | list[MtebTask]:
+    if isinstance(task, MtebTask):
+        return [task]
+    if generator is not None and _is_rag(task):
+        task = replace(task, settings={**task.settings, "generator": generator})
+    return cells(task)
+
+
+def _generators(tasks: Sequence[Task | MtebTask]) -> dict[str, dict[str, Any]]:
+    """Which models the generators of the tasks are, by the name they are given by; one that is missing is an error."""
+    asking = [task for task in tasks if isinstance(task, Task) and _is_rag(task)]
+    names = dict.fromkeys(task.settings.get("generator") for task in asking)
+    return {name: find_generator(name).as_dict() for name in names if name is not None}

@@ -9,10 +9,15 @@ from typing import Any, Literal
 from embrew.data.beir import RetrievalData, read_beir
 from embrew.data.columns import Kind as RowKind
 from embrew.data.datasets import load
+from embrew.data.documents import Document
+from embrew.data.questions import Question, read_questions
+from embrew.evaluation.answers import can_be_found
 from embrew.evaluation.classification import evaluate_classification
 from embrew.evaluation.clustering import evaluate_clustering
+from embrew.evaluation.generation import Generator
 from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
+from embrew.evaluation.rag import Common, depth_option, encode, evaluate_rag
 from embrew.evaluation.reranking import evaluate_reranking
 from embrew.evaluation.retrieval import evaluate_retrieval
 from embrew.evaluation.sts import Protocol, evaluate_sts
@@ -24,14 +29,17 @@ Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and 
 Columns = Mapping[str, str] | None
 
 
-def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any]) -> Judged:
+def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any], common: Common | None = None) -> Judged:
     """Scores and counts of an encoder on a task; `options` go to the encode methods.
 
-    The setting `instruction`, which every kind has, is put before texts and queries.
+    Tasks of one grid that are given the same `common` share what is expensive. The setting `instruction`, which every
+    kind has, is put before texts and queries.
     """
     settings = {name: value for name, value in task.settings.items() if name != "instruction"}
     instruction = task.settings.get("instruction")
     judged = encoder if instruction is None else Instructed(encoder, instruction)
+    if task.kind == "rag":
+        return _rag(encoder, judged, task, options, common or Common(), **settings)
     return JUDGES[task.kind](judged, task, options, **settings)
 
 
@@ -62,6 +70,18 @@ def select_documents(
         raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
     kept = judged | set(random.Random(seed).sample(others, distractors))
     return replace(data, corpus=[document for document in data.corpus if document.id in kept])
+
+
+def sample_questions(questions: list[Question], count: int | None, *, seed: int) -> list[Question]:
+    """All questions, or a seeded sample of `count`, in their order."""
+    if count is None:
+        return questions
+    if not 1 <= count <= len(questions):
+        raise ValueError(
+            f"questions={count}, but the split has {len(questions)}; choose from 1 to that, or leave it out"
+        )
+    chosen = random.Random(seed).sample(range(len(questions)), count)
+    return [questions[i] for i in sorted(chosen)]
 
 
 def _sts(
@@ -150,6 +170,55 @@ def _summarization(encoder: TextEncoder, task: Task, options: Mapping[str, Any],
     return scores, {"texts": len(human), "summaries": sum(map(len, machine))}
 
 
+def _rag(
+    encoder: TextEncoder,
+    judged: TextEncoder,
+    task: Task,
+    options: Mapping[str, Any],
+    common: Common,
+    *,
+    dims: int | None = None,
+    layers: int | None = None,
+    generator: str | None = None,
+    max_new_tokens: int = 32,
+    batch_size: int = 8,
+    questions: int | None = None,
+    documents: Literal["all", "judged"] = "all",
+    distractors: int = 0,
+    seed: int = 42,
+    answers: str | None = None,
+    columns: Columns = None,
+) -> Judged:
+    def read() -> tuple[list[Question], list[Document], int]:
+        data = read_beir(task.path, task.split)
+        file = task.files[-1] if answers is not None else None
+        asked = sample_questions(read_questions(task.path, data, answers=file, columns=columns), questions, seed=seed)
+        corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
+        # An empty document's vector may be zero, which lies nearer to a question than a document that has little to do
+        # with it.
+        filled = sorted((one for one in corpus if one.content), key=lambda one: one.id)
+        return asked, filled, len(corpus) - len(filled)
+
+    # Only the settings that follow differ within what is read once.
+    later = {"dims", "layers", "generator", "max_new_tokens", "batch_size", "instruction"}
+    source = task.files, task.split, repr({name: value for name, value in task.settings.items() if name not in later})
+    asked, corpus, empty = common.get("data", source, read)
+    model = None
+    if generator is not None:  # before the texts are encoded: it may not fit into memory
+        key = generator, max_new_tokens
+        model = common.get("generator", key, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
+    how = {**options, **depth_option(encoder, layers)}
+    place = source, layers, task.settings.get("instruction")
+    vectors = common.get("vectors", place, lambda: encode(judged, asked, corpus, **how))
+    shown = bool(options.get("show_progress_bar"))
+    scores = evaluate_rag(
+        asked, corpus, vectors, dims=dims, generator=model, batch_size=batch_size, show_progress_bar=shown
+    )
+    found = sum(can_be_found(question.answers) for question in asked)
+    counts = {"queries": len(asked), "documents": len(corpus), "empty_documents": empty, "queries_with_span": found}
+    return {**scores, "layers": layers}, counts
+
+
 def _rows(task: Task, kind: RowKind, columns: Columns) -> Any:
     return load(list(task.files), kind=kind, columns=columns)
 
@@ -162,4 +231,5 @@ JUDGES: dict[Kind, Callable[..., Judged]] = {
     "clustering": _clustering,
     "reranking": _reranking,
     "summarization": _summarization,
+    "rag": _rag,
 }

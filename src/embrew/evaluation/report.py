@@ -17,6 +17,7 @@ METRICS: dict[str, str] = {
     "clustering": "V-measure",
     "reranking": "MAP",
     "summarization": "Spearman",
+    "rag": "answer recall@1",
 }
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
@@ -134,9 +135,31 @@ def table(
     for result in results:
         size = " + ".join(f"{result.counts[name]} {name}" for name in _SIZES if name in result.counts)
         score = f"{100 * result.main_score:.2f}"
-        rows.append([result.task, result.split, METRICS[result.kind], score, size, f"{result.seconds:.1f}"])
+        metric = "exact match" if "exact_match" in result.scores else METRICS[result.kind]
+        rows.append([result.task, result.split, metric, score, size, f"{result.seconds:.1f}"])
     seconds = f"{sum(result.seconds for result in results):.1f}"
     means = averages(results, named)
     for name, mean in means.items():
         rows.append([name, "", "", f"{100 * mean:.2f}", "", seconds if name == "mean over tasks" else ""])
+    return header, rows
+
+
+def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """Header and a row for each cell of retrieval-augmented answers: depth, size, scores times 100, seconds.
+
+    No rows where there are no such results.
+    """
+    cells = [result for result in results if result.kind == "rag"]
+    shown = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
+    if not any("exact_match" in result.scores for result in cells):
+        del shown["exact_match"]
+    header = ["task", "layers", "dims", *shown.values(), "queries", "docs", "encode s", "search s"]
+    rows = []
+    for result in cells:
+        scores = [result.scores.get(name) for name in shown]
+        size = [str(result.scores["layers"] or "all"), str(result.scores["dimensions"])]
+        counts = [str(result.counts[name]) for name in ("queries", "documents")]
+        seconds = [f"{result.scores['encode_seconds']:.1f}", f"{result.scores['search_seconds']:.4f}"]
+        percent = ["" if score is None else f"{100 * score:.2f}" for score in scores]
+        rows.append([result.task, *size, *percent, *counts, *seconds])
     return header, rows

@@ -10,10 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from embrew.data.hotpotqa import HotpotQA
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
 from embrew.evaluation.kinds import check_settings
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
+from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
 from embrew.overrides import line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, explain
@@ -21,20 +23,24 @@ from embrew.shipped import list_shipped, read_shipped
 
 
 class TaskEntry(BaseModel):
-    """A task of a suite: a data folder below the suite's, or MTEB's name of it.
+    """A task of a suite: a data folder below the suite's, MTEB's name of it, or a Hub data set to answer questions on.
 
-    What a data folder takes besides are settings of its kind.
+    What a data folder takes besides are settings of its kind; so it is with a Hub data set, which `data fetch` keeps as
+    a folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     data: str | None = None
     mteb: str | None = None
+    hub: str | None = None
     name: str | None = None
     split: str | None = None
     kind: str | None = None
     subset: str | None = None
     instruction: str | None = None
+    revision: str | None = None
+    corpus_splits: list[str] | None = None
 
 
 class SuiteFile(BaseModel):
@@ -83,19 +89,25 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         raise ValueError(f"{place(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
     if "{instruction}" not in suite.prompt:
         raise ValueError(f"{place(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
+    sources = {i: source_of(entry) for i, entry in enumerate(suite.tasks) if entry.hub is not None}
     local = [entry.data for entry in suite.tasks if entry.data is not None]
+    local += [found.folder for found in sources.values()]
     needed = data is not None or local or "EMBREW_DATA" in os.environ
     root = Path(expand(data if data is not None else "$EMBREW_DATA")) if needed else None
     missing = sorted({folder for folder in local if root and not _folder(root, folder).exists()})
     if missing:
-        raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}")
+        fetched = any(found.folder in missing for found in sources.values())
+        hint = f"; embrew data fetch {name_or_path} --to {root} brings what is of the Hub" if fetched else ""
+        raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}{hint}")
     tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):
         try:
-            if entry.data is None:
-                tasks.append(_mteb_task(root, entry, suite))
+            if i in sources:
+                tasks += cells(_task(root or Path(), sources[i].folder, entry, suite))
+            elif entry.data is not None:
+                tasks += cells(_task(root or Path(), entry.data, entry, suite))
             else:
-                tasks.append(_task(root or Path(), entry.data, entry, suite))
+                tasks.append(_mteb_task(root, entry, suite))
         except (ValueError, FileNotFoundError) as error:
             raise type(error)(f"{place(('tasks', i))}{error}") from None
     names = {task.name for task in tasks}
@@ -115,11 +127,21 @@ def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
     return _parse(name_or_path)[0].averages
 
 
-def mteb_tasks_of(name_or_path: str | Path) -> tuple[list[MtebTask], list[str]]:
-    """The MTEB tasks of a suite, and its data folders, which nobody can fetch."""
+def fetchable(name_or_path: str | Path) -> tuple[list[MtebTask], list[HotpotQA], list[str]]:
+    """The MTEB tasks of a suite, its data sets of the Hub, and its data folders, which nobody can fetch."""
     suite, _, _ = _parse(name_or_path)
-    tasks = [_mteb_task(None, entry, suite) for entry in suite.tasks if entry.data is None]
-    return tasks, [entry.data for entry in suite.tasks if entry.data is not None]
+    tasks = [_mteb_task(None, entry, suite) for entry in suite.tasks if entry.data is None and entry.hub is None]
+    sources = [source_of(entry) for entry in suite.tasks if entry.hub is not None]
+    return tasks, list(dict.fromkeys(sources)), [entry.data for entry in suite.tasks if entry.data is not None]
+
+
+def source_of(entry: TaskEntry) -> HotpotQA:
+    """The data set of the Hub that an entry names."""
+    assert entry.hub is not None
+    splits = {"split": entry.split} if entry.split else {}
+    return HotpotQA(
+        entry.hub, entry.subset, corpus_splits=tuple(entry.corpus_splits or ()), revision=entry.revision, **splits
+    )
 
 
 def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath], str]]:
@@ -147,22 +169,30 @@ def _folder(root: Path, data: str) -> Path:
 
 
 def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
-    if entry.mteb is not None or entry.subset is not None:
-        raise ValueError("data and mteb (or subset, which is mteb's) are given together; give one of them")
+    if sum(given is not None for given in (entry.data, entry.mteb, entry.hub)) > 1:
+        raise ValueError("data, mteb and hub are given together; give one of them")
+    if entry.hub is None and (entry.subset or entry.revision or entry.corpus_splits):
+        raise ValueError(
+            "subset, revision and corpus_splits are for mteb and hub, not for data folders; leave them out"
+        )
+    if entry.hub is not None and entry.kind not in (None, "rag"):
+        raise ValueError(f"kind={entry.kind!r}, but hub brings questions with answers, which are judged as rag")
     settings: dict[str, Any] = dict(entry.model_extra or {})
-    name = entry.name or Path(data).name
+    name = entry.name or Path(entry.hub or data).name
     prompt = _prompt(entry, suite, name)
     if prompt is not None:
         settings["instruction"] = prompt
-    task = find_task(_folder(root, data), split=entry.split, kind=entry.kind, name=name, **settings)
+    kind, split = ("rag", source_of(entry).split) if entry.hub is not None else (entry.kind, entry.split)
+    task = find_task(_folder(root, data), split=split, kind=kind, name=name, **settings)
     check_settings(task)
     return task
 
 
 def _mteb_task(root: Path | None, entry: TaskEntry, suite: SuiteFile) -> MtebTask:
     if entry.mteb is None:
-        raise ValueError("a task needs data: FOLDER or mteb: NAME")
-    unknown = sorted([*(entry.model_extra or {}), *(["kind"] if entry.kind else [])])
+        raise ValueError("a task needs data: FOLDER or mteb: NAME (or hub: DATA SET)")
+    ours = [key for key in ("kind", "revision", "corpus_splits") if getattr(entry, key) is not None]
+    unknown = sorted([*(entry.model_extra or {}), *ours])
     if unknown:
         raise ValueError(
             f"{', '.join(unknown)} is no setting of an mteb task; choose from name, split, subset, instruction"

@@ -8,7 +8,9 @@ from typing import Any, Literal, cast, get_args
 from embrew.data.beir import is_beir, qrels_file, qrels_files
 from embrew.data.reading import SPLITS, expand, find_file, read_file, split_files, splits, stem
 
-Kind = Literal["sts", "retrieval", "pair_classification", "classification", "clustering", "reranking", "summarization"]
+Kind = Literal[
+    "sts", "retrieval", "pair_classification", "classification", "clustering", "reranking", "summarization", "rag"
+]
 # What a folder of rows is, by its columns. Labelled texts are to be classified where there is something to learn from.
 COLUMNS: dict[Kind, frozenset[str]] = {
     "sts": frozenset({"sentence1", "sentence2", "score"}),
@@ -41,6 +43,9 @@ def find_task(
 ) -> Task:
     """The task of a folder (or of one file of rows).
 
+    A folder with a corpus, queries and judgements is retrieval, or by `kind` retrieval-augmented answers (`rag`), whose
+    setting `answers` names a file relative to the folder.
+
     Args:
         split: Default: `test` where there is one, else `dev` (or `validation`, `valid`).
         kind: One of `Kind`, where the columns should not decide.
@@ -58,19 +63,31 @@ def find_task(
         return Task(name or stem(place), found, split or "test", place, (place,), settings)
     name = name or (f"{place.resolve().parent.name}-{place.name}" if place.name in SPLITS else place.resolve().name)
     if is_beir(place):
-        if kind not in (None, "retrieval"):
-            raise ValueError(f"{place} holds a corpus and queries: kind={kind!r} cannot be; use retrieval")
+        if kind not in (None, "retrieval", "rag"):
+            raise ValueError(f"{place} holds a corpus and queries: kind={kind!r} cannot be; use retrieval or rag")
         split = split or _default_split(place, sorted(qrels_files(place)))
         files = [find_file(place, "corpus"), find_file(place, "queries"), qrels_file(place, split)]
-        return Task(name, "retrieval", split, place, tuple(file for file in files if file), settings)
-    if kind == "retrieval":
-        raise FileNotFoundError(f"{place} lacks corpus.jsonl or queries.jsonl (gz or not), which retrieval needs")
+        if kind == "rag" and settings.get("answers") is not None:
+            files.append(_answers_file(place, settings["answers"]))
+        found = "rag" if kind == "rag" else "retrieval"
+        return Task(name, found, split, place, tuple(file for file in files if file), settings)
+    if kind in ("retrieval", "rag"):
+        raise FileNotFoundError(f"{place} lacks corpus.jsonl or queries.jsonl (gz or not), which {kind} needs")
     split = split or _default_split(place, splits(place))
     paths = split_files(place, split)
     found = _kind_of(paths[0], place, kind)
     if found == "classification":
         paths = [*split_files(place, "train"), *paths]
     return Task(name, found, split, place, tuple(paths), settings)
+
+
+def _answers_file(place: Path, given: Any) -> Path:
+    if not isinstance(given, str):
+        raise ValueError(f"answers={given!r}; give a file, relative to {place}")
+    file = place / expand(given)
+    if not file.is_file():
+        raise FileNotFoundError(f"no file {file}, which answers={given!r} names; it is relative to the data folder")
+    return file
 
 
 def _default_split(folder: Path, names: list[str]) -> str:

@@ -168,7 +168,7 @@ def open_base(
     source = str(folder or name)
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
     options["trust_remote_code"] = trust_remote_code
-    config = _open_config(name, source, options)
+    config = open_config(name, source, options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
@@ -215,7 +215,13 @@ def open_weights(source: str, config: Any, **options: Any) -> PreTrainedModel:
     return model
 
 
-def _open_config(name: str, source: str, options: dict[str, Any]) -> Any:
+def open_config(name: str, source: str, options: dict[str, Any]) -> Any:
+    """The configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is of an unknown family, or brings code of its own.
+    """
     try:
         return AutoConfig.from_pretrained(source, **options)
     except ValueError as error:

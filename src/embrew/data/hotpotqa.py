@@ -1,0 +1,97 @@
+"""HotpotQA (Yang et al., 2018) as a BEIR folder whose queries have answers: its paragraphs are the corpus."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.data.reading import Record, read
+from embrew.writing import atomic_folder, atomic_path, write_json, write_jsonl
+
+ABOUT = "source.json"  # written into every kept folder: what it was made from, and that it is whole
+
+
+@dataclass(frozen=True)
+class HotpotQA:
+    """HotpotQA on the Hub, or a data set of the same form.
+
+    Attributes:
+        path: Its id on the Hub.
+        subset: `distractor` or `fullwiki`.
+        split: Whose questions are asked.
+        corpus_splits: Whose paragraphs are searched; those of `split` in any case.
+        revision: A commit on the Hub.
+    """
+
+    path: str
+    subset: str | None = None
+    split: str = "validation"
+    corpus_splits: tuple[str, ...] = ()
+    revision: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where it is kept below a suite's folder."""
+        name = "-".join([self.path.replace("/", "--"), *([self.subset] if self.subset else []), self.split])
+        return "/".join(["hub", "+".join([name, *(split for split in self.corpus_splits if split != self.split)])])
+
+
+def keep(source: HotpotQA, place: Path) -> bool:
+    """Load the data set and write it into `place` as a BEIR folder; False if that is there already.
+
+    A paragraph that several questions come with is one document. The titles of the supporting facts are the judgements.
+
+    Raises:
+        FileNotFoundError: no such data set on the Hub.
+        ValueError: its rows are not of HotpotQA's form.
+    """
+    about = {"source": json.loads(json.dumps(asdict(source)))}
+    if (place / ABOUT).is_file() and json.loads((place / ABOUT).read_text(encoding="utf-8")) == about:
+        return False
+    documents: dict[tuple[str, str], str] = {}  # title and text -> id
+    queries: list[dict[str, Any]] = []
+    judgements: list[str] = []
+    for split in dict.fromkeys([source.split, *source.corpus_splits]):
+        for record in read(source.path, name=source.subset, split=split, revision=source.revision):
+            own: dict[str, list[str]] = {}
+            for title, text in _paragraphs(record):
+                own.setdefault(title, []).append(documents.setdefault((title, text), f"d{len(documents)}"))
+            if split != source.split:
+                continue
+            query, facts = _question(record), record.values["supporting_facts"]["title"]
+            supporting = [document for title in dict.fromkeys(facts) for document in own.get(title, ())]
+            queries.append(query)
+            # fullwiki's paragraphs may lack every supporting one; a judged 0 keeps such a question in the split
+            judgements += [f"{query['_id']}\t{document}\t1" for document in supporting]
+            if not supporting:
+                judgements.append(f"{query['_id']}\t{next(iter(own.values()), ['d0'])[0]}\t0")
+    with atomic_folder(place, marker=ABOUT, overwrite=True) as new:
+        rows = ({"_id": name, "title": title, "text": text} for (title, text), name in documents.items())
+        write_jsonl(new / "corpus.jsonl", rows)
+        write_jsonl(new / "queries.jsonl", queries)
+        with atomic_path(new / f"qrels.{source.split}.tsv") as temporary:
+            temporary.write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n", encoding="utf-8")
+        write_json(new / ABOUT, about)
+    return True
+
+
+def _paragraphs(record: Record) -> Iterator[tuple[str, str]]:
+    context = record.values.get("context")
+    if not isinstance(context, dict) or not {"title", "sentences"} <= set(context):
+        raise ValueError(
+            f"{record.where} is not of HotpotQA's form, which has question, answer, supporting_facts and context, an "
+            f"object of the lists title and sentences; found {', '.join(record.values)}"
+        )
+    for title, sentences in zip(context["title"], context["sentences"], strict=True):
+        text = "".join(sentences).strip()  # its sentences begin with their blanks
+        if text:
+            yield title, text
+
+
+def _question(record: Record) -> dict[str, Any]:
+    values = record.values
+    missing = [column for column in ("id", "question", "answer", "supporting_facts") if values.get(column) is None]
+    if missing:
+        raise ValueError(f"{record.where} has no {', '.join(missing)}; a split without answers cannot be judged")
+    return {"_id": str(values["id"]), "text": values["question"], "answers": [values["answer"]]}

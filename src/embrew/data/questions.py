@@ -1,0 +1,95 @@
+"""Questions with their right answers, and the documents to find these in: a BEIR folder, and where its answers are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from embrew.data.beir import RetrievalData
+from embrew.data.columns import Layout, canonical_rows
+from embrew.data.datasets import load
+from embrew.data.documents import text_id
+from embrew.data.reading import find_file, read_file
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and the texts that answer it (each is right)."""
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+
+
+def read_questions(
+    folder: Path, data: RetrievalData, *, answers: Path | None = None, columns: Mapping[str, str] | None = None
+) -> list[Question]:
+    """The queries of a BEIR folder with their answers.
+
+    Args:
+        data: What was read from the folder.
+        answers: Rows with `question`, `answers` (or `answer`) and, where a question alone does not say which is meant,
+            `context`: the text of its relevant document. Default: the column `answers` (or `answer`) of the queries.
+        columns: Canonical column -> column in the file, for names that are not understood by themselves.
+
+    Raises:
+        ValueError: there are no answers, or a query has none; names the first.
+    """
+    found = _own(folder, data, columns) if answers is None else _joined(data, answers, columns)
+    without = [query for query in data.qrels if not found.get(query)]
+    if without:
+        place = answers or folder
+        raise ValueError(
+            f"{place} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
+            f"({data.queries[without[0]]!r}); a question and the text of its relevant document must be there word for "
+            "word"
+        )
+    return [Question(query, data.queries[query], tuple(dict.fromkeys(found[query]))) for query in data.qrels]
+
+
+def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+    file = find_file(folder, "queries")
+    assert file is not None, "the folder was read before"
+    wanted = (columns or {}).get("answers")
+    found: dict[str, Sequence[str]] = {}
+    for record in read_file(file):
+        query = text_id(record, "_id", "id")
+        if query not in data.qrels:
+            continue
+        column = wanted or next((name for name in ("answers", "answer") if name in record.values), None)
+        if column is None or column not in record.values:
+            raise ValueError(
+                f"{record.where} has no column {wanted or 'answers'}; found {', '.join(record.values)}. Add it, or "
+                "name a file of answers in the suite, answers: FILE"
+            )
+        values = {"question": data.queries[query], "answers": record.values[column]}
+        layout: Layout = {"question": ("question",), "answers": ("answers",)}
+        (row,) = canonical_rows(values, layout, "answered", where=record.where)
+        found[query] = row["answers"]
+    return found
+
+
+def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | None) -> dict[str, Sequence[str]]:
+    rows = load(answers, kind="answered", columns=columns)
+    texts = {document.id: document.text for document in data.corpus}
+    known: dict[tuple[str, str | None], list[str]] = {}
+    by_question: dict[str, set[tuple[str, ...]]] = {}
+    for row in rows:
+        known.setdefault((row["question"].strip(), _strip(row["context"])), []).extend(row["answers"])
+        if row["context"] is None:
+            by_question.setdefault(row["question"].strip(), set()).add(tuple(row["answers"]))
+    twice = next((question for question, several in by_question.items() if len(several) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{answers} answers the question {twice!r} in several ways and has no column context that says which is "
+            "meant; map it with columns: {context: my_column}"
+        )
+    found: dict[str, Sequence[str]] = {}
+    for query, grades in data.qrels.items():
+        question = data.queries[query].strip()
+        contexts = [texts[document].strip() for document, grade in grades.items() if grade > 0 and document in texts]
+        found[query] = [text for context in (*contexts, None) for text in known.get((question, context), ())]
+    return found
+
+
+def _strip(text: str | None) -> str | None:
+    return None if text is None else text.strip()

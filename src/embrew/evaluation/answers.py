@@ -1,0 +1,42 @@
+"""Whether an answer is right: exact match after SQuAD's normalisation, and whether a text contains an answer.
+
+SQuAD: 100,000+ Questions for Machine Comprehension of Text (Rajpurkar et al., arXiv 1606.05250), section 6.1 and its
+evaluation script.
+"""
+
+import re
+import string
+from collections.abc import Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without ASCII punctuation and the articles a, an, the; white space as single blanks.
+
+    Examples:
+        >>> normalise(" The  U.S. Army, an  army")
+        'us army army'
+    """
+    plain = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str]) -> bool:
+    """Whether a prediction is one of the answers, normalised."""
+    return normalise(prediction) in {normalise(answer) for answer in answers}
+
+
+def contains_answer(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text contains one of the answers as whole words, both normalised; 10 is not in 1910.
+
+    An answer of which normalising leaves nothing is in no text.
+    """
+    searched = normalise(text)
+    found = (normalise(answer) for answer in answers)
+    return any(answer and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", searched) for answer in found)
+
+
+def can_be_found(answers: Sequence[str]) -> bool:
+    """Whether a context could contain one of the answers: yes and no, as in HotpotQA, say nothing about a text."""
+    return any(normalise(answer) not in ("", "yes", "no") for answer in answers)

@@ -1,0 +1,132 @@
+"""Answers by a causal LM that is shown a context.
+
+ESE's prompt (Espresso Sentence Embeddings, arXiv 2402.14776, Table 4), greedily, the first line of what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embrew.data.prompts import ESE_RAG
+
+if TYPE_CHECKING:  # torch and transformers are imported where a model is opened: tables need neither
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from embrew.modeling.loading import Base
+
+
+def find_generator(name: str) -> Base:
+    """Which model `nano`, a folder or a Hub id is; its weights are not opened.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is not a causal LM, so it generates no text.
+    """
+    from embrew.modeling.loading import ASSETS, Base, is_encoder, open_config, weights_sha256
+
+    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
+    config = open_config(name, str(folder or name), {"trust_remote_code": False})
+    if getattr(config, "is_encoder_decoder", False) or is_encoder(config):
+        architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+        raise ValueError(
+            f"generator={name!r} is a {architecture}, which does not continue texts; give a causal LM (Llama, Qwen, "
+            "Mistral, …), or leave it out for answer recall alone"
+        )
+    if folder is None:
+        return Base("hub", name, revision=getattr(config, "_commit_hash", None))
+    if name in ASSETS:
+        return Base("asset", name, sha256=weights_sha256(folder))
+    return Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+
+
+@dataclass
+class Generator:
+    """A causal LM that answers questions about contexts.
+
+    Attributes:
+        known: Answers given so far, by prompt: cells of a grid that find the same context ask the same.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    max_new_tokens: int = 32
+    known: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, name: str, *, max_new_tokens: int = 32) -> Generator:
+        """Open `nano`, a folder or a Hub id; bfloat16 on a GPU, float32 on a CPU."""
+        from embrew.modeling.loading import open_base, pick_device, pick_dtype
+
+        device = pick_device(None)
+        model, tokenizer, _ = open_base(name, dtype=pick_dtype("auto", device))
+        return cls(model.to(device), tokenizer, max_new_tokens=max_new_tokens)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        from transformers import GenerationConfig
+
+        self.tokenizer.padding_side = "left"  # a prompt's last token must be the row's last
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
+        own = self.model.generation_config
+        # Nothing of what a chat model samples with: temperature, repetition penalty and the like would not be greedy.
+        self.model.generation_config = GenerationConfig(
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+            bos_token_id=own.bos_token_id if own else None,
+            eos_token_id=own.eos_token_id if own and own.eos_token_id is not None else self.tokenizer.eos_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+        )
+
+    def answers(
+        self, contexts: Sequence[str], questions: Sequence[str], *, batch_size: int = 8, show_progress_bar: bool = False
+    ) -> list[str]:
+        """An answer for each question from its context; the first line of what the model writes."""
+        from tqdm.auto import tqdm
+
+        prompts = [self.prompt(context, question) for context, question in zip(contexts, questions, strict=True)]
+        new = sorted(
+            {prompt for prompt in prompts if prompt not in self.known}, key=lambda prompt: (-len(prompt), prompt)
+        )
+        with tqdm(total=len(new), desc="answer", unit="question", disable=not show_progress_bar) as bar:
+            for start in range(0, len(new), batch_size):
+                batch = new[start : start + batch_size]
+                self.known.update(zip(batch, self._continue(batch), strict=True))
+                bar.update(len(batch))
+        return [self.known[prompt] for prompt in prompts]
+
+    def prompt(self, context: str, question: str) -> str:
+        """ESE's prompt; a context that would not fit into the model's positions loses its end."""
+        prompt = ESE_RAG.format(context=context, question=question)
+        room = getattr(self.model.config, "max_position_embeddings", None)
+        if room is None:
+            return prompt
+        room -= self.max_new_tokens
+        while (excess := len(self._ids(prompt)) - room) > 0:
+            ids = self._ids(context, special=False)
+            if not ids:
+                raise ValueError(
+                    f"the prompt without a context has {room + excess} tokens, and max_new_tokens is "
+                    f"{self.max_new_tokens}, but the generator has positions for {room + self.max_new_tokens}; give "
+                    "another generator, or a smaller max_new_tokens"
+                )
+            context = str(self.tokenizer.decode(ids[: max(len(ids) - excess, 0)]))
+            prompt = ESE_RAG.format(context=context, question=question)
+        return prompt
+
+    def _ids(self, text: str, *, special: bool = True) -> list[int]:
+        encoded = self.tokenizer(text, add_special_tokens=special, split_special_tokens=True, verbose=False)
+        return list(encoded["input_ids"])
+
+    def _continue(self, prompts: Sequence[str]) -> list[str]:
+        import torch
+
+        rows = self.tokenizer(
+            list(prompts), padding=True, split_special_tokens=True, return_tensors="pt", return_token_type_ids=False
+        ).to(self.model.device)
+        with torch.inference_mode():
+            written = self.model.generate(**rows)[:, rows["input_ids"].shape[1] :]  # type: ignore[operator]
+        texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [text.strip().split("\n")[0].strip() for text in texts]
