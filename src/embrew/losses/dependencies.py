@@ -18,7 +18,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 Compression = Literal["dependencies", "direct", "max_k"]
 SVD = Literal["auto", "exact"]
-OVERSAMPLING = 8
+OVERSAMPLING = 32
 FLAT = 1e-5  # share of the squared norm outside the range found, above which only an exact solver gives the target
 RANKS = ((1.0, 10), (10.0, 26), (50.0, 72))  # (c, terms): enough for float64 where c bounds the kernel's argument
 
@@ -120,8 +120,8 @@ def _range_finder(matrix: Tensor, k: int, columns: int) -> tuple[Tensor, Tensor]
     basis, _ = torch.linalg.qr(matrix @ (matrix.mT @ basis))
     small = torch.linalg.qr(matrix.mT @ basis).R  # A ≈ basis · smallᵀ · Qᵀ
     u, s, _ = torch.linalg.svd(small.mT)
-    whole = matrix.double().square().sum((-2, -1))
-    outside = (1.0 - s.double().square().sum(-1) / whole).clamp(min=0.0)
+    inside = torch.linalg.vector_norm(s.double(), dim=-1) / torch.linalg.vector_norm(matrix, dim=(-2, -1)).double()
+    outside = (1.0 - inside.square()).clamp(min=0.0)
     return with_signs((basis @ u[..., :k]) * s[..., None, :k]), outside
 
 
