@@ -15,6 +15,10 @@ from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_y
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 
 SHIPPED = [
+    "autoregembed/mistral-7b",
+    "autoregembed/nano",
+    "autoregembed/paper-llama2-7b",
+    "autoregembed/qwen3-0.6b",
     "baselines/all-minilm-l6-v2",
     "baselines/e5-mixture-llama2-7b",
     "baselines/echo",
@@ -44,6 +48,7 @@ SHIPPED = [
     "ese/nano",
     "ese/qwen1.5-0.5b",
     "ese/uae-large",
+    "lbr/medical-nano",
     "llm2comp/nano",
     "llm2comp/nano-wiki",
     "llm2comp/paper-llama2-7b",
@@ -65,7 +70,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 33
+    assert len(SHIPPED) == 38
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -87,8 +87,8 @@ def test_texts_become_sentences(tmp_path):
         "One is here.",
         "Dr. X came.",
     ]
-    with pytest.raises(ValueError, match="sentences=True splits text rows, and these are pairs rows"):
-        load(file, kind="pairs", sentences=True)
+    with pytest.raises(ValueError, match="sentences=True is for text rows and pairs, and these are scored rows"):
+        load(file, kind="scored", sentences=True)
 
 
 def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):
@@ -184,3 +184,17 @@ def test_instructions_of_the_paper_are_all_there():
 )
 def test_real_folders(folder, kind, options, count):
     assert len(load(f"$EMBREW_DATA/{folder}", kind=kind, **options)) == count
+
+
+def test_answers_become_the_sentence_that_holds_them(tmp_path):
+    passage = "The mill stood for years. It burnt down in 1902, at night. Nobody was hurt."
+    rows = [
+        {"context": passage, "instruction": "When did it burn?", "target": "1902"},
+        {"context": passage, "instruction": "Who?", "target": "Nobody"},
+        {"context": passage, "instruction": "Where?", "target": "years. It"},
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load(file, kind="pairs", columns={"query": "context", "positive": "target"}, sentences=True)
+    assert found["positive"][:] == ["It burnt down in 1902, at night.", "Nobody was hurt."]
+    assert found["instruction"][:] == ["When did it burn?", "Who?"] and set(found["query"]) == {passage}

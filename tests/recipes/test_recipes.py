@@ -29,6 +29,10 @@ SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as th
 
 def test_the_shipped_recipes_are_found() -> None:
     assert RECIPES == [
+        "autoregembed/mistral-7b",
+        "autoregembed/nano",
+        "autoregembed/paper-llama2-7b",
+        "autoregembed/qwen3-0.6b",
         "baselines/all-minilm-l6-v2",
         "baselines/e5-mixture-llama2-7b",
         "baselines/echo",
@@ -58,6 +62,7 @@ def test_the_shipped_recipes_are_found() -> None:
         "ese/nano",
         "ese/qwen1.5-0.5b",
         "ese/uae-large",
+        "lbr/medical-nano",
         "llm2comp/nano",
         "llm2comp/nano-wiki",
         "llm2comp/paper-llama2-7b",
@@ -102,6 +107,7 @@ def stand_in(model: str, model_folder: Callable[[str], Path], encoder_folder: Ca
         "meta-llama/Llama-2-7b-chat-hf": "llama",
         "meta-llama/Llama-2-7b-hf": "llama",
         "Qwen/Qwen1.5-0.5B": "qwen2",
+        "mistralai/Mistral-7B-v0.1": "mistral",
         "mistralai/Mistral-7B-Instruct-v0.2": "mistral",
     }
     if model == "nano":

@@ -42,7 +42,8 @@ def load(
         split: The files of a folder, the judgements of a BEIR folder, or the split on the Hub.
         columns: Canonical column -> column in the file, for names that are not understood by themselves.
         where: Column in the file -> value; rows with another value are left out.
-        sentences: Whether each text becomes its sentences, a row each; for `text` rows.
+        sentences: Whether each text becomes its sentences, a row each; in pairs, whether each positive becomes the
+            sentence of its query that holds it (an answer in a passage); pairs without one are dropped.
         instruction: Written into every pair, in place of the rows' own.
         instruct: Whether documents get the pair's instruction too.
         min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
@@ -52,8 +53,8 @@ def load(
     paths = [path] if isinstance(path, str | Path) else list(path)
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows={max_rows}; give a number above 0, or leave it out for all rows")
-    if sentences and kind != "text":
-        raise ValueError(f"sentences=True splits text rows, and these are {kind} rows; leave it out")
+    if sentences and kind not in ("text", "pairs"):
+        raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
     if instruction is not None and kind != "pairs":
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     layouts: dict[str, None] = {}  # what was understood, in order
@@ -66,7 +67,7 @@ def load(
                     counts["read"] += 1
                     if one_row is None:
                         counts["elsewhere"] += 1
-                    elif _within(one_row, kind, min_chars, max_chars):
+                    elif one_row and _within(one_row, kind, min_chars, max_chars):
                         check_filled(one_row, where=place)
                         yield one_row
                     else:
@@ -83,7 +84,7 @@ def load(
             + (f", where={dict(where)}; widen the limits" if where else "; widen the limits")
         )
     if counts["dropped"]:
-        logger.info("%s: %d of %d rows dropped by length", _names(paths), counts["dropped"], counts["read"])
+        logger.info("%s: %d of %d rows dropped by length or sentence", _names(paths), counts["dropped"], counts["read"])
     if counts["elsewhere"]:
         logger.info("%s: %d of %d rows left out by where", _names(paths), counts["elsewhere"], counts["read"])
     if shuffle_seed is not None:
@@ -155,7 +156,13 @@ def _beir_rows(folder: Path, kind: Kind, split: str, instruction: str | None) ->
 
 
 def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] | None]:
-    return [{"text": sentence} for sentence in split_sentences(row["text"])] if row and sentences else [row]
+    """The row, or what `sentences` makes of it; an empty one where there is no such sentence."""
+    if not row or not sentences:
+        return [row]
+    if "text" in row:
+        return [{"text": sentence} for sentence in split_sentences(row["text"])]
+    whole = next((sentence for sentence in split_sentences(row["query"]) if row["positive"] in sentence), None)
+    return [{} if whole is None else {**row, "positive": whole}]
 
 
 def _holds(record: Record, where: Mapping[str, Any]) -> bool:
