@@ -27,7 +27,7 @@ def check_format(path: Path) -> None:
 
 def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
     """Singular values as shares of the largest, on a logarithmic axis, and how many are above the threshold."""
-    figure = _figure(8, 4.8)
+    figure = new_figure(8, 4.8)
     axes = figure.subplots()
     for name, spectrum in named:
         values = spectrum.singular_values / spectrum.singular_values[0]
@@ -48,7 +48,7 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
     axes.set_ylabel("singular value / largest")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, title="model: dimensions above the threshold", alignment="left")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Path) -> None:
@@ -60,7 +60,7 @@ def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Pa
     """
     columns = min(len(named), 4)
     lines = -(-len(named) // columns)
-    figure = _figure(3.4 * columns + 0.8, 3.8 * lines, layout="compressed")
+    figure = new_figure(3.4 * columns + 0.8, 3.8 * lines, layout="compressed")
     grid = figure.subplots(lines, columns, squeeze=False)
     lowest = min(0.0, *(float(similarity.min()) for _, similarity, _ in named))
     for axes, (name, similarity, effective) in zip(grid.flat, named, strict=False):
@@ -81,12 +81,12 @@ def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Pa
     for axes in grid.flat[len(named) :]:
         axes.set_visible(False)
     figure.colorbar(image, ax=grid, label="mean cosine", shrink=0.8)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], path: Path) -> None:
     """A point a model; towards the lower left is better in both."""
-    figure = _figure(6.4, 5)
+    figure = new_figure(6.4, 5)
     axes = figure.subplots()
     for name, found in named:
         axes.plot(found.uniformity, found.alignment, "o", markersize=8)
@@ -95,16 +95,18 @@ def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], 
     axes.set_xlabel("uniformity (less is more evenly spread)")
     axes.set_ylabel("alignment (less is closer positives)")
     axes.spines[["top", "right"]].set_visible(False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
-def _figure(width: float, height: float, layout: str = "constrained") -> Any:
+def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
+    """An empty figure; sizes in inches."""
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
 
     return Figure(figsize=(width, height), layout=layout)  # type: ignore[arg-type]
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure whole or not at all."""
     check_format(path)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=130)

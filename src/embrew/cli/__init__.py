@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embrew.cli import analyze, data, encode, evaluate, export, merge, recipe, results, search, train
+from embrew.cli import analyze, data, encode, evaluate, export, merge, recipe, results, search, surface, train
 from embrew.cli.errors import Commands
 
 app = typer.Typer(
@@ -27,7 +27,10 @@ app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("merge")(merge.merge)
-app.add_typer(analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread.")
+analyze.app.command("surface")(surface.surface)
+app.add_typer(
+    analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
+)
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(
     data.app, name="data", help="Look at training data as the model will see it; find hard negatives; fetch test data."

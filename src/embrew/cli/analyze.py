@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from embrew.cli.analyses import (
+    BatchTokens,
+    Models,
+    Output,
+    Overwrite,
+    Plot,
+    check,
+    model_entry,
+    new_table,
+    opened,
+    write,
+)
 from embrew.cli.console import out
 
 app = typer.Typer(no_args_is_help=True)
 
-Models = Annotated[
-    list[str],
-    typer.Argument(metavar="MODEL", help="Trained folders, Sentence-Transformers folders, Hub ids, or recipes."),
-]
 Data = Annotated[
     str,
     typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Corpus, rows with text, or sentence pairs."),
@@ -31,10 +35,6 @@ Split = Annotated[str | None, typer.Option(help="Split of a folder; by default t
 MaxTexts = Annotated[
     int | None, typer.Option("--max-texts", min=2, metavar="N", help="Take a sample of N texts; always the same one.")
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all models into one picture.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write the figures here.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the files of --plot and --output.")]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Padded tokens a batch.")]
 
 
 class Pick(StrEnum):
@@ -66,19 +66,21 @@ def spectrum(
     """How many dimensions the vectors use: the singular values of their covariance."""
     from embrew.analysis import plots, read_texts, spectrum_of, unnormalised, vector_chunks
 
-    _check(models, plot, output, overwrite)
+    check(models, overwrite, pictures=[plot], files=[output])
     if threshold >= 1:
         raise ValueError(f"threshold={threshold:g}; it is a share of the largest singular value, so below 1")
     texts = read_texts(data, split=split, max_texts=max_texts)
     options: dict[str, Any] = {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
-    shown = _table("texts", "dimensions", f"σ > {threshold:g} σ₁", "90 %", "95 %", "99 %", "participation", "RankMe")
+    shown = new_table("texts", "dimensions", f"σ > {threshold:g} σ₁", "90 %", "95 %", "99 %", "participation", "RankMe")
     found, entries = [], []
     for name in models:
-        with _opened(name) as encoder:
+        with opened(name) as encoder:
             chunks = vector_chunks(unnormalised(encoder), texts.texts, **options)
             result = spectrum_of(chunks, threshold=threshold)
             figures = result.summary()
-            entries.append({**_model(name, encoder), **figures, "singular_values": result.singular_values.tolist()})
+            entries.append(
+                {**model_entry(name, encoder), **figures, "singular_values": result.singular_values.tolist()}
+            )
         found.append((name, result))
         shown.add_row(
             Text(name),
@@ -90,7 +92,7 @@ def spectrum(
     out().print(shown)
     if plot is not None:
         plots.plot_spectra(found, plot)
-    _write(output, "spectrum", entries, data=data, texts_sha256=texts.sha256)
+    write(output, "spectrum", entries, data=data, texts_sha256=texts.sha256)
 
 
 @app.command()
@@ -111,16 +113,16 @@ def memory(
     """How alike the memory tokens are, and how many different ones there are."""
     from embrew.analysis import memory_similarity, plots, read_texts, summarize
 
-    _check(models, plot, output, overwrite)
+    check(models, overwrite, pictures=[plot], files=[output])
     texts = read_texts(data, split=split, max_texts=max_texts)
     options: dict[str, Any] = {"side": texts.side, "batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
-    shown = _table("texts", "k", f"effective at {merge_above:g}", "mean cosine", "lowest", "highest", "kept")
+    shown = new_table("texts", "k", f"effective at {merge_above:g}", "mean cosine", "lowest", "highest", "kept")
     found, entries = [], []
     for name in models:
-        with _opened(name) as encoder:
+        with opened(name) as encoder:
             similarity = memory_similarity(encoder, texts.texts, **options)
             figures = {"texts": len(texts.texts), **summarize(similarity, threshold=merge_above, pick=pick.value)}
-            entries.append({**_model(name, encoder), **figures, "similarity": similarity.tolist()})
+            entries.append({**model_entry(name, encoder), **figures, "similarity": similarity.tolist()})
         found.append((name, similarity, figures["effective_tokens"]))
         cosines = (figures[f"{which}_cosine"] for which in ("mean", "lowest", "highest"))
         shown.add_row(
@@ -132,7 +134,7 @@ def memory(
     out().print(shown)
     if plot is not None:
         plots.plot_memory(found, plot)
-    _write(output, "memory", entries, data=data, texts_sha256=texts.sha256)
+    write(output, "memory", entries, data=data, texts_sha256=texts.sha256)
 
 
 @app.command()
@@ -152,70 +154,21 @@ def uniformity(
     from embrew.analysis.texts import find_split
     from embrew.data import load
 
-    _check(models, plot, output, overwrite)
+    check(models, overwrite, pictures=[plot], files=[output])
     rows = load(data, kind="scored", split=find_split(data, split))
     positives = positive_pairs(rows["sentence1"], rows["sentence2"], rows["score"], above=above)
     texts = read_texts(data, split=split, max_texts=max_texts)
     options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
-    shown = _table("alignment", "uniformity", "positives", "texts")
+    shown = new_table("alignment", "uniformity", "positives", "texts")
     found, entries = [], []
     for name in models:
-        with _opened(name) as encoder:
+        with opened(name) as encoder:
             result = alignment_uniformity(encoder, positives, texts.texts, **options)
-            entries.append({**_model(name, encoder), **vars(result)})
+            entries.append({**model_entry(name, encoder), **vars(result)})
         found.append((name, result))
         figures = (f"{result.alignment:.4f}", f"{result.uniformity:.4f}", str(result.positives), str(result.texts))
         shown.add_row(Text(name), *figures)
     out().print(shown)
     if plot is not None:
         plots.plot_alignment_uniformity(found, plot)
-    _write(output, "uniformity", entries, data=data, texts_sha256=texts.sha256, above=above, alpha=2, t=2)
-
-
-def _check(models: Sequence[str], plot: Path | None, output: Path | None, overwrite: bool) -> None:
-    """Refuse before the work what would fail after it."""
-    from embrew.analysis.plots import check_format
-
-    if plot is not None:
-        check_format(plot)
-    for file in (plot, output):
-        if file is not None and file.exists() and not overwrite:
-            raise FileExistsError(f"{file} exists; give another file, or --overwrite to replace it")
-    twice = next((name for name in models if models.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{twice} is given twice; name each model once")
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[Any]:
-    """A model, opened when its turn comes; what goes wrong with it is said with its name."""
-    from embrew.build import open_model
-
-    encoder = open_model(name)
-    try:
-        yield encoder
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _table(*columns: str) -> Table:
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("model", style="bold")
-    for column in columns:
-        shown.add_column(column, justify="right")
-    return shown
-
-
-def _model(name: str, encoder: Any) -> dict[str, Any]:
-    from embrew.protocol import model_hash
-
-    return {"model": name, "model_hash": model_hash(encoder)}
-
-
-def _write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]], **settings: Any) -> None:
-    if output is None:
-        return
-    from embrew.provenance import versions
-    from embrew.writing import write_json
-
-    write_json(output, {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)})
+    write(output, "uniformity", entries, data=data, texts_sha256=texts.sha256, above=above, alpha=2, t=2)

@@ -31,6 +31,12 @@ def export(
         str | None,
         typer.Option(help="Which prompt is baked in, where the template has the instruction after the text."),
     ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Keep the first N layers and delete the others.")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Keep K leading dimensions, then normalise.")
+    ] = None,
 ) -> None:
     """Export a model as a folder that SentenceTransformer(DIR) opens by itself, with the same vectors."""
     if folder.exists() and not overwrite:
@@ -42,5 +48,13 @@ def export(
     encoder = build.open_model(model)
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
-    export_sentence_transformer(encoder, folder, overwrite=overwrite, verify=verify.value, prompt_name=prompt_name)
+    export_sentence_transformer(
+        encoder,
+        folder,
+        overwrite=overwrite,
+        verify=verify.value,
+        prompt_name=prompt_name,
+        num_layers=layers,
+        truncate_dim=dim,
+    )
     out().print(f'[bold]{escape(str(folder))}[/]: open it with SentenceTransformer("{escape(str(folder))}")')

@@ -1,4 +1,4 @@
-"""One function for each kind of task: read its data, judge the encoder, say how much was judged."""
+"""One function for each kind of task: read its data once, then judge encoders, and say how much was judged."""
 
 import inspect
 import random
@@ -26,6 +26,7 @@ from embrew.evaluation.tasks import Kind, Task
 from embrew.protocol import TextEncoder
 
 Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and how much was judged
+Judge = Callable[[TextEncoder, Mapping[str, Any]], Judged]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
 
 
@@ -35,12 +36,28 @@ def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any], common: 
     Tasks of one grid that are given the same `common` share what is expensive. The setting `instruction`, which every
     kind has, is put before texts and queries.
     """
+    if task.kind != "rag":
+        return prepare(task)(encoder, options)
     settings = {name: value for name, value in task.settings.items() if name != "instruction"}
     instruction = task.settings.get("instruction")
     judged = encoder if instruction is None else Instructed(encoder, instruction)
+    return _rag(encoder, judged, task, options, common or Common(), **settings)
+
+
+def prepare(task: Task) -> Judge:
+    """`judge` for several encoders: the data is read here, once.
+
+    Raises:
+        ValueError: retrieval-augmented answers, whose settings say layers and dimensions themselves.
+    """
     if task.kind == "rag":
-        return _rag(encoder, judged, task, options, common or Common(), **settings)
-    return JUDGES[task.kind](judged, task, options, **settings)
+        raise ValueError(f"task {task.name}: rag has settings layers and dims of its own; list them in a suite instead")
+    settings = {name: value for name, value in task.settings.items() if name != "instruction"}
+    instruction = task.settings.get("instruction")
+    judged: Judge = JUDGES[task.kind](task, **settings)
+    if instruction is None:
+        return judged
+    return lambda encoder, options: judged(Instructed(encoder, instruction), options)
 
 
 def check_settings(task: Task) -> None:
@@ -84,90 +101,70 @@ def sample_questions(questions: list[Question], count: int | None, *, seed: int)
     return [questions[i] for i in sorted(chosen)]
 
 
-def _sts(
-    encoder: TextEncoder,
-    task: Task,
-    options: Mapping[str, Any],
-    *,
-    protocol: Protocol = "all",
-    columns: Columns = None,
-) -> Judged:
+def _sts(task: Task, *, protocol: Protocol = "all", columns: Columns = None) -> Judge:
     rows = _rows(task, "scored", columns)
     left, right, gold, subsets = (list(rows[name]) for name in ("sentence1", "sentence2", "score", "subset"))
-    scores = evaluate_sts(encoder, left, right, gold, subsets=subsets, protocol=protocol, **options)
-    return scores, {"pairs": len(gold)}
+
+    def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
+        scores = evaluate_sts(encoder, left, right, gold, subsets=subsets, protocol=protocol, **options)
+        return scores, {"pairs": len(gold)}
+
+    return judged
 
 
 def _retrieval(
-    encoder: TextEncoder,
-    task: Task,
-    options: Mapping[str, Any],
-    *,
-    documents: Literal["all", "judged"] = "all",
-    distractors: int = 0,
-    seed: int = 42,
-) -> Judged:
+    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+) -> Judge:
     data = select_documents(read_beir(task.path, task.split), documents=documents, distractors=distractors, seed=seed)
-    return evaluate_retrieval(encoder, data, **options)
+    return lambda encoder, options: evaluate_retrieval(encoder, data, **options)
 
 
-def _pair_classification(
-    encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None
-) -> Judged:
+def _pair_classification(task: Task, *, columns: Columns = None) -> Judge:
     rows = _rows(task, "labelled_pairs", columns)
     left, right, labels = (list(rows[name]) for name in ("sentence1", "sentence2", "label"))
-    return evaluate_pair_classification(encoder, left, right, labels, **options), {"pairs": len(labels)}
+    counts = {"pairs": len(labels)}
+    return lambda encoder, options: (evaluate_pair_classification(encoder, left, right, labels, **options), counts)
 
 
 def _classification(
-    encoder: TextEncoder,
-    task: Task,
-    options: Mapping[str, Any],
-    *,
-    samples_per_label: int = 8,
-    experiments: int = 10,
-    seed: int = 42,
-    columns: Columns = None,
-) -> Judged:
+    task: Task, *, samples_per_label: int = 8, experiments: int = 10, seed: int = 42, columns: Columns = None
+) -> Judge:
     train, test = (
         (list(rows["text"]), list(rows["label"]))
         for rows in (load(task.path, kind="labelled", split=split, columns=columns) for split in ("train", task.split))
     )
-    scores = evaluate_classification(
-        encoder, train, test, samples_per_label=samples_per_label, experiments=experiments, seed=seed, **options
-    )
-    return scores, {"texts": len(test[0]), "classes": len(set(train[1]))}
+
+    def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
+        scores = evaluate_classification(
+            encoder, train, test, samples_per_label=samples_per_label, experiments=experiments, seed=seed, **options
+        )
+        return scores, {"texts": len(test[0]), "classes": len(set(train[1]))}
+
+    return judged
 
 
 def _clustering(
-    encoder: TextEncoder,
-    task: Task,
-    options: Mapping[str, Any],
-    *,
-    repeats: int = 10,
-    batch_size: int = 512,
-    seed: int = 42,
-    columns: Columns = None,
-) -> Judged:
+    task: Task, *, repeats: int = 10, batch_size: int = 512, seed: int = 42, columns: Columns = None
+) -> Judge:
     rows = _rows(task, "labelled", columns)
     texts, labels = list(rows["text"]), list(rows["label"])
-    scores = evaluate_clustering(encoder, texts, labels, repeats=repeats, batch_size=batch_size, seed=seed, **options)
-    return scores, {"texts": len(texts), "classes": len(set(labels))}
+    settings: dict[str, Any] = {"repeats": repeats, "batch_size": batch_size, "seed": seed}
+    counts = {"texts": len(texts), "classes": len(set(labels))}
+    return lambda encoder, options: (evaluate_clustering(encoder, texts, labels, **settings, **options), counts)
 
 
-def _reranking(encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None) -> Judged:
+def _reranking(task: Task, *, columns: Columns = None) -> Judge:
     rows = _rows(task, "candidates", columns)
     queries, positives, negatives = (list(rows[name]) for name in ("query", "positive", "negative"))
-    candidates = sum(map(len, positives)) + sum(map(len, negatives))
-    scores = evaluate_reranking(encoder, queries, positives, negatives, **options)
-    return scores, {"queries": len(queries), "documents": candidates}
+    counts = {"queries": len(queries), "documents": sum(map(len, positives)) + sum(map(len, negatives))}
+    return lambda encoder, options: (evaluate_reranking(encoder, queries, positives, negatives, **options), counts)
 
 
-def _summarization(encoder: TextEncoder, task: Task, options: Mapping[str, Any], *, columns: Columns = None) -> Judged:
+def _summarization(task: Task, *, columns: Columns = None) -> Judge:
     rows = _rows(task, "summaries", columns)
     human, machine, relevance = (list(rows[name]) for name in ("human_summaries", "machine_summaries", "relevance"))
-    scores = evaluate_summarization(encoder, human, machine, relevance, **options)
-    return scores, {"texts": len(human), "summaries": sum(map(len, machine))}
+    counts = {"texts": len(human), "summaries": sum(map(len, machine))}
+    return lambda encoder, options: (evaluate_summarization(encoder, human, machine, relevance, **options), counts)
 
 
 def _rag(
@@ -223,7 +220,7 @@ def _rows(task: Task, kind: RowKind, columns: Columns) -> Any:
     return load(list(task.files), kind=kind, columns=columns)
 
 
-JUDGES: dict[Kind, Callable[..., Judged]] = {
+JUDGES: dict[Kind, Callable[..., Any]] = {  # from a task to a `Judge`; rag judges at once
     "sts": _sts,
     "retrieval": _retrieval,
     "pair_classification": _pair_classification,

@@ -23,7 +23,9 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.modeling.card import model_card
+from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
 from embrew.modeling.proof import TEXTS, tolerance
@@ -57,6 +59,8 @@ def export_sentence_transformer(
     overwrite: bool = False,
     verify: str = "full",
     prompt_name: str | None = None,
+    num_layers: int | None = None,
+    truncate_dim: int | None = None,
 ) -> None:
     """Write a folder that plain `SentenceTransformer(folder)` opens, with the same vectors.
 
@@ -68,6 +72,8 @@ def export_sentence_transformer(
             prompt; `off` trusts.
         prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
             stock prompts stand before it. Export once a prompt.
+        num_layers: keep the first so many layers and delete the others.
+        truncate_dim: keep so many leading dimensions; they are taken before vectors are normalised.
 
     Raises:
         ValueError: the encoder cannot be said in stock modules; says why.
@@ -79,7 +85,7 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
-    encoder = _baked(encoder, prompt_name)
+    encoder = cut(_baked(encoder, prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
@@ -88,10 +94,15 @@ def export_sentence_transformer(
     ):
         tokenizer, ids = stock_tokenizer(encoder)
         model = _merged(encoder, ids, len(tokenizer))
+        nested = nested_dimensions(encoder)
+        if nested:  # what vLLM reads, to allow its requests other dimensions
+            model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         transformer = Transformer(scratch, unpad_inputs=False)
         modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
+        if encoder.get_embedding_dimension() < encoder.backbone.hidden_size:
+            modules.append(leading_dimensions(encoder))
         if encoder.normalize:
             modules.append(Normalize())
         prompts = stock_prompts(encoder)

@@ -41,6 +41,7 @@ class Encoder(nn.Module):
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
         default_prompt_name: which prompt `encode` uses where none is named; None: none.
+        num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: it is whole.
         recipe: the resolved recipe it was made by, as YAML, or None.
         record: what training noted of data and scores, for the model card, or None.
     """
@@ -96,6 +97,7 @@ class Encoder(nn.Module):
                 f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
             )
         self.truncate_dim: int | None = None
+        self.num_layers: int | None = None
         self.chain: list[AdapterState] = []
         self.steps = 0
         self.recipe: str | None = None
@@ -269,7 +271,7 @@ class Encoder(nn.Module):
         Raises:
             ValueError: an unknown prompt name.
         """
-        words = self._instruction(prompt_name, None).replace("{", "{{").replace("}", "}}")
+        words = self.instruction(prompt_name, None).replace("{", "{{").replace("}", "}}")
         made = copy.copy(self)
         made.templates = [
             Template(
@@ -349,7 +351,7 @@ class Encoder(nn.Module):
             self.to(torch.device(device))
         single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
         texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
-        instruction = self._instruction(prompt_name, prompt)
+        instruction = self.instruction(prompt_name, prompt)
         keep = truncate_dim or self.truncate_dim or self.backbone.hidden_size
         if not 1 <= keep <= self.backbone.hidden_size:
             raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
@@ -409,7 +411,8 @@ class Encoder(nn.Module):
     ) -> list[Row]:
         return template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
 
-    def _instruction(self, prompt_name: str | None, prompt: str | None) -> str:
+    def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
+        """What fills `{instruction}`: the prompt itself, one by name, or the default one."""
         if prompt is not None:
             return prompt
         name = prompt_name or self.default_prompt_name

@@ -61,6 +61,8 @@ def settings(encoder: Encoder) -> dict[str, Any]:
         found["preparation"] = encoder.template.preparation
     if encoder.default_prompt_name is not None:
         found["default_prompt_name"] = encoder.default_prompt_name
+    if encoder.num_layers is not None:
+        found["num_layers"] = encoder.num_layers
     return found
 
 

@@ -42,6 +42,11 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
 
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
+    if encoder.num_layers is not None:
+        raise ValueError(
+            f"this encoder was cut to {encoder.num_layers} layers, and an encoder's folder names a whole base; export "
+            "it, or save the whole and give num_layers to encode"
+        )
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         states = list(encoder.chain)
         model = encoder.backbone.model

@@ -1,0 +1,190 @@
+"""`embrew analyze surface`: what layers and dimensions are worth."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from embrew.cli.analyses import BatchTokens, Models, Output, Overwrite, Plot, check, model_entry, opened, write
+from embrew.cli.console import out
+
+if TYPE_CHECKING:
+    from embrew.analysis.surface import Cell, Surface
+    from embrew.evaluation.tasks import Task
+
+
+def surface(
+    models: Models,
+    data: Annotated[
+        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="SUITE", help="Tasks of a suite or a YAML file; --data holds its folders.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="N,…", help="Layers, as 4,8 or 1-6; by default the last 12; the last always."),
+    ] = None,
+    dims: Annotated[
+        str | None, typer.Option(metavar="K,…", help="Dimensions; by default 8, 16, 32, … 512; all of them always.")
+    ] = None,
+    pick: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help='Name the cheapest cut that keeps so much of the whole score: "≥ 98 %".'),
+    ] = None,
+    plot: Plot = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row for every model, layer and dimension.")
+    ] = None,
+    tsne: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw whole and truncated vectors of the first data's texts by t-SNE."),
+    ] = None,
+    tsne_dim: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Dimensions there; by default 128, at most half of all.")
+    ] = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
+    batch_tokens: BatchTokens = None,
+    max_gb: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Vectors that may be kept in memory.")] = 4,
+) -> None:
+    """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
+    from embrew.analysis import surface as analysis
+    from embrew.analysis import surface_plots
+
+    check(models, overwrite, pictures=[plot, tsne], files=[table, output])
+    share = None if pick is None else analysis.read_share(pick)
+    axes: Any = {
+        "layers": None if layers is None else analysis.read_numbers(layers),
+        "dims": None if dims is None else analysis.read_numbers(dims),
+    }
+    tasks = _tasks(data or (), suite, split)
+    found: list[tuple[str, Surface, Cell | None]] = []
+    entries, planes = [], []
+    for name in models:
+        with opened(name) as encoder:
+            result = analysis.surface(
+                encoder,
+                tasks,
+                **axes,
+                batch_tokens=batch_tokens,
+                max_bytes=int(max_gb * 1e9),
+                show_progress_bar=out().is_terminal,
+            )
+            picked = None if share is None else result.pick(share)
+            entry = {**model_entry(name, encoder), **result.summary(), "share": share}
+            if tsne is not None:
+                planes.append((name, _plane(encoder, tasks[0], tsne_dim)))
+        entries.append({**entry, "picked": picked and vars(picked)})
+        found.append((name, result, picked))
+        out().print(_grid(name, result))
+        for line in _words(name, result, picked):
+            out().print(line)
+    if plot is not None:
+        surface_plots.plot_surfaces(found, plot)
+    if tsne is not None:
+        surface_plots.plot_truncations(planes, tsne)
+        for (name, plane), entry in zip(planes, entries, strict=True):
+            entry["tsne"] = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
+            entry["tsne"]["distance_share"] = plane.share
+            said = f"mean distance {plane.distance:.2f}, {plane.share:.1%} of that between different texts"
+            out().print(Text(f"{name}: t-SNE of all and of {plane.dim} dimensions: {said}"))
+    if table is not None:
+        _write_csv(table, found)
+    write(output, "surface", entries)
+
+
+def _tasks(data: Sequence[str], suite: str | None, split: str | None) -> list[Task]:
+    from embrew.evaluation.kinds import check_settings
+    from embrew.evaluation.suites import read_suite
+    from embrew.evaluation.tasks import Task, find_task
+
+    if suite is not None:
+        if len(data) > 1 or split:
+            raise ValueError("--suite says tasks and splits; give it with one --data at most")
+        tasks = list(read_suite(suite, data=data[0] if data else None).tasks)
+    else:
+        tasks = [find_task(folder, split=split) for folder in data]
+    if not tasks:
+        raise ValueError("nothing to score on; give --data DIR, or --suite with one of its names")
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise ValueError(
+                f"{task.name}: MTEB encodes by itself, so a surface cannot be had from one pass; give --data"
+            )
+        check_settings(task)
+    return tasks  # type: ignore[return-value]
+
+
+def _plane(encoder: Any, task: Task, dim: int | None) -> Any:
+    """Whole and truncated vectors of a task's texts, at most 3,000 of them, in the plane."""
+    import numpy as np
+
+    from embrew.analysis import read_texts, vector_chunks
+    from embrew.analysis.truncation import truncation
+
+    texts = read_texts(task.path, split=task.split if task.kind != "retrieval" else None, max_texts=3000)
+    vectors = np.concatenate(list(vector_chunks(encoder, texts.texts, side=texts.side)))
+    return truncation(vectors, dim or min(128, vectors.shape[1] // 2))
+
+
+def _grid(name: str, found: Surface) -> Table:
+    """Scores times 100: a row a layer, the last first; a column a dimension; then the time."""
+    shown = Table(box=None, pad_edge=False, title=Text(name, style="bold"), title_justify="left")
+    shown.add_column("layers", justify="right")
+    for dim in found.dims:
+        shown.add_column(f"{dim}", justify="right")
+    shown.add_column("ms a text", justify="right")
+    for i in reversed(range(len(found.layers))):
+        scores = (f"{100 * score:.2f}" for score in found.means[i])
+        shown.add_row(str(found.layers[i]), *scores, f"{found.milliseconds[i]:.2f}")
+    return shown
+
+
+def _words(name: str, found: Surface, picked: Cell | None) -> list[Text]:
+    lines = []
+    shallow, least = found.shallow_average(), found.shallow_average(found.dims[0])
+    if shallow is not None and least is not None:
+        lines.append(
+            Text(f"≺Avg {100 * shallow:.2f} at {found.dims[-1]} dimensions, {100 * least:.2f} at {found.dims[0]}")
+        )
+    if picked is not None:
+        whole = found.whole
+        lines += [
+            Text(
+                f"{picked.layers} of {whole.layers} layers and {picked.dim} of {whole.dim} dimensions keep "
+                f"{picked.kept:.1%}: {100 * picked.score:.2f} of {100 * whole.score:.2f}"
+            ),
+            Text(
+                f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, {picked.bytes:,} of {whole.bytes:,} "
+                "bytes a vector"
+            ),
+            Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}"),
+        ]
+    return lines
+
+
+def _write_csv(path: Path, found: Sequence[tuple[str, Surface, Cell | None]]) -> None:
+    from embrew.writing import atomic_path
+
+    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        tasks = [task.name for task in found[0][1].tasks]
+        writer.writerow(
+            ["model", "layers", "dim", "score", "kept", "milliseconds", "bytes", "pareto", "picked", *tasks]
+        )
+        for name, result, picked in found:
+            front = result.pareto()
+            for i, cell in enumerate(result.cells):
+                each = result.scores.reshape(len(tasks), -1)[:, i]
+                values = [f"{value:.6f}" for value in (cell.score, cell.kept, cell.milliseconds)]
+                marks = [int(cell in front), int(cell == picked)]
+                writer.writerow([name, cell.layers, cell.dim, *values, cell.bytes, *marks, *(f"{s:.6f}" for s in each)])

@@ -1,0 +1,65 @@
+"""An encoder's first layers and leading dimensions as an encoder of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from embrew.modeling.passes import layers_of, path_of_layers, with_layers
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+
+def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | None = None) -> Encoder:
+    """The same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
+
+    What it gives equals `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final
+    norm included, pooled; then the leading dimensions; then unit length.
+
+    Args:
+        encoder: the whole one; it is not changed.
+        num_layers: layers to keep, the first ones; None: all.
+        truncate_dim: dimensions to keep, the leading ones; None: as the encoder does.
+
+    Raises:
+        ValueError: more than there are, or less than one.
+
+    Examples:
+        >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
+    """
+    backbone = encoder.backbone
+    for name, asked, most in (
+        ("num_layers", num_layers, backbone.num_layers),
+        ("truncate_dim", truncate_dim, encoder.get_embedding_dimension()),
+    ):
+        if asked is not None and not 1 <= asked <= most:
+            raise ValueError(f"{name}={asked}; choose from 1 to {most}")
+    made = copy.copy(encoder)
+    if truncate_dim is not None:
+        made.truncate_dim = truncate_dim
+    if num_layers is None or num_layers == backbone.num_layers:
+        return made
+    made.num_layers = num_layers
+    made._modules = dict(encoder._modules)
+    made.backbone = copy.copy(backbone)
+    made.backbone._modules = dict(backbone._modules)
+    made.backbone._switch = None  # it lists the layers of the whole
+    inner = backbone.inner
+    place = next(name for name, module in backbone.model.named_modules() if module is inner)
+    path = ".".join(filter(None, (place, path_of_layers(inner))))
+    made.backbone.model = with_layers(backbone.model, layers_of(inner)[:num_layers], path)
+    config = _cut_config(inner.config, backbone.num_layers, num_layers)
+    made.backbone.inner.config = made.backbone.causal_lm.config = config
+    return made
+
+
+def _cut_config(config: Any, before: int, after: int) -> Any:
+    """A configuration of so many layers; lists with an entry a layer, such as `layer_types`, are cut too."""
+    made = copy.deepcopy(config)
+    for name, value in vars(config).items():
+        about_layers = any(word in name for word in ("layer", "block", "_types"))
+        if about_layers and isinstance(value, list) and len(value) == before:
+            setattr(made, name, value[:after])
+    made.num_hidden_layers = after
+    return made

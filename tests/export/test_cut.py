@@ -1,0 +1,100 @@
+"""An export with fewer layers and dimensions is stock, holds no further weights, and gives our vectors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig
+
+from embrew import Encoder
+from embrew.export.dimensions import nested_dimensions
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.cutting import cut
+from embrew.modeling.pooling import Pooling
+from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
+
+TEXTS = [*SENTENCES, "", "a", "long " * 200]
+
+
+def compare(encoder, folder, layers, dim):
+    """Opened by Sentence-Transformers alone: vectors as ours, of unit length, of so many layers."""
+    stock = SentenceTransformer(str(folder), device="cpu")
+    vectors = stock.encode(TEXTS, show_progress_bar=False)
+    assert vectors.shape == (len(TEXTS), dim)
+    assert stock.get_embedding_dimension() == dim
+    assert np.abs(vectors - encoder.encode(TEXTS, num_layers=layers, truncate_dim=dim)).max() < 1e-5
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5), "cut before it is normalised, not after"
+    config = AutoConfig.from_pretrained(folder)
+    assert config.num_hidden_layers == layers
+    assert (config.is_matryoshka, config.matryoshka_dimensions) == (True, [dim])
+    with safe_open(folder / "model.safetensors", framework="np") as weights:
+        names = list(weights.keys())
+    assert any(f".{layers - 1}." in name for name in names)
+    assert not any(f".{layers}." in name for name in names), "the other layers are gone"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family, make_encoder, tmp_path):
+    encoder = make_encoder(family, lora={}, max_length=64)
+    before = encoder.encode(TEXTS)
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
+    compare(encoder, tmp_path / "stock", 1, 12)
+    assert np.array_equal(encoder.encode(TEXTS), before), "exporting changes nothing"
+
+
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_every_encoder_family(family, encoder_folder, tmp_path):
+    encoder = Encoder.from_pretrained(encoder_folder(family), device="cpu", pooling="cls", max_length=64)
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=2, truncate_dim=12)
+    compare(encoder, tmp_path / "stock", 2, 12)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean", "weighted_mean"])
+def test_every_pooling(pooling, make_encoder, tmp_path):
+    encoder = make_encoder(lora={}, max_length=64, memory_tokens=0, pooling=pooling, attention="causal")
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
+    compare(encoder, tmp_path / "stock", 1, 12)
+
+
+def test_proven_in_a_fresh_process(make_encoder, tmp_path):
+    """In bfloat16, where the stock module must have the model's dtype; the proof also stands for a cut encoder."""
+    encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("mean", "memory"))
+    encoder.backbone.to(torch.bfloat16)
+    export_sentence_transformer(cut(encoder, num_layers=1), tmp_path / "stock", truncate_dim=12)
+    parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
+    assert (parity["encoder"]["dimensions"], parity["encoder"]["num_layers"]) == (12, 1)
+    assert "The first 1 layers of the base are kept." in (tmp_path / "stock" / "README.md").read_text()
+
+
+def test_nothing_is_declared_where_nothing_is_nested(make_encoder, tmp_path):
+    export_sentence_transformer(make_encoder(max_length=64), tmp_path / "stock", verify="off")
+    config = json.loads((tmp_path / "stock" / "config.json").read_text())
+    assert not {"is_matryoshka", "matryoshka_dimensions"} & set(config)
+    assert not list((tmp_path / "stock").glob("*_Dense"))
+
+
+def test_dimensions_come_from_the_recipe(make_encoder):
+    """Those that were trained, up to what is kept."""
+    encoder = make_encoder()
+    encoder.recipe = """
+    stages:
+      - {objective: {type: contrastive}}
+      - {objective: {type: matryoshka_2d, dims: [8, 16, 32], base: {type: contrastive}}}
+    """
+    assert nested_dimensions(encoder) == [8, 16, 32]
+    assert nested_dimensions(cut(encoder, truncate_dim=20)) == [8, 16, 20]
+    encoder.recipe = "stages: [{objective: {type: ese, compression_size: 16}}]"
+    assert nested_dimensions(encoder) == [16, 32]
+    encoder.recipe = "stages: [{objective: {type: contrastive}}]"
+    assert nested_dimensions(encoder) == []
+
+
+def test_what_is_refused(make_encoder, tmp_path):
+    with pytest.raises(ValueError, match="num_layers=3; choose from 1 to 2"):
+        export_sentence_transformer(make_encoder(), tmp_path / "stock", num_layers=3)
+    assert not (tmp_path / "stock").exists()
