@@ -14,13 +14,15 @@ import report
 import torch
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
+from depth import BENCHMARKS as DEPTH
 from espresso import BENCHMARKS as ESPRESSO
 from gradcache import BENCHMARKS as GRADCACHE
 from prefix import BENCHMARKS as PREFIX
 
 from encode import BENCHMARKS as ENCODE
 
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (*CTKD, *CTKD_GPU, *ENCODE, *ESPRESSO, *GRADCACHE, *PREFIX)}
+SUITES = (CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, GRADCACHE, PREFIX)
+BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
 
 def main() -> int:

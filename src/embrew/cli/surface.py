@@ -164,8 +164,8 @@ def _words(name: str, found: Surface, picked: Cell | None) -> list[Text]:
                 f"{picked.kept:.1%}: {100 * picked.score:.2f} of {100 * whole.score:.2f}"
             ),
             Text(
-                f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, {picked.bytes:,} of {whole.bytes:,} "
-                "bytes a vector"
+                f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, "
+                f"{picked.bytes:,} of {whole.bytes:,} bytes a vector"
             ),
             Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}"),
         ]

@@ -11,16 +11,20 @@ from torch import nn
 from embrew.modeling.encoder import Encoder
 
 
-def leading_dimensions(encoder: Encoder) -> nn.Module:
+def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
     """A stock module that keeps the leading dimensions: a product with the first columns of the identity, exact.
 
     `truncate_dim` of Sentence-Transformers comes after all modules, so after `Normalize`: its vectors would be short.
+
+    Args:
+        encoder: says how many of how many.
+        of: what is cut, as Sentence-Transformers calls it.
     """
     from sentence_transformers.base.modules import Dense
 
     width, keep = encoder.backbone.hidden_size, encoder.get_embedding_dimension()
     chosen = torch.eye(keep, width, device=encoder.device, dtype=encoder.backbone.dtype)
-    dense = Dense(width, keep, bias=False, activation_function=nn.Identity(), init_weight=chosen)
+    dense = Dense(width, keep, bias=False, activation_function=nn.Identity(), init_weight=chosen, module_input_name=of)
     return dense.requires_grad_(False)
 
 

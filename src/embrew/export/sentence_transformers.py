@@ -101,8 +101,6 @@ def export_sentence_transformer(
         tokenizer.save_pretrained(scratch)
         transformer = Transformer(scratch, unpad_inputs=False)
         modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
-        if encoder.get_embedding_dimension() < encoder.backbone.hidden_size:
-            modules.append(leading_dimensions(encoder))
         if encoder.normalize:
             modules.append(Normalize())
         prompts = stock_prompts(encoder)
@@ -234,10 +232,10 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
     from sentence_transformers.sentence_transformer.modules import Pooling, WordWeights
 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
-    if _is_single_last(encoder):
-        return [Pooling(width, "lasttoken")]
-    if pooling.over == "all":
-        return [Pooling(width, STOCK_POOLING[pooling.mode])]
+    keep = encoder.get_embedding_dimension()
+    if _is_single_last(encoder) or pooling.over == "all":
+        mode = "lasttoken" if _is_single_last(encoder) else STOCK_POOLING[pooling.mode]
+        return [Pooling(width, mode), *([leading_dimensions(encoder)] if keep < width else [])]
     size = len(tokenizer)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))
     vocabulary = [f"<unused_{i}>" if token is None else token for i, token in enumerate(vocabulary)]
@@ -249,7 +247,9 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
         added = encoder.template.first_ids + encoder.template.suffix_ids
         weights, other = {vocabulary[ids.get(i, i)]: 0.0 for i in added}, 1.0
     words = WordWeights(vocabulary, weights, unknown_word_weight=other)
-    return [words.requires_grad_(False), Pooling(width, "mean")]
+    # of tokens, not of their mean: that one is float32, whatever the model's dtype
+    shorter = [leading_dimensions(encoder, of="token_embeddings")] if keep < width else []
+    return [*shorter, words.requires_grad_(False), Pooling(keep, "mean")]
 
 
 def stock_prompts(encoder: Encoder) -> dict[str, str]:
