@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from embrew.analysis.layer_vectors import LayerVectors
-from embrew.analysis.surface import Surface, read_numbers, read_share, surface
-from embrew.analysis.truncation import truncation
+from embrew.analysis.surface import Surface, read_numbers, read_share, surface_of
+from embrew.analysis.truncation import truncation_of
 from embrew.evaluation import evaluate, find_task
 from embrew.modeling.cutting import cut
 from embrew.modeling.pooling import Pooling
@@ -68,7 +68,7 @@ CASES = {
 def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, retrieval):
     encoder = make_encoder(prompts=PROMPTS, **{"max_length": 64, **CASES[case]})
     tasks = [find_task(sts), find_task(retrieval)]
-    found = surface(encoder, tasks, dims=[4, 20], batch_tokens=200)
+    found = surface_of(encoder, tasks, dims=[4, 20], batch_tokens=200)
     assert (found.layers, found.dims) == ((1, 2), (4, 20, 32))
     assert found.scores.shape == (2, 2, 3)
     for i, layer in enumerate(found.layers):
@@ -85,7 +85,7 @@ def test_every_text_is_computed_once(make_encoder, sts, retrieval, monkeypatch):
     encoder, rows = make_encoder(prompts=PROMPTS), []
     whole = type(encoder).layers
     monkeypatch.setattr(type(encoder), "layers", lambda self, tokens: rows.append(len(tokens)) or whole(self, tokens))
-    surface(encoder, [find_task(sts), find_task(retrieval), find_task(sts, name="again")], dims=[2, 4, 8])
+    surface_of(encoder, [find_task(sts), find_task(retrieval), find_task(sts, name="again")], dims=[2, 4, 8])
     assert sum(rows) == 60 + 40 + 12
 
 
@@ -109,7 +109,7 @@ def test_bert(encoder_folder, sts):
     from embrew import Encoder
 
     encoder = Encoder.from_pretrained(encoder_folder("bert"), device="cpu", pooling="cls", max_length=64)
-    found = surface(encoder, [find_task(sts)], layers=[2], dims=[8])
+    found = surface_of(encoder, [find_task(sts)], layers=[2], dims=[8])
     assert (found.layers, found.dims) == ((2, 3), (8, 32))
     (judged,) = evaluate(cut(encoder, num_layers=2, truncate_dim=8), [sts])
     assert found.scores[0, 0, 0] == pytest.approx(judged.main_score, abs=1e-9)
@@ -119,10 +119,10 @@ def test_bert(encoder_folder, sts):
 def test_a_task_s_instruction_is_a_prompt(make_encoder, sts):
     encoder = make_encoder(template="{instruction}{text}{memory}")
     task = find_task(sts, instruction="Say what this means: ")
-    found = surface(encoder, [task], layers=[1], dims=[8])
+    found = surface_of(encoder, [task], layers=[1], dims=[8])
     (judged,) = evaluate(cut(encoder, num_layers=1, truncate_dim=8), [task])
     assert found.scores[0, 0, 0] == pytest.approx(judged.main_score, abs=1e-9)
-    assert found.scores[0, 0, 0] != surface(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
+    assert found.scores[0, 0, 0] != surface_of(encoder, [find_task(sts)], layers=[1], dims=[8]).scores[0, 0, 0]
 
 
 def test_size_is_said_and_refused_before_anything_is_computed(make_encoder, sts, caplog, monkeypatch):
@@ -133,7 +133,7 @@ def test_size_is_said_and_refused_before_anything_is_computed(make_encoder, sts,
     monkeypatch.setattr(type(encoder), "forward", lambda *_, **__: pytest.fail("computed"))
     monkeypatch.setattr(type(encoder), "layers", lambda *_: pytest.fail("computed"))
     with caplog.at_level("INFO"), pytest.raises(ValueError, match="2 layers × 60 texts × 32 dimensions .*--max-gb"):
-        surface(encoder, [find_task(sts)], max_bytes=2 * 60 * 32 * 4 - 1)
+        surface_of(encoder, [find_task(sts)], max_bytes=2 * 60 * 32 * 4 - 1)
     assert "0.0 MB are kept in memory" in caplog.text
 
 
@@ -146,12 +146,12 @@ def test_size_is_said_and_refused_before_anything_is_computed(make_encoder, sts,
 )
 def test_what_the_encoder_has_not(options, words, make_encoder, sts):
     with pytest.raises(ValueError, match=words):
-        surface(make_encoder(), [find_task(sts)], **options)
+        surface_of(make_encoder(), [find_task(sts)], **options)
 
 
 def test_a_sentence_transformer_is_refused(sts):
     with pytest.raises(ValueError, match="gives its last layer only; open its transformer by a recipe"):
-        surface(SimpleNamespace(), [find_task(sts)])
+        surface_of(SimpleNamespace(), [find_task(sts)])
 
 
 # ---- what is read off, by hand -------------------------------------------------------------------------------------
@@ -223,18 +223,18 @@ def test_truncation():
     """What lies in the leading dimensions stays where it is; what lies in the others moves."""
     random = np.random.default_rng(0)
     leading, both = (random.standard_normal((60, 10)) * scale for scale in ([1.0] * 4 + [0.001] * 6, [1.0] * 10))
-    kept, moved = truncation(leading, 4), truncation(both, 4)
+    kept, moved = truncation_of(leading, 4), truncation_of(both, 4)
     assert kept.whole.shape == kept.truncated.shape == (60, 2)
     assert kept.share < 0.05
     assert moved.share > 3 * kept.share
     distances = np.linalg.norm(moved.whole - moved.truncated, axis=1)
     assert moved.distance == pytest.approx(distances.mean(), rel=1e-5)
-    again = truncation(both, 4)
+    again = truncation_of(both, 4)
     assert np.array_equal(moved.whole, again.whole), "seeded"
 
 
 def test_truncation_refuses():
     with pytest.raises(ValueError, match="vectors of 10 dimensions can be truncated to 1 to 9"):
-        truncation(np.ones((60, 10)), 10)
+        truncation_of(np.ones((60, 10)), 10)
     with pytest.raises(ValueError, match="15 texts for perplexity 30; give more than 15"):
-        truncation(np.ones((15, 10)), 4)
+        truncation_of(np.ones((15, 10)), 4)

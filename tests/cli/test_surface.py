@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import embrew.build
-from embrew.analysis.surface import surface
+from embrew.analysis.surface import surface_of
 from embrew.cli import app
 from embrew.evaluation import find_task
 from tests.conftest import SENTENCES
@@ -59,7 +59,7 @@ def test_everything_it_writes(models, sts, tmp_path):
     rows = list(csv.DictReader(files["s.csv"].open()))
     assert (written["analysis"], len(rows)) == ("surface", 12)
     for place, model in enumerate(written["models"]):
-        found = surface(known[model["model"]], [find_task(sts)], dims=[4, 16])
+        found = surface_of(known[model["model"]], [find_task(sts)], dims=[4, 16])
         assert model["scores"] == found.scores[0].tolist()
         assert (model["layers"], model["dims"], model["bytes"]) == ([1, 2], [4, 16, 32], [16, 64, 128])
         assert model["shallow_average"] == {str(dim): found.shallow_average(dim) for dim in (4, 16, 32)}

@@ -1,15 +1,20 @@
-"""Look inside an encoder's vectors: how many dimensions and memory tokens they use, how they are spread."""
+"""Look inside an encoder's vectors: what they use of their space, their spread, what layers and dimensions give."""
 
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
 from embrew.analysis.spectrum import Spectrum, spectrum_of
+from embrew.analysis.surface import Cell, Surface, surface_of
 from embrew.analysis.texts import Texts, read_texts
+from embrew.analysis.truncation import Truncation, truncation_of
 from embrew.analysis.uniformity import AlignmentUniformity, alignment_uniformity, positive_pairs
 from embrew.analysis.vectors import unnormalised, vector_chunks
 
 __all__ = [
     "AlignmentUniformity",
+    "Cell",
     "Spectrum",
+    "Surface",
     "Texts",
+    "Truncation",
     "alignment_uniformity",
     "clusters",
     "effective_tokens",
@@ -19,6 +24,8 @@ __all__ = [
     "read_texts",
     "spectrum_of",
     "summarize",
+    "surface_of",
+    "truncation_of",
     "unnormalised",
     "vector_chunks",
 ]

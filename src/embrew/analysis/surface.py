@@ -154,7 +154,7 @@ class Surface:
         }
 
 
-def surface(
+def surface_of(
     encoder: Encoder,
     tasks: Sequence[Task],
     *,
@@ -180,7 +180,7 @@ def surface(
             `Encoder`.
 
     Examples:
-        >>> found = surface(encoder, [find_task("STSB")], dims=[64, 128])  # doctest: +SKIP
+        >>> found = surface_of(encoder, [find_task("STSB")], dims=[64, 128])  # doctest: +SKIP
         >>> found.pick(0.98)  # doctest: +SKIP
         Cell(layers=4, dim=128, score=0.7514, kept=0.9821, milliseconds=1.9, bytes=512)
     """

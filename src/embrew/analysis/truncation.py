@@ -45,7 +45,7 @@ class Truncation:
         return self.distance / float(pdist(self.whole).mean())
 
 
-def truncation(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:
+def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:
     """Embed vectors and their truncations in the plane together, by scikit-learn's t-SNE.
 
     Args:

@@ -71,7 +71,7 @@ def surface(
     entries, planes = [], []
     for name in models:
         with opened(name) as encoder:
-            result = analysis.surface(
+            result = analysis.surface_of(
                 encoder,
                 tasks,
                 **axes,
@@ -128,12 +128,11 @@ def _plane(encoder: Any, task: Task, dim: int | None) -> Any:
     """Whole and truncated vectors of a task's texts, at most 3,000 of them, in the plane."""
     import numpy as np
 
-    from embrew.analysis import read_texts, vector_chunks
-    from embrew.analysis.truncation import truncation
+    from embrew.analysis import read_texts, truncation_of, vector_chunks
 
     texts = read_texts(task.path, split=task.split if task.kind != "retrieval" else None, max_texts=3000)
     vectors = np.concatenate(list(vector_chunks(encoder, texts.texts, side=texts.side)))
-    return truncation(vectors, dim or min(128, vectors.shape[1] // 2))
+    return truncation_of(vectors, dim or min(128, vectors.shape[1] // 2))
 
 
 def _grid(name: str, found: Surface) -> Table:
