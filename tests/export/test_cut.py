@@ -75,7 +75,7 @@ def test_proven_in_a_fresh_process(make_encoder, tmp_path):
     export_sentence_transformer(cut(encoder, num_layers=1), tmp_path / "stock", truncate_dim=12)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert (parity["encoder"]["dimensions"], parity["encoder"]["num_layers"]) == (12, 1)
-    assert "The first 1 layers of the base are kept." in (tmp_path / "stock" / "README.md").read_text()
+    assert "- layers: the first 1 of the base's\n" in (tmp_path / "stock" / "README.md").read_text()
 
 
 def test_nothing_is_declared_where_nothing_is_nested(make_encoder, tmp_path):
@@ -95,7 +95,7 @@ def test_dimensions_come_from_the_recipe(make_encoder):
     """
     assert nested_dimensions(encoder) == [8, 16, 32]
     assert nested_dimensions(cut(encoder, truncate_dim=20)) == [8, 16, 20]
-    encoder.recipe = "stages: [{objective: {type: ese, compression_size: 16}}]"
+    encoder.recipe = "stages: [{objective: {type: espresso, compression_size: 16}}]"
     assert nested_dimensions(encoder) == [16, 32]
     encoder.recipe = "stages: [{objective: {type: contrastive}}]"
     assert nested_dimensions(encoder) == []

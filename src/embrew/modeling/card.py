@@ -113,6 +113,7 @@ def _what_it_is(encoder: Encoder) -> str:
         f"- template: `{described['template']!r}`\n"
         f"- attention: {encoder.attention.mode}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
+        + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
         + (f"- memory tokens: {memory}, added by themselves\n" if memory else "")
         + f"- longest text in tokens: {lengths}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"

@@ -38,6 +38,8 @@ def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | 
     made = copy.copy(encoder)
     if truncate_dim is not None:
         made.truncate_dim = truncate_dim
+    if encoder.record is not None:
+        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are the whole's
     if num_layers is None or num_layers == backbone.num_layers:
         return made
     made.num_layers = num_layers
