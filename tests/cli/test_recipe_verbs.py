@@ -75,7 +75,7 @@ def test_check_passes_every_shipped_recipe(name):
     [
         ("stages.compress.training.max_step=3", "'max_step' (did you mean 'max_steps'?)"),
         ("stages.compress.objective.divergense=kl", "'divergense' (did you mean 'divergence'?)"),
-        ("stages.compress.objective.type=compressor", "'compressor'; choose from angle, compression"),
+        ("stages.compress.objective.type=compressor", "'compressor'; choose from alignment, angle"),
         ("stages.supervised.objective.temperature=warm", "temperature='warm'"),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -249,13 +251,26 @@ def test_hand_over(hand_over: str, values: dict[str, Any], tmp_path: Path) -> No
         equal(tmp_path / "run" / "compress" / "adapters" / "0", adapters[0])
 
 
-def test_a_generative_stage_after_a_merge_is_refused(values: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [True, False], ids=["merged", "all weights"])
+def test_a_generative_stage_after_the_weights_changed(
+    lora: bool, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The original LM is opened again beside them, and is the original."""
     values["stages"] = [values["stages"][1], {**values["stages"][0], "adapter": "merge"}]
-    with pytest.raises(ValueError, match="needs the original LM, but an earlier stage merged"):
-        train(Recipe.from_values(values), tmp_path / "merged")
-    values["encoder"]["lora"] = None
-    with pytest.raises(ValueError, match="needs the original LM"):
-        train(Recipe.from_values(values), tmp_path / "trained")
+    if not lora:
+        values["encoder"]["lora"] = None
+    recipe = Recipe.from_values(values)
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(recipe, tmp_path / "run")
+    assert "is opened again beside them" in caplog.text
+    changed = Encoder.from_pretrained(tmp_path / "run" / recipe.stages[0].name, merge_adapter=True)
+    original = build.encoder(recipe.model_copy(update={"stages": []}))
+    changed.base_folder = changed.base_folder or Path(recipe.encoder.model)
+    changed.keep_frozen_lm()
+    wanted = original.backbone.causal_lm.state_dict()
+    with changed.backbone.frozen_lm() as lm:
+        assert all(torch.equal(tensor, wanted[name]) for name, tensor in lm.model.state_dict().items())
+    assert np.abs(changed.encode(SENTENCES) - original.encode(SENTENCES)).max() > 1e-5
 
 
 def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:

@@ -257,22 +257,28 @@ class Backbone(nn.Module):
         for module in modules:
             module.attention_dropout = float(probability)
 
-    def keep_frozen_lm(self) -> None:
+    def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
         """Make sure the original LM stays at hand in training.
 
-        With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once.
+        With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once. Where
+        an earlier stage changed the weights it is opened again.
+
+        Args:
+            reopen: opens the original LM.
 
         Raises:
-            ValueError: an earlier stage changed the weights, so that the original LM is gone; an encoder has none.
+            ValueError: the original LM is gone, and there is no way to open it; an encoder has none.
         """
         self.check_decoder("this objective")
-        if not self.holds_original:
+        if self._clone or (self.holds_original and isinstance(self.model, PeftModel)):
+            return
+        if not self.holds_original and reopen is None:
             raise ValueError(
                 "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
                 "trained them; put the stage first, or train a LoRA and hand over with adapter: continue"
             )
-        if not isinstance(self.model, PeftModel) and not self._clone:
-            self._clone = [copy.deepcopy(self.model).requires_grad_(False).eval()]
+        model = copy.deepcopy(self.model) if self.holds_original or reopen is None else reopen()
+        self._clone = [model.requires_grad_(False).eval()]
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
@@ -264,6 +264,21 @@ class Encoder(nn.Module):
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         states = self.hidden_states(tokens)
         return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
+
+    def keep_frozen_lm(self) -> None:
+        """Keep the original LM at hand, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
+
+        Where an earlier stage changed the weights, it is a second copy in memory, opened from where they came from.
+        """
+
+        def reopen() -> PreTrainedModel:
+            logger.info("an earlier stage changed the weights: %s is opened again beside them", self.base.name)
+            name = str(self.base_folder) if self.base.kind == "folder" and self.base_folder else self.base.name
+            model, _, _ = open_base(name, revision=self.base.revision, dtype=self.backbone.dtype, expected=self.base)
+            return model
+
+        known = self.base.kind != "folder" or self.base_folder is not None
+        self.backbone.keep_frozen_lm(reopen if known else None)
 
     def with_instruction(self, prompt_name: str) -> Encoder:
         """The same encoder with one of its prompts written into the template, and no prompts; weights are shared.

@@ -68,7 +68,7 @@ class Alignment(Objective):
             raise ValueError(f"beta={self.beta}, temperature={self.temperature}; both must be positive")
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
-        encoder.backbone.keep_frozen_lm()
+        encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:

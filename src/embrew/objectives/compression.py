@@ -81,7 +81,7 @@ class Compression(Objective):
             raise ValueError("end goes with rows=pairs and a tokenizer that has an EOS token; a split text goes on")
         if self.min_target_tokens < 1:
             raise ValueError(f"min_target_tokens={self.min_target_tokens}; a continuation has 1 token or more")
-        encoder.backbone.keep_frozen_lm()
+        encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:

@@ -209,6 +209,8 @@ class Run:
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
         )
+        if encoder.base.kind == "folder" and encoder.base_folder is None:  # its weights are all trained ones
+            encoder.base_folder = Path(self.recipe.encoder.model)
         self.before = encoder.record if not index else (encoder.record or {}).get("before")
         if not index:
             build.check_same_encoder(self.recipe, encoder, source)
