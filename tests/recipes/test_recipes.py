@@ -15,6 +15,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, list_recipes
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
+from tests.test_recipe import SHIPPED
 
 RECIPES = list_recipes()
 ONE_STEP = {"max_steps": 1, "num_train_epochs": 1, "use_cpu": True, "bf16": False, "warmup_steps": 0}
@@ -28,46 +29,7 @@ SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as th
 
 
 def test_the_shipped_recipes_are_found() -> None:
-    assert RECIPES == [
-        "autoregembed/mistral-7b",
-        "autoregembed/nano",
-        "autoregembed/paper-llama2-7b",
-        "autoregembed/qwen3-0.6b",
-        "baselines/all-minilm-l6-v2",
-        "baselines/e5-mixture-llama2-7b",
-        "baselines/echo",
-        "baselines/last-token",
-        "baselines/latent-attention-nano",
-        "baselines/llama2vec-7b",
-        "baselines/llama2vec-nano",
-        "baselines/llm2vec-mistral-7b",
-        "baselines/llm2vec-nano",
-        "baselines/matryoshka-2d-nano",
-        "baselines/matryoshka-nano",
-        "baselines/mean",
-        "baselines/metaeol",
-        "baselines/nli-guarded-nano",
-        "baselines/nli-nano",
-        "baselines/prompteol",
-        "baselines/repllama-7b",
-        "baselines/repllama-nano",
-        "baselines/sft-nano",
-        "baselines/simcse-bert-base",
-        "baselines/simcse-nano",
-        "baselines/soft-prompt-nano",
-        "baselines/weighted-mean",
-        "ese/bge-base",
-        "ese/llama2-7b",
-        "ese/minilm",
-        "ese/nano",
-        "ese/qwen1.5-0.5b",
-        "ese/uae-large",
-        "lbr/medical-nano",
-        "llm2comp/nano",
-        "llm2comp/nano-wiki",
-        "llm2comp/paper-llama2-7b",
-        "llm2comp/qwen3-0.6b",
-    ]
+    assert RECIPES == SHIPPED
 
 
 @pytest.fixture
