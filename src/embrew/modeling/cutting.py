@@ -38,7 +38,9 @@ def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | 
     made = copy.copy(encoder)
     if truncate_dim is not None:
         made.truncate_dim = truncate_dim
-    if encoder.record is not None:
+    fewer_layers = num_layers is not None and num_layers < backbone.num_layers
+    narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
+    if encoder.record is not None and (fewer_layers or narrower):
         made.record = {**encoder.record, "scores": {}, "about": {}}  # those are the whole's
     if num_layers is None or num_layers == backbone.num_layers:
         return made
