@@ -108,7 +108,7 @@ def _what_it_is(encoder: Encoder) -> str:
     memory = described["memory_tokens"]
     lengths = ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
     return (
-        f"A causal language model, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} "
+        f"A {'BERT-type encoder' if encoder.backbone.is_encoder else 'causal language model'}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} "
         f"dimensions. {weights}\n\n"
         f"- template: `{described['template']!r}`\n"
         f"- attention: {encoder.attention.mode}\n"
