@@ -106,10 +106,11 @@ def _what_it_is(encoder: Encoder) -> str:
     else:
         weights = "The base's weights, as they are."
     memory = described["memory_tokens"]
+    kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
     lengths = ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
     return (
-        f"A {'BERT-type encoder' if encoder.backbone.is_encoder else 'causal language model'}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} "
-        f"dimensions. {weights}\n\n"
+        f"A {kind}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} dimensions. "
+        f"{weights}\n\n"
         f"- template: `{described['template']!r}`\n"
         f"- attention: {encoder.attention.mode}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
