@@ -136,7 +136,10 @@ def objective(settings: Mapping[str, Any]) -> Objective:
         kind = OBJECTIVES[name]
     else:
         raise ValueError(f"objective type={name!r}; choose from {', '.join(OBJECTIVES)}{_nearest(name, OBJECTIVES)}")
-    _known(settings, [field.name for field in fields(kind)], f"objective {name}")
+    names = [field.name for field in fields(kind)]
+    if "scale" in settings and "temperature" in names:
+        settings["temperature"] = _from_scale(settings, name)
+    _known(settings, names, f"objective {name}")
     if isinstance(settings.get("base"), Mapping):
         settings["base"] = objective(settings["base"])
         if not isinstance(settings["base"], EmbeddingObjective):
@@ -147,6 +150,16 @@ def objective(settings: Mapping[str, Any]) -> Objective:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"objective {name}: {key}={first['input']!r}: {first['msg']}") from None
+
+
+def _from_scale(settings: dict[str, Any], name: str) -> float:
+    """1 / scale, as Sentence-Transformers and LLM2Vec say a temperature; it is taken out of the settings."""
+    scale = settings.pop("scale")
+    if "temperature" in settings:
+        raise ValueError(f"objective {name}: scale is 1 / temperature; give one of them")
+    if not isinstance(scale, int | float) or scale <= 0:
+        raise ValueError(f"objective {name}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
+    return 1.0 / scale
 
 
 def training_arguments(

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from embrew import build
 from embrew.modeling.tokens import Segment, Tokens
 from embrew.objectives import Contrastive
 from embrew.objectives.contrastive import text_keys
@@ -324,3 +325,15 @@ def test_documents_get_an_instruction_where_the_data_says_so(make_encoder):
         *("same one", "find two", "ask three"),
         *("same a", "doc c", "d", "same b", "e"),
     ]
+
+
+def test_scale_is_another_word_for_temperature():
+    assert build.objective({"type": "contrastive", "scale": 20}).temperature == 0.05
+    assert build.objective({"type": "angle", "scale": 20.0}).temperature == 0.05
+    with pytest.raises(ValueError, match="give one of them"):
+        build.objective({"type": "contrastive", "scale": 20, "temperature": 0.05})
+    for value in (0, -1, "hot"):
+        with pytest.raises(ValueError, match="give a number above 0"):
+            build.objective({"type": "contrastive", "scale": value})
+    with pytest.raises(ValueError, match="has no key 'scale'"):
+        build.objective({"type": "mntp", "scale": 20})

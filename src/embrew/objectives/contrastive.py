@@ -27,7 +27,7 @@ class Contrastive(EmbeddingObjective):
     Attributes:
         positives: `dropout`: every text is encoded twice under different dropout masks; `column`: query, positive
             and negatives come from the data.
-        temperature: τ.
+        temperature: τ (`scale: 20` in a recipe is a temperature of 0.05).
         attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
         mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
         false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
