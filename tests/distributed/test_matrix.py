@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.distributed import matrix
+from tests.distributed.launch import in_two_processes
 from tests.distributed.matrix import CASES, QUICK, SHARDED, Case
 
 Trained = dict[str, dict[str, Tensor]]
@@ -60,24 +56,10 @@ def test_one_process_all(folder):
 @pytest.mark.slow
 def test_two_processes_all(folder, tmp_path):
     """DistributedDataParallel and FSDP2, on gloo; a few of these run by default, in test_runs."""
-    found = in_two_processes(folder, tmp_path)
+    in_two_processes("tests.distributed.matrix", folder, str(tmp_path / "trained.safetensors"), timeout=600)
+    found = by_case(load_file(tmp_path / "trained.safetensors"))
     assert len(CASES) == 48 and len(SHARDED) == 16
     same(found, [*CASES, *SHARDED], folder)
-
-
-def in_two_processes(folder: str, place: Path) -> Trained:
-    root, out = Path(__file__).parents[2], place / "trained.safetensors"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.distributed.matrix", folder, str(out)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return by_case(load_file(out))
 
 
 def same(found: Trained, cases: list[Case], folder: str) -> None:

@@ -18,6 +18,7 @@ from embrew.modeling.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs
+from tests.distributed.launch import in_two_processes
 from tests.distributed.test_matrix import by_case
 from tests.distributed.test_matrix import same as same_as_plain
 
@@ -25,19 +26,10 @@ from tests.distributed.test_matrix import same as same_as_plain
 @pytest.fixture(scope="module")
 def folder(model_folder, tmp_path_factory) -> Path:
     """With the runs of two processes in it."""
-    place, root = tmp_path_factory.mktemp("together"), Path(__file__).parents[2]
+    place = tmp_path_factory.mktemp("together")
     shutil.copytree(model_folder("llama"), place / "llama")
     runs.write_data(place)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.distributed.runs", str(place)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    in_two_processes("tests.distributed.runs", str(place), timeout=400)
     return place
 
 
