@@ -1,0 +1,248 @@
+"""Train the rows of a plan and score them at every depth and size: `python benchmarks/surfaces.py PLAN.yaml`.
+
+A row is a recipe with settings, trained once for each of its seeds; its scores over layers and dimensions
+(`embrew analyze surface`) are kept in `runs/evidence/NAME/`, and what is finished there is not done again, so that a
+plan can be stopped and given again. The tables go to `benchmarks/results/NAME.md` and `.json`, the heat maps to `NAME.png`,
+t-SNE of whole and truncated vectors to `NAME-tsne.png`.
+
+Keys of a plan:
+    title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
+    average: the name of an average of the suite.
+    dims: dimensions to score at.
+    size: the smaller embedding size that the tables look at.
+    score: the first layer that reaches it, at all dimensions, is named.
+    against: the row that all others are tested against, example by example, at half the depth and `size`.
+    drawn: rows that have a heat map.
+    texts: data whose texts are drawn by t-SNE.
+    set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from evidence import expand, file_name, take_over
+from harness import RESULTS
+from report import circumstances, origin, table
+
+from embrew import build
+from embrew.analysis import read_texts, surface_plots, truncation_of, vector_chunks
+from embrew.analysis.surface import Surface, surface_of
+from embrew.analysis.truncation import Truncation
+from embrew.evaluation import Result, evaluate, read_suite
+from embrew.evaluation.report import read_result
+from embrew.evaluation.uncertainty import compare
+from embrew.modeling.cutting import cut
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training import stages
+from embrew.writing import atomic_path
+
+BATCH_TOKENS = 2048
+KEYS = ("title", "suite", "average", "dims", "size", "score", "against", "drawn", "texts", "set", "rows")
+ROW_KEYS = ("row", "recipe", "set", "seeds")
+TEXTS = 3000  # drawn by t-SNE
+
+
+@dataclass(frozen=True)
+class Found:
+    """One row with one seed: its surface, its results cut to half the depth and the smaller size, its plane."""
+
+    row: str
+    seed: int
+    surface: Surface
+    halved: list[Result]
+    plane: Truncation
+
+
+def main() -> None:
+    """Run the plan, or what is left of it, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--only", help="a pattern of `ROW, seed N`: run these, write no table")
+    parser.add_argument("--finished", action="store_true", help="run nothing; write the tables of what is there")
+    parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    plan = yaml.safe_load(arguments.plan.read_text())
+    unknown = [key for key in plan if key not in KEYS]
+    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
+    if unknown:
+        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
+    suite = read_suite(plan["suite"])
+    wanted = suite.averages[plan["average"]]
+    suite = replace(suite, tasks=tuple(task for task in suite.tasks if task.name in wanted), averages={})
+    found: list[Found] = []
+    missing: list[str] = []
+    for entry in plan["rows"]:
+        for seed in entry.get("seeds", [42]):
+            if arguments.only and not re.search(arguments.only, f"{entry['row']}, seed {seed}"):
+                continue
+            folder = arguments.work / arguments.plan.stem / file_name(entry["row"]) / str(seed)
+            if arguments.finished and not (folder / "surface.json").exists():
+                missing.append(f"{entry['row']} (seed {seed})")
+                continue
+            one = run(entry, seed, plan, suite, folder, arguments.work)
+            scores = figures(one, plan)
+            print(f"{one.row} (seed {seed}): " + "  ".join(f"{k} {v:.4g}" for k, v in scores.items()), flush=True)
+            found.append(one)
+    if not arguments.only:
+        write(arguments.plan, plan, found, missing, arguments.output)
+
+
+def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, folder: Path, work: Path) -> Found:
+    """Train a row with a seed and score it, as far as that is not done."""
+    drawn, halved = folder / "plane.npz", folder / "halved"  # the last thing, and the one before
+    if not drawn.exists():
+        encoder = trained(entry, seed, plan, folder, work)
+        folder.mkdir(parents=True, exist_ok=True)
+        surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
+        with atomic_path(folder / "surface.json") as temporary:
+            temporary.write_text(json.dumps(surface.summary()) + "\n")
+        small = cut(encoder, num_layers=surface.depth // 2, truncate_dim=plan["size"])
+        evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
+        texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
+        plane = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
+        with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
+            np.savez(file, whole=plane.whole, truncated=plane.truncated, sizes=np.array([plane.dim, plane.width]))
+    read = json.loads((folder / "surface.json").read_text())
+    surface = Surface(
+        tuple(read["layers"]),
+        tuple(read["dims"]),
+        suite.tasks,
+        np.array([task["scores"] for task in read["tasks"]]),
+        tuple(read["milliseconds"]),
+        read["texts"],
+    )
+    results = [read_result(path)[0] for path in sorted(halved.glob("*.json")) if not path.name.endswith(".run.json")]
+    with np.load(drawn) as arrays:
+        dim, width = arrays["sizes"].tolist()
+        plane = Truncation(arrays["whole"], arrays["truncated"], dim, width)
+    return Found(entry["row"], seed, surface, results, plane)
+
+
+def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
+    """A row's encoder after its last stage, or as it is."""
+    settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
+    recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
+    if not recipe.stages:
+        return build.open_model(entry["recipe"], settings)  # type: ignore[return-value]
+    take_over(recipe, folder, work)
+    stages.train(recipe, folder / "model", resume=(folder / "model").exists())
+    return build.open_model(str(folder / "model" / recipe.stages[-1].name))  # type: ignore[return-value]
+
+
+def figures(found: Found, plan: dict[str, Any]) -> dict[str, float]:
+    """What the table says of one row and seed, scores times 100."""
+    surface, size = found.surface, plan["size"]
+    small, half = surface.dims.index(size), surface.layers.index(surface.depth // 2)
+    means = 100 * surface.means
+    shallow, shallow_small = surface.shallow_average(), surface.shallow_average(size)
+    assert shallow is not None
+    assert shallow_small is not None
+    reached = [layer for layer, score in zip(surface.layers, means[:, -1], strict=True) if score >= plan["score"]]
+    return {
+        "last layer": means[-1, -1],
+        "≺Avg": 100 * shallow,
+        f"last layer, {size} dimensions": means[-1, small],
+        f"≺Avg, {size} dimensions": 100 * shallow_small,
+        "half the depth": means[half, -1],
+        f"half the depth, {size} dimensions": means[half, small],
+        f"first layer of {plan['score']}": reached[0] if reached else float("nan"),
+        "t-SNE distance": 100 * found.plane.share,
+    }
+
+
+def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: list[str], folder: Path) -> None:
+    """Tables, heat maps and planes."""
+    around = circumstances(f"python benchmarks/surfaces.py benchmarks/plans/{plan_file.name}")
+    rows: dict[str, list[Found]] = {}
+    for one in found:
+        rows.setdefault(one.row, []).append(one)
+    values = {row: [figures(one, plan) for one in several] for row, several in rows.items()}
+    columns = list(next(iter(values.values()))[0])
+    body = [[row, *(cell([one[column] for one in several]) for column in columns)] for row, several in values.items()]
+    tests = tested(rows, plan["against"])
+    record = {
+        "title": plan["title"],
+        "suite": plan["suite"],
+        **around,
+        "rows": values,
+        "seeds": {row: [one.seed for one in several] for row, several in rows.items()},
+        "surfaces": {row: [one.surface.summary() for one in several] for row, several in rows.items()},
+        "tests": tests,
+    }
+    name = plan_file.stem
+    (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
+    texts = found[0].plane
+    lines = [
+        f"# {plan['title']}",
+        "",
+        f"Spearman's correlation times 100, mean over {', '.join(task.name for task in found[0].surface.tasks)}; means "
+        "over seeds, ± the standard deviation where there are several. ≺Avg is the mean over all layers but the last. "
+        f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
+        f"distance between {len(texts.whole):,} different texts.",
+        "",
+        *table(["", *columns], body),
+        "",
+        f"![scores over layers and dimensions, time and bytes]({name}.png)",
+        "",
+        f"![whole and truncated vectors]({name}-tsne.png)",
+        "",
+        f"`{plan['against']}` less each row, times 100, at half the depth and {plan['size']} dimensions, first seed "
+        "(95 % interval and two-sided p by paired bootstrap over a task's pairs):",
+        "",
+        *table(["", *(task.name for task in found[0].surface.tasks)], [[row, *said(t)] for row, t in tests.items()]),
+        "",
+        *origin(around),
+        f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
+        *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
+        f"- seeds: {sorted({one.seed for one in found})}",
+    ]
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+    drawn = [several[0] for row, several in rows.items() if row in plan["drawn"]]
+    surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.png")
+    surface_plots.plot_truncations([(one.row, one.plane) for one in drawn], folder / f"{name}-tsne.png")
+
+
+def tested(rows: dict[str, list[Found]], against: str) -> dict[str, list[dict[str, float]]]:
+    """Paired tests of one row, first seed, against every other row's, task by task."""
+    if against not in rows:
+        return {}
+    better = {result.task: result for result in rows[against][0].halved}
+    made: dict[str, list[dict[str, float]]] = {}
+    for row, several in rows.items():
+        if row != against:
+            order = [task.name for task in several[0].surface.tasks]
+            worse = {result.task: result for result in several[0].halved}
+            differences = [compare(worse[name], better[name]) for name in order]
+            made[row] = [vars(difference) for difference in differences if difference is not None]
+    return made
+
+
+def said(differences: list[dict[str, float]]) -> list[str]:
+    """Differences in words."""
+    return [
+        f"{100 * d['difference']:+.1f} ({100 * d['low']:+.1f} to {100 * d['high']:+.1f}, p {d['p_value']:.3f})"
+        for d in differences
+    ]
+
+
+def cell(numbers: list[float]) -> str:
+    """A mean, with the standard deviation of several seeds."""
+    if any(number != number for number in numbers):
+        return "none"
+    mean = f"{statistics.fmean(numbers):.2f}"
+    return mean if len(numbers) < 2 else f"{mean} ± {statistics.stdev(numbers):.2f}"
+
+
+if __name__ == "__main__":
+    main()
