@@ -2,8 +2,8 @@
 
 A row is a recipe with settings, trained once for each of its seeds; its scores over layers and dimensions
 (`embrew analyze surface`) are kept in `runs/evidence/NAME/`, and what is finished there is not done again, so that a
-plan can be stopped and given again. The tables go to `benchmarks/results/NAME.md` and `.json`, the heat maps to `NAME.png`,
-t-SNE of whole and truncated vectors to `NAME-tsne.png`.
+plan can be stopped and given again. The tables go to `benchmarks/results/NAME.md` and `.json`, the heat maps to
+`NAME.png`, t-SNE of whole and truncated vectors to `NAME-tsne.png`.
 
 Keys of a plan:
     title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
@@ -13,7 +13,8 @@ Keys of a plan:
     score: the first layer that reaches it, at all dimensions, is named.
     against: the row that all others are tested against, example by example, at half the depth and `size`.
     drawn: rows that have a heat map.
-    texts: data whose texts are drawn by t-SNE.
+    texts: data whose texts are drawn by t-SNE, of the first seed of these rows.
+    dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
 """
 
@@ -47,7 +48,7 @@ from embrew.training import stages
 from embrew.writing import atomic_path
 
 BATCH_TOKENS = 2048
-KEYS = ("title", "suite", "average", "dims", "size", "score", "against", "drawn", "texts", "set", "rows")
+KEYS = ("title", "suite", "average", "dims", "size", "score", "against", "drawn", "texts", "dtype", "set", "rows")
 ROW_KEYS = ("row", "recipe", "set", "seeds")
 TEXTS = 3000  # drawn by t-SNE
 
@@ -60,7 +61,7 @@ class Found:
     seed: int
     surface: Surface
     halved: list[Result]
-    plane: Truncation
+    plane: Truncation | None
 
 
 def main() -> None:
@@ -100,20 +101,22 @@ def main() -> None:
 
 def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, folder: Path, work: Path) -> Found:
     """Train a row with a seed and score it, as far as that is not done."""
-    drawn, halved = folder / "plane.npz", folder / "halved"  # the last thing, and the one before
-    if not drawn.exists():
+    kept, drawn, halved = folder / "surface.json", folder / "plane.npz", folder / "halved"
+    draw = entry["row"] in plan["drawn"] and seed == entry.get("seeds", [42])[0]
+    if not kept.exists():
         encoder = trained(entry, seed, plan, folder, work)
         folder.mkdir(parents=True, exist_ok=True)
         surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
-        with atomic_path(folder / "surface.json") as temporary:
-            temporary.write_text(json.dumps(surface.summary()) + "\n")
         small = cut(encoder, num_layers=surface.depth // 2, truncate_dim=plan["size"])
         evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
-        texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
-        plane = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
-        with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
-            np.savez(file, whole=plane.whole, truncated=plane.truncated, sizes=np.array([plane.dim, plane.width]))
-    read = json.loads((folder / "surface.json").read_text())
+        if draw:
+            texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
+            made = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
+            with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
+                np.savez(file, whole=made.whole, truncated=made.truncated, sizes=np.array([made.dim, made.width]))
+        with atomic_path(kept) as temporary:  # last, since it says that all is there
+            temporary.write_text(json.dumps(surface.summary()) + "\n")
+    read = json.loads(kept.read_text())
     surface = Surface(
         tuple(read["layers"]),
         tuple(read["dims"]),
@@ -122,10 +125,12 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         tuple(read["milliseconds"]),
         read["texts"],
     )
-    results = [read_result(path)[0] for path in sorted(halved.glob("*.json")) if not path.name.endswith(".run.json")]
-    with np.load(drawn) as arrays:
-        dim, width = arrays["sizes"].tolist()
-        plane = Truncation(arrays["whole"], arrays["truncated"], dim, width)
+    results = [read_result(path.with_name(path.name.replace(".run", "")))[0] for path in halved.glob("*.run.json")]
+    plane = None
+    if draw:
+        with np.load(drawn) as arrays:
+            dim, width = arrays["sizes"].tolist()
+            plane = Truncation(arrays["whole"], arrays["truncated"], dim, width)
     return Found(entry["row"], seed, surface, results, plane)
 
 
@@ -134,10 +139,10 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
     if not recipe.stages:
-        return build.open_model(entry["recipe"], settings)  # type: ignore[return-value]
+        return build.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
     take_over(recipe, folder, work)
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
-    return build.open_model(str(folder / "model" / recipe.stages[-1].name))  # type: ignore[return-value]
+    return build.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
 def figures(found: Found, plan: dict[str, Any]) -> dict[str, float]:
@@ -157,7 +162,7 @@ def figures(found: Found, plan: dict[str, Any]) -> dict[str, float]:
         "half the depth": means[half, -1],
         f"half the depth, {size} dimensions": means[half, small],
         f"first layer of {plan['score']}": reached[0] if reached else float("nan"),
-        "t-SNE distance": 100 * found.plane.share,
+        **({"t-SNE distance": 100 * found.plane.share} if found.plane else {}),
     }
 
 
@@ -169,7 +174,10 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         rows.setdefault(one.row, []).append(one)
     values = {row: [figures(one, plan) for one in several] for row, several in rows.items()}
     columns = list(next(iter(values.values()))[0])
-    body = [[row, *(cell([one[column] for one in several]) for column in columns)] for row, several in values.items()]
+    body = [
+        [row, *(cell([one[column] for one in several if column in one]) for column in columns)]
+        for row, several in values.items()
+    ]
     tests = tested(rows, plan["against"])
     record = {
         "title": plan["title"],
@@ -182,14 +190,15 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     }
     name = plan_file.stem
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
-    texts = found[0].plane
+    planes = {row: several[0].plane for row, several in rows.items() if several[0].plane}
+    texts = len(next(iter(planes.values())).whole)
     lines = [
         f"# {plan['title']}",
         "",
         f"Spearman's correlation times 100, mean over {', '.join(task.name for task in found[0].surface.tasks)}; means "
         "over seeds, ± the standard deviation where there are several. ≺Avg is the mean over all layers but the last. "
         f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
-        f"distance between {len(texts.whole):,} different texts.",
+        f"distance between {texts:,} different texts.",
         "",
         *table(["", *columns], body),
         "",
@@ -210,7 +219,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
     drawn = [several[0] for row, several in rows.items() if row in plan["drawn"]]
     surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.png")
-    surface_plots.plot_truncations([(one.row, one.plane) for one in drawn], folder / f"{name}-tsne.png")
+    surface_plots.plot_truncations(list(planes.items()), folder / f"{name}-tsne.png")
 
 
 def tested(rows: dict[str, list[Found]], against: str) -> dict[str, list[dict[str, float]]]:
@@ -238,6 +247,8 @@ def said(differences: list[dict[str, float]]) -> list[str]:
 
 def cell(numbers: list[float]) -> str:
     """A mean, with the standard deviation of several seeds."""
+    if not numbers:
+        return ""
     if any(number != number for number in numbers):
         return "none"
     mean = f"{statistics.fmean(numbers):.2f}"
