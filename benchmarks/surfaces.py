@@ -12,8 +12,8 @@ Keys of a plan:
     size: the smaller embedding size that the tables look at.
     score: the first layer that reaches it, at all dimensions, is named.
     against: the row that all others are tested against, example by example, at half the depth and `size`.
-    drawn: rows that have a heat map.
-    texts: data whose texts are drawn by t-SNE, of the first seed of these rows.
+    drawn: rows that have a heat map, and whose first seed is tested and drawn by t-SNE.
+    texts: data whose texts are drawn by t-SNE.
     dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
 """
@@ -55,7 +55,7 @@ TEXTS = 3000  # drawn by t-SNE
 
 @dataclass(frozen=True)
 class Found:
-    """One row with one seed: its surface, its results cut to half the depth and the smaller size, its plane."""
+    """One row with one seed: its surface and, if drawn, its plane and results at half the depth and the smaller size."""
 
     row: str
     seed: int
@@ -107,9 +107,9 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         encoder = trained(entry, seed, plan, folder, work)
         folder.mkdir(parents=True, exist_ok=True)
         surface = surface_of(encoder, suite.tasks, dims=plan["dims"], batch_tokens=BATCH_TOKENS)
-        small = cut(encoder, num_layers=surface.depth // 2, truncate_dim=plan["size"])
-        evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
         if draw:
+            small = cut(encoder, num_layers=surface.depth // 2, truncate_dim=plan["size"])
+            evaluate(small, suite, output_dir=halved, batch_tokens=BATCH_TOKENS, overwrite=True)
             texts = read_texts(Path(expand(plan["texts"])), split="test", max_texts=TEXTS).texts
             made = truncation_of(np.concatenate(list(vector_chunks(encoder, texts))), plan["size"])
             with atomic_path(drawn) as temporary, open(temporary, "wb") as file:
@@ -229,7 +229,7 @@ def tested(rows: dict[str, list[Found]], against: str) -> dict[str, list[dict[st
     better = {result.task: result for result in rows[against][0].halved}
     made: dict[str, list[dict[str, float]]] = {}
     for row, several in rows.items():
-        if row != against:
+        if row != against and several[0].halved:
             order = [task.name for task in several[0].surface.tasks]
             worse = {result.task: result for result in several[0].halved}
             differences = [compare(worse[name], better[name]) for name in order]
