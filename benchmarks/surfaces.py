@@ -55,7 +55,7 @@ TEXTS = 3000  # drawn by t-SNE
 
 @dataclass(frozen=True)
 class Found:
-    """One row with one seed: its surface and, if drawn, its plane and results at half the depth and the smaller size."""
+    """One row with one seed: its surface; if it is drawn, its plane and its results at half the depth and `size`."""
 
     row: str
     seed: int
