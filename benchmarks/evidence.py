@@ -34,7 +34,7 @@ from report import circumstances, origin, table
 
 from embrew import build
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
-from embrew.evaluation import Result, averages, evaluate, read_suite
+from embrew.evaluation import Result, averages, evaluate, grid_table, read_suite
 from embrew.protocol import model_hash
 from embrew.recipe import Recipe
 from embrew.training import stages
@@ -213,6 +213,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         "",
         *grid(values, tasks),
         "",
+        *depths_and_sizes(rows),
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
@@ -220,6 +221,16 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         f"- seeds: {sorted({found.seed for found in judged})}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
+
+
+def depths_and_sizes(rows: dict[str, list[Judged]]) -> list[str]:
+    """What retrieval-augmented answers cost, a table a row with its first seed; nothing where there are none."""
+    lines: list[str] = []
+    for row, (first, *_) in rows.items():
+        header, body = grid_table(first.results)
+        if body:
+            lines += [f"{row}:", "", *table(header, body), ""]
+    return lines
 
 
 def grid(values: dict[str, dict[str, list[float]]], columns: list[str]) -> list[str]:
