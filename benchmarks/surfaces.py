@@ -16,6 +16,7 @@ Keys of a plan:
     texts: data whose texts are drawn by t-SNE.
     dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
+    trained: settings of all rows that are trained.
 """
 
 from __future__ import annotations
@@ -48,7 +49,21 @@ from embrew.training import stages
 from embrew.writing import atomic_path
 
 BATCH_TOKENS = 2048
-KEYS = ("title", "suite", "average", "dims", "size", "score", "against", "drawn", "texts", "dtype", "set", "rows")
+KEYS = (
+    "title",
+    "suite",
+    "average",
+    "dims",
+    "size",
+    "score",
+    "against",
+    "drawn",
+    "texts",
+    "dtype",
+    "set",
+    "trained",
+    "rows",
+)
 ROW_KEYS = ("row", "recipe", "set", "seeds")
 TEXTS = 3000  # drawn by t-SNE
 
@@ -137,6 +152,8 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
 def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
     """A row's encoder after its last stage, or as it is."""
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
+    if Recipe.load(entry["recipe"]).stages:
+        settings += plan.get("trained", [])
     recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
     if not recipe.stages:
         return build.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
@@ -213,6 +230,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         "",
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
+        f"- settings of trained rows: {', '.join(plan.get('trained', [])) or 'none'}",
         *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
         f"- seeds: {sorted({one.seed for one in found})}",
     ]
