@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from embrew.losses import dependencies
 from embrew.losses.dependencies import (
     compression_target,
     dependency,
@@ -59,6 +60,35 @@ def test_k_of_all_rebuilds_the_matrix() -> None:
     torch.testing.assert_close(u @ torch.diag_embed(s) @ v, a)
     columns = principal_dependencies(x, 64)
     torch.testing.assert_close(columns @ columns.mT, a @ a.mT)
+
+
+def test_a_slow_decay_is_iterated_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look at the subspace is not enough, and the spectrum found says how many more rounds are."""
+    x = texts(100, 256, 0.3, layers=1)
+    wanted = loop(x, 128)[0]
+
+    def missed() -> float:
+        found = dependencies._iterated(x[0], 128)
+        assert found is not None
+        target = x[0] @ found
+        signs = (target * wanted).sum(0).sign()  # a rule tips where two entries are nearly the largest
+        return float((target * signs - wanted).norm() / wanted.norm())
+
+    settled = missed()
+    monkeypatch.setattr(dependencies, "TOLERANCE", 1.0)
+    assert settled <= 2e-4 < missed()
+
+
+def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    x = texts(200, 96, layers=2)
+    dependencies._say_flat.cache_clear()
+    with caplog.at_level("INFO", logger=dependencies.__name__):
+        found = [compression_target(x.float(), 16) for _ in range(2)]
+    assert [line.getMessage().split(" which")[0] for line in caplog.records] == [
+        "dependency matrices of 96 dimensions with a flat spectrum are solved exactly,"
+    ]
+    assert dependencies._iterated(x[0], 16) is None
+    assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
 
 
 @pytest.mark.parametrize("per_text", [False, True])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import torch
@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 Compression = Literal["dependencies", "direct", "max_k"]
 SVD = Literal["auto", "exact"]
 OVERSAMPLING = 32
-FLAT = 1e-5  # share of the squared norm outside the range found, above which only an exact solver gives the target
+ROUNDS = 1  # products with AᵀA before a subspace is looked at
+WORTH = 48  # more rounds than a `WORTH`-th of the width take as long as the exact solver
+TOLERANCE = 2e-4  # expected relative error of a target above which a subspace is iterated further
+MISSED = 5.0  # measured errors ÷ (σ_last / σ_j)ⁿ, with `OVERSAMPLING` columns more than asked for
 RANKS = ((1.0, 10), (10.0, 26), (50.0, 72))  # (c, terms): enough for float64 where c bounds the kernel's argument
 
 
@@ -32,7 +35,7 @@ def dependency(vectors: Tensor) -> Tensor:
     Returns:
         `(..., d, d)`; not symmetric.
     """
-    return torch.softmax(vectors.mT @ vectors / math.sqrt(vectors.shape[-1]), dim=-1)
+    return torch.softmax((vectors.mT / math.sqrt(vectors.shape[-1])) @ vectors, dim=-1)
 
 
 @torch.no_grad()
@@ -53,7 +56,7 @@ def compression_target(
         compression: `dependencies`: X·U_kΣ_k, with A ≈ UΣVᵀ the dependency matrix (the paper's Eqs. 3–5); `direct`:
             U_kΣ_k of the centred X itself; `max_k`: X times the k largest entries of every row of A.
         per_text: a dependency matrix for every text, as Eq. 3 is printed, in place of one for the batch.
-        svd: `auto`: a randomised range finder, and the exact solver where the spectrum is too flat for it; `exact`.
+        svd: `auto`: iterated subspaces, and the exact solver where the spectrum is too flat for them; `exact`.
         source: texts that A (or the direct compression) is taken from, `(..., texts, d)`; X itself without it.
 
     Raises:
@@ -72,31 +75,29 @@ def compression_target(
             return per_text_target(x, k)
         if compression == "direct":
             return _direct(x, seen, k)
-        matrix = dependency(seen)
         if compression == "max_k":
-            return x @ matrix.topk(k, dim=-1).values
+            return x @ dependency(seen).topk(k, dim=-1).values
         return x @ principal_dependencies(seen, k, svd=svd)
 
 
 def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Tensor:
     """U_kΣ_k of the dependency matrices of X `(..., texts, d)`: `(..., d, k)`, every column's largest entry positive.
 
-    With `auto`, all matrices go through one seeded range finder with a power step; where more than 10⁻⁵ of a matrix'
-    squared norm lies outside the range, its spectrum is flat, randomised methods give another target, and it is solved
-    exactly. Exact is in float64, from the matrix on: neighbours in a flat spectrum are closer than float32 tells apart.
+    With `auto`, a seeded subspace is iterated for one matrix after the other (so that it stays in the cache, and those
+    of all layers are never held), further where the spectrum decays slowly; where it is flat, which is said once, the
+    matrix is solved exactly. Exact is in float64, from the matrix on: neighbours in a flat spectrum are closer than
+    float32 tells apart.
     """
-    if svd == "exact":
-        return _exact(vectors, k)
-    columns = max(k + OVERSAMPLING, min(vectors.shape[-2] + OVERSAMPLING, 2 * k))
-    if columns >= vectors.shape[-1]:
-        return _exact(vectors, k)
-    found, outside = _range_finder(dependency(vectors), k, columns)
-    flat = outside > FLAT
-    if flat.any():
-        _say_flat(vectors.shape[-1])
-        found = found.clone()
-        found[flat] = _exact(vectors[flat], k)
-    return found
+    width = vectors.shape[-1]
+    columns = []
+    for layer in vectors.reshape(-1, *vectors.shape[-2:]):
+        found = None
+        if svd == "auto" and k + OVERSAMPLING < width:
+            found = _iterated(layer, k)
+            if found is None:
+                _say_flat(width)
+        columns.append(_exact(layer, k) if found is None else found)
+    return with_signs(torch.stack(columns).view(*vectors.shape[:-2], width, k))
 
 
 @cache
@@ -108,27 +109,62 @@ def _say_flat(width: int) -> None:
 
 
 def _exact(vectors: Tensor, k: int) -> Tensor:
-    u, s, _ = torch.linalg.svd(dependency(vectors.double()))
-    return with_signs(u[..., :k] * s[..., None, :k]).to(vectors.dtype)
+    """Of one matrix, from A Aᵀ = U Σ² Uᵀ; squares of float64 still tell apart what float32 can hold."""
+    matrix = dependency(vectors.double())
+    squares, u = torch.linalg.eigh(matrix @ matrix.mT)
+    return (u[:, -k:] * squares[-k:].clamp(min=0).sqrt()).flip(-1).to(vectors.dtype)
 
 
-def _range_finder(matrix: Tensor, k: int, columns: int) -> tuple[Tensor, Tensor]:
-    """U_kΣ_k, and the share of every matrix' squared norm that is outside the range found."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(matrix.shape[-1], columns, generator=generator, dtype=matrix.dtype)
-    basis, _ = torch.linalg.qr(matrix @ drawn.to(matrix.device))
-    basis, _ = torch.linalg.qr(matrix @ (matrix.mT @ basis))
-    small = torch.linalg.qr(matrix.mT @ basis).R  # A ≈ basis · smallᵀ · Qᵀ
-    u, s, _ = torch.linalg.svd(small.mT)
-    inside = torch.linalg.vector_norm(s.double(), dim=-1) / torch.linalg.vector_norm(matrix, dim=(-2, -1)).double()
-    outside = (1.0 - inside.square()).clamp(min=0.0)
-    return with_signs((basis @ u[..., :k]) * s[..., None, :k]), outside
+def _iterated(vectors: Tensor, k: int) -> Tensor | None:
+    """U_kΣ_k of one matrix; None where its spectrum is so flat that an exact solver is as quick.
+
+    Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", arXiv 0909.4061, Algorithm
+    4.4) towards the right singular vectors. After n products with A or Aᵀ, what column j still lacks is proportional to
+    (σ_last / σ_j)ⁿ, so that the spectrum first found tells how many more are needed.
+    """
+    matrix = dependency(vectors)
+    basis = torch.linalg.qr(matrix.mT @ _drawn(len(matrix), k + OVERSAMPLING).to(matrix)).Q
+    basis = _further(matrix, basis, ROUNDS)
+    found, values = _within(matrix, basis, k)
+    sizes = torch.linalg.vector_norm(vectors @ found, dim=0).double()  # of the target's columns
+    missing = values[-1] / values[:k].clamp(min=torch.finfo(values.dtype).tiny)
+    rounds = torch.arange(ROUNDS, max(ROUNDS, len(matrix) // WORTH) + 1, dtype=values.dtype, device=values.device)
+    products = 1 + 2 * rounds
+    errors = MISSED * (sizes * missing ** products[:, None]).norm(dim=-1)
+    tolerated = TOLERANCE * sizes.norm()
+    if errors[0] <= tolerated:
+        return found
+    enough = (errors <= tolerated / 2).nonzero()
+    return _within(matrix, _further(matrix, basis, int(enough[0])), k)[0] if len(enough) else None
+
+
+def _further(matrix: Tensor, basis: Tensor, rounds: int) -> Tensor:
+    """So many more products with AᵀA; columns of Q are graded, so that one of two products needs no QR."""
+    for _ in range(rounds):
+        basis = torch.linalg.qr(matrix.mT @ (matrix @ basis)).Q
+    return basis
+
+
+def _within(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """U_kΣ_k = A V_k with the best V within the span of a basis, and all singular values, falling, in float64.
+
+    V are eigenvectors of a small Gram matrix, whose squares lose nothing in float64 that float32 products hold.
+    """
+    image = matrix @ basis
+    squares, rotation = torch.linalg.eigh(image.double().mT @ image.double())
+    return image @ rotation[:, -k:].flip(-1).to(image.dtype), squares.clamp(min=0).sqrt().flip(-1)
+
+
+@lru_cache(maxsize=4)
+def _drawn(rows: int, columns: int) -> Tensor:
+    """Normal random numbers, the same ones on every process and at every time."""
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
 
 
 def with_signs(columns: Tensor) -> Tensor:
     """Columns `(..., d, k)` whose largest entry is positive."""
-    largest = columns.gather(-2, columns.abs().argmax(-2, keepdim=True))
-    return columns * torch.where(largest < 0, -1.0, 1.0).to(columns.dtype)
+    negative = -columns.amin(-2, keepdim=True) > columns.amax(-2, keepdim=True)
+    return columns * torch.where(negative, -1.0, 1.0).to(columns.dtype)
 
 
 def _direct(x: Tensor, seen: Tensor, k: int) -> Tensor:
@@ -159,7 +195,7 @@ def per_text_target(vectors: Tensor, k: int) -> Tensor:
             kept = min(k, terms)
             target[rows, :kept] = _expanded(x[rows], low[rows], high[rows], terms)[:, :kept]
     for i in (~done).nonzero()[:, 0].tolist():
-        target[i] = x[i] @ _exact(x[i : i + 1], k)  # the matrix of a batch of one
+        target[i] = x[i] @ with_signs(_exact(x[i : i + 1], k))  # the matrix of a batch of one
     return target.view(*shape, k).to(vectors.dtype)
 
 
