@@ -1,0 +1,73 @@
+"""ESE's targets in each of two processes; torchrun -m tests.distributed.targets OUT.
+
+`OUT/<rank>.safetensors` holds the targets that a process found for the texts of both, by case and seed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, distributed
+
+from embrew.distributed import gather
+from embrew.losses import compression_target
+from embrew.objectives import Contrastive, Espresso
+from embrew.objectives.contrastive import text_keys
+
+LAYERS, ROWS, WIDTH, K = 2, 40, 96, 16
+SCALES = {"decaying": 0.3, "flat": 3.0}
+KINDS: dict[str, dict[str, Any]] = {
+    "dependencies": {},
+    "exact": {"svd": "exact"},
+    "direct": {"compression": "direct"},
+    "max_k": {"compression": "max_k"},
+}
+
+
+def texts_of(rank: int, scale: float) -> Tensor:
+    """The vectors of one process, other ones in each."""
+    generator = torch.Generator().manual_seed(10 + rank)
+    return scale * torch.randn(LAYERS, ROWS, WIDTH, generator=generator)
+
+
+def targets(source: Tensor) -> dict[str, Tensor]:
+    """Of every kind."""
+    return {name: compression_target(source, K, **settings) for name, settings in KINDS.items()}
+
+
+def loss(vectors: Tensor) -> Tensor:
+    """ESE's, of a batch of pairs."""
+    queries, documents = vectors.chunk(2, dim=1)
+    keys = {f"{role}_keys": text_keys([f"{role} {i}" for i in range(ROWS // 2)]) for role in ("query", "document")}
+    return Espresso(base=Contrastive(), compression_size=K).loss({"query": queries, "document": documents}, keys)[
+        "loss"
+    ]
+
+
+def main(out: str) -> None:
+    """Targets of all texts under a global seed of this process, then under another one."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    found: dict[str, Tensor] = {}
+    for name, scale in SCALES.items():
+        own = texts_of(rank, scale)
+        source = gather(own.transpose(0, 1).contiguous()).transpose(0, 1)  # as the objective gathers it
+        for seed in (rank, 100 + rank):
+            torch.manual_seed(seed)
+            torch.rand(rank)
+            before = torch.get_rng_state()
+            found |= {f"{name} | {kind} | {seed // 100}": target for kind, target in targets(source).items()}
+            found[f"{name} | loss | {seed // 100}"] = loss(own)
+            assert torch.equal(torch.get_rng_state(), before), "drew from the global generator"
+    save_file({key: tensor.contiguous() for key, tensor in found.items()}, Path(out) / f"{rank}.safetensors")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
