@@ -12,12 +12,11 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from harness import RESULTS, SEED, Bar, Benchmark, Outcome
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from harness import RESULTS, Bar, Benchmark, Outcome
+from models import save_llama
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import plan
-from embrew.modeling.loading import ASSETS
 from embrew.modeling.tokens import Tokens
 from encode import BATCH_TOKENS, texts_of
 
@@ -31,21 +30,7 @@ EQUAL = 2e-6  # largest difference of a component of unit vectors
 def encoder() -> Encoder:
     """12 random Llama layers of width 256 with nano's tokenizer, causal, mean pooling."""
     place = Path(tempfile.mkdtemp(prefix="embrew-bench-"))
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["nano"])
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=704,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        max_position_embeddings=1100,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        initializer_range=256**-0.5,
-    )
-    torch.manual_seed(SEED)
-    AutoModelForCausalLM.from_config(config).save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    save_llama(place, width=256, inner=704, layers=LAYERS, heads=4)
     return Encoder.from_pretrained(
         place, dtype="float32", device="cpu", pooling="mean", attention="causal", max_length=512
     )

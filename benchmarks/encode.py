@@ -14,8 +14,9 @@ import harness
 import numpy as np
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
+from models import save_llama
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoTokenizer
 
 from embrew.encode import encode_corpus, read_vectors
 from embrew.export.sentence_transformers import export_sentence_transformer
@@ -46,21 +47,7 @@ LENGTHS: dict[str, Lengths] = {
 def folder() -> Path:
     """6 random Llama layers of width 384 with nano's tokenizer (`model`), and their stock export (`stock`)."""
     place = Path(tempfile.mkdtemp(prefix="embrew-bench-"))
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["nano"])
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        max_position_embeddings=1100,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        initializer_range=384**-0.5,
-    )
-    torch.manual_seed(SEED)
-    AutoModelForCausalLM.from_config(config).save_pretrained(place / "model")
-    tokenizer.save_pretrained(place / "model")
+    save_llama(place / "model", width=384, inner=1024, layers=6, heads=6)
     export_sentence_transformer(encoder(place), place / "stock", verify="off")
     return place
 

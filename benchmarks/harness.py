@@ -141,6 +141,10 @@ class Unequal(Exception):
     """Both sides do not compute the same, so that no ratio between them means anything."""
 
 
+class Missing(Exception):
+    """What a benchmark is measured on is not on this machine."""
+
+
 # ---- equality ------------------------------------------------------------------------------------------------------
 
 
