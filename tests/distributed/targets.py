@@ -19,7 +19,7 @@ from embrew.objectives import Contrastive, Espresso
 from embrew.objectives.contrastive import text_keys
 
 LAYERS, ROWS, WIDTH, K = 2, 40, 96, 16
-SCALES = {"decaying": 0.3, "flat": 3.0}
+SPECTRA = {"decaying": torch.arange(1, WIDTH + 1) ** -1.0, "flat": 3 * torch.ones(WIDTH)}
 KINDS: dict[str, dict[str, Any]] = {
     "dependencies": {},
     "exact": {"svd": "exact"},
@@ -28,10 +28,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def texts_of(rank: int, scale: float) -> Tensor:
+def texts_of(rank: int, spectrum: Tensor) -> Tensor:
     """The vectors of one process, other ones in each."""
     generator = torch.Generator().manual_seed(10 + rank)
-    return scale * torch.randn(LAYERS, ROWS, WIDTH, generator=generator)
+    return torch.randn(LAYERS, ROWS, WIDTH, generator=generator) * spectrum
 
 
 def targets(source: Tensor) -> dict[str, Tensor]:
@@ -54,8 +54,8 @@ def main(out: str) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     found: dict[str, Tensor] = {}
-    for name, scale in SCALES.items():
-        own = texts_of(rank, scale)
+    for name, spectrum in SPECTRA.items():
+        own = texts_of(rank, spectrum)
         source = gather(own.transpose(0, 1).contiguous()).transpose(0, 1)  # as the objective gathers it
         for seed in (rank, 100 + rank):
             torch.manual_seed(seed)
