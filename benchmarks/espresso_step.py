@@ -19,7 +19,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.objectives import Espresso
 from embrew.training.step import TrainStep
 
-ROWS = 64  # triplets, as in the recipe
+ROWS = 64  # triplets
 LOSS, GRADIENTS = 1e-4, 1e-3  # relative
 
 
