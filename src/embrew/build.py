@@ -71,6 +71,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         seed=recipe.seed,
         template=config.template,
         preparation=config.preparation,
+        memory_ratio=config.memory_ratio,
         attention=config.attention,
         pooling=Pooling(**config.pooling.model_dump()),
         prompts=config.prompts.model_dump(),
@@ -91,13 +92,14 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "default_prompt_name": config.default_prompt_name,
         "template": config.template,
         "preparation": config.preparation,
+        "memory_ratio": config.memory_ratio,
         "attention": config.attention,
         "pooling": config.pooling.model_dump(exclude_none=True),
         "prompts": config.prompts.model_dump(),
         "max_length": config.max_length.model_dump(),
         "normalize": config.normalize,
     }
-    has = {"preparation": "none", "default_prompt_name": None, **opened.settings()}
+    has = {"preparation": "none", "memory_ratio": None, "default_prompt_name": None, **opened.settings()}
     pairs = {
         **{key: (value, has[key]) for key, value in asked.items()},
         "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),

@@ -57,6 +57,7 @@ class EncoderConfig(_Config):
     template: str | Annotated[list[str], Field(min_length=1)] = "{instruction}{text}"
     preparation: Literal["none", "sentence"] = "none"
     memory_tokens: Annotated[int, Field(ge=0)] = 0
+    memory_ratio: Annotated[float, Field(gt=0)] | None = None
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
     attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
@@ -94,6 +95,11 @@ class EncoderConfig(_Config):
             raise ValueError(
                 f"template={self.template!r} and memory_tokens={self.memory_tokens} do not go together; "
                 "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
+            )
+        if self.memory_ratio is not None and not has_memory:
+            raise ValueError(
+                f"memory_ratio={self.memory_ratio:g} without memory tokens; it says how many of them a text gets: set "
+                "memory_tokens to the most, and put {memory} at the end of the template"
             )
         if all(pattern.soft_prompt for pattern in patterns) != bool(self.soft_prompt_tokens):
             raise ValueError(
@@ -164,7 +170,10 @@ Datasets = Annotated[
 
 
 class StageConfig(_Config):
-    """One round of training: an objective, its data and `transformers.TrainingArguments` under their own names."""
+    """One round of training: an objective, its data and `transformers.TrainingArguments` under their own names.
+
+    With `attention` the encoder reads so from this stage on, whatever it did before.
+    """
 
     name: str
     objective: dict[str, Any]
@@ -173,6 +182,7 @@ class StageConfig(_Config):
     batch: BatchConfig | None = None
     mix: MixConfig | None = None
     adapter: Literal["continue", "merge"] = "continue"
+    attention: Literal["causal", "bidirectional", "memory_causal"] | None = None
     train_memory: bool = True
 
     @field_validator("name")

@@ -58,11 +58,16 @@ SETTINGS = {
         {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 4, "preset": "paper", "svd": "exact"},
         {"base": {"type": "contrastive"}, "compression_size": 16, "preset": "official", "compression": "direct"},
     ],
+    "joint": [
+        {"base": {"type": "contrastive", "temperature": 0.2}},
+        {"base": {"type": "contrastive"}, "generative_weight": 0.5, "bos": "strict", "end": False},
+    ],
+    "language_model": [{}, {"end": False}],
     "llama2vec": [{}, {"stop_words": "none", "bag_weight": 1.0, "language_weight": 0.5}],
     "sft": [{}, {"end": False}],
     "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
 }
-BARE = {"mntp"}  # reads texts without memory tokens
+BARE = {"language_model", "mntp"}  # read texts without memory tokens
 ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
     "llama2vec": {
         "attention": "causal",
@@ -70,6 +75,8 @@ ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
         "prompts": {"document": '", in short: ', "query": '", and then: '},
     },
     "sft": {"attention": "causal"},
+    "joint": {"attention": "causal"},
+    "language_model": {"attention": "causal"},
     "bottleneck": {"attention": "causal"},
     "alignment": {"attention": "causal", "prompts": {"query": "next: ", "document": "same: "}},
 }
@@ -123,8 +130,8 @@ def loss_and_gradients(encoder, objective, batch):
 
 def test_every_objective_is_here():
     assert set(SETTINGS) == set(OBJECTIVES)
-    assert len(OBJECTIVES) == 11
-    assert len(CASES) == 38
+    assert len(OBJECTIVES) == 13
+    assert len(CASES) == 42
 
 
 @every_case

@@ -76,7 +76,8 @@ def export_sentence_transformer(
         truncate_dim: keep so many leading dimensions; they are taken before vectors are normalised.
 
     Raises:
-        ValueError: the encoder cannot be said in stock modules; says why.
+        ValueError: the encoder cannot be said in stock modules; says why. So is one whose texts get different numbers
+            of memory tokens; where its length limit leaves one to every text, it is exported with that one.
         FileExistsError: the folder exists.
         RuntimeError: the stock folder gives other vectors; it is not left behind.
     """
@@ -85,7 +86,7 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
-    encoder = cut(_baked(encoder, prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
+    encoder = cut(_baked(encoder.with_fixed_memory(), prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,

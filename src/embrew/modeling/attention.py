@@ -16,6 +16,12 @@ TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embr
 MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
 
 
+def first_prompt(tokens: Tokens) -> Tensor:
+    """`(batch, tokens)` bool: each row's first position, where it frames the text (BOS) and is not part of it."""
+    real = tokens.attention_mask.bool()
+    return real & (real.long().cumsum(1) == 1) & tokens.where(Segment.PROMPT)
+
+
 @dataclass(frozen=True)
 class Attention:
     """An attention pattern over segments.
@@ -28,8 +34,8 @@ class Attention:
             bidirectional and blind to the memory, memory tokens causal (the printed form of LLM2Comp's Eq. 1).
         hide: pairs (reader, read) of segments that are cut.
         bottleneck: a target reads the memory and itself only, so that all it knows of the text has passed through the
-            memory; `visible`: it reads the row's first position too, which causal attention lets know nothing (BOS,
-            on which models rest their attention); `strict`: not even that.
+            memory; `visible`: it reads the row's first position too, where that is none of the text's (BOS, on which
+            models rest their attention), and which causal attention lets know nothing; `strict`: not even that.
     """
 
     mode: AttentionMode = "causal"
@@ -74,7 +80,9 @@ class Attention:
             seen = seen & (before | (read != Segment.MEMORY))
         if self.bottleneck:
             through = (read == Segment.MEMORY) | (read == Segment.TARGET)
-            seen = seen & ((reader != Segment.TARGET) | through | (at == 0) & (self.bottleneck == "visible"))
+            if self.bottleneck == "visible":
+                through = through | first_prompt(tokens)[:, None, :]
+            seen = seen & ((reader != Segment.TARGET) | through)
         for reading, hidden in self.hide:
             seen = seen & ~((reader == reading) & (read == hidden))
         if window is not None:

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from embrew.modeling.attention import TWO_CALLS, Attention
+from embrew.modeling.attention import TWO_CALLS, Attention, first_prompt
 from embrew.modeling.tokens import Segment, Tokens
 
 
@@ -25,7 +25,7 @@ class Walls:
 
     Attributes:
         before: `(batch, w1)` positions of text and memory, in order; filled up with 0 on the right.
-        behind: `(batch, w2)` positions of memory and target (and the first one, where it is visible).
+        behind: `(batch, w2)` positions of memory and target (and BOS, where it is visible).
         source: `(batch, tokens)` places in `[before, behind]`.
     """
 
@@ -41,7 +41,7 @@ class Walls:
         first = ~target & (segments != Segment.PAD)
         second = target | (segments == Segment.MEMORY)
         if attention.bottleneck == "visible":
-            second = second | (torch.arange(segments.shape[1], device=segments.device) == 0)
+            second = second | first_prompt(tokens)
         before, behind = _positions(first), _positions(second)
         place = torch.where(target, before.shape[1] + second.long().cumsum(1) - 1, first.long().cumsum(1) - 1)
         return cls(before, behind, place.clamp(min=0))

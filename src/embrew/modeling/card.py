@@ -105,7 +105,8 @@ def _what_it_is(encoder: Encoder) -> str:
         weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
     else:
         weights = "The base's weights, as they are."
-    memory = described["memory_tokens"]
+    memory, ratio = described["memory_tokens"], encoder.template.memory_ratio
+    number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
     kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
     lengths = ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
     return (
@@ -115,7 +116,7 @@ def _what_it_is(encoder: Encoder) -> str:
         f"- attention: {encoder.attention.mode}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
         + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
-        + (f"- memory tokens: {memory}, added by themselves\n" if memory else "")
+        + (f"- memory tokens: {number}, added by themselves\n" if memory else "")
         + f"- longest text in tokens: {lengths}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
     )

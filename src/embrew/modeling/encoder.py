@@ -19,6 +19,7 @@ from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
 from embrew.modeling.encoding import convert, encode_rows
+from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
@@ -56,6 +57,7 @@ class Encoder(nn.Module):
         *,
         template: str | Sequence[str] = "{instruction}{text}",
         preparation: Preparation = "none",
+        memory_ratio: float | None = None,
         attention: AttentionMode = "causal",
         pooling: Pooling | PoolingMode = "last",
         prompts: Mapping[str, str] | None = None,
@@ -71,15 +73,13 @@ class Encoder(nn.Module):
         if not patterns:
             raise ValueError("template=[]; give one or more")
         learned = backbone.memory_ids, backbone.soft_prompt_ids
-        self.templates = [Template(p, tokenizer, *learned, preparation=preparation) for p in patterns]
-        self.attention = Attention(attention)
-        if backbone.is_encoder and attention != "bidirectional":
-            raise ValueError(
-                f"attention={attention}, but {type(backbone.causal_lm).__name__} is a BERT-type encoder, where every "
-                "token reads every other; set attention: bidirectional"
-            )
+        how: Any = {"preparation": preparation, "memory_ratio": memory_ratio}
+        self.templates = [Template(p, tokenizer, *learned, **how) for p in patterns]
+        self.use_attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.pooling.check(len(backbone.memory_ids))
+        if self.pooling.slots is not None:
+            self.template.check_all_memory("pooling over some of them")
         head = self.pooling.head(backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
@@ -135,9 +135,9 @@ class Encoder(nn.Module):
             trust_remote_code: run code that comes with the LM.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
-            **settings: `template`, `preparation`, `attention`, `pooling`, `prompts`, `default_prompt_name`,
-                `max_length`, `normalize` (an LM only). Without them a causal LM is read at its last token, a BERT-type
-                encoder by its mean.
+            **settings: `template`, `preparation`, `memory_ratio`, `attention`, `pooling`, `prompts`,
+                `default_prompt_name`, `max_length`, `normalize` (an LM only). Without them a causal LM is read at its
+                last token, a BERT-type encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -206,6 +206,19 @@ class Encoder(nn.Module):
             texts["recipe.yaml"] = recipe or self.recipe or ""
         save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
 
+    def use_attention(self, mode: AttentionMode) -> None:
+        """Read texts under this attention from now on.
+
+        Raises:
+            ValueError: a BERT-type encoder has one only.
+        """
+        if self.backbone.is_encoder and mode != "bidirectional":
+            raise ValueError(
+                f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
+                "token reads every other; set attention: bidirectional"
+            )
+        self.attention = Attention(mode)
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
@@ -262,6 +275,7 @@ class Encoder(nn.Module):
 
     def memory(self, tokens: Tokens) -> Tensor:
         """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
+        self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
         return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
 
@@ -295,11 +309,33 @@ class Encoder(nn.Module):
                 template.memory_ids,
                 template.soft_prompt_ids,
                 preparation=template.preparation,
+                memory_ratio=template.memory_ratio,
             )
             for template in self.templates
         ]
         made.prompts = {"query": "", "document": ""}
         made.default_prompt_name = None
+        return made
+
+    def with_fixed_memory(self) -> Encoder:
+        """The same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
+
+        Raises:
+            ValueError: some do.
+        """
+        ratio, most = self.template.memory_ratio, max(t.most_memory(self.max_seq_length) for t in self.templates)
+        if ratio is None:
+            return self
+        if most > 1:
+            raise ValueError(
+                f"memory_ratio={ratio:g}: texts of up to {self.max_seq_length} tokens get 1 to {most} memory tokens, "
+                f"and a fixed number is needed here; with max_length of {int(ratio) + 1} or less every text gets one"
+            )
+        made = copy.copy(self)
+        made.templates = [
+            Template(t.pattern, self.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, preparation=t.preparation)
+            for t in self.templates
+        ]
         return made
 
     def merge_adapter(self) -> None:
@@ -414,6 +450,51 @@ class Encoder(nn.Module):
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
         options.setdefault("max_length", self.max_length["document"])
         return self.encode(inputs, prompt_name or (None if prompt is not None else "document"), prompt, **options)
+
+    def generate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        source: Source = "memory",
+        bos: Bos = "visible",
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 16,
+        show_progress_bar: bool = False,
+        **options: Any,
+    ) -> str | list[str]:
+        """What the model writes after each text, as queries are read; greedily, unless `options` say otherwise.
+
+        Args:
+            texts: a text or a list of texts.
+            source: `memory`: from the memory tokens alone (LBR's bottleneck); `text`: from all that was read.
+            bos: with `memory`, whether what is written may read BOS too; as in training.
+            prompt_name: name of a stored prompt that fills `{instruction}`; without it, that of queries.
+            prompt: the prompt itself; wins over `prompt_name`.
+            batch_size: texts a batch.
+            show_progress_bar: show one.
+            **options: those of `generate` in transformers: `max_new_tokens` (128), `do_sample`, `temperature`, `top_p`,
+                `num_beams`, … With `num_return_sequences` there are so many answers in a row for each text.
+
+        Raises:
+            ValueError: no causal LM, not under causal attention, no bottleneck for `source="memory"`, an option that
+                would undo it, or a text beyond a sliding window.
+        """
+        if self.training:
+            self.eval()
+        single = isinstance(texts, str)
+        written = generate(
+            self,
+            [texts] if isinstance(texts, str) else list(texts),
+            instruction=self.instruction(prompt_name or (None if prompt is not None else "query"), prompt),
+            source=source,
+            bos=bos,
+            max_tokens=self.max_length["query"],
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            **options,
+        )
+        return written[0] if single and len(written) == 1 else written
 
     @property
     def template(self) -> Template:

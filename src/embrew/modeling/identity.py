@@ -59,6 +59,8 @@ def settings(encoder: Encoder) -> dict[str, Any]:
     }
     if encoder.template.preparation != "none":
         found["preparation"] = encoder.template.preparation
+    if encoder.template.memory_ratio is not None:
+        found["memory_ratio"] = encoder.template.memory_ratio
     if encoder.default_prompt_name is not None:
         found["default_prompt_name"] = encoder.default_prompt_name
     if encoder.num_layers is not None:

@@ -96,7 +96,8 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for template in encoder.templates:
         learned = encoder.backbone.memory_ids, encoder.backbone.soft_prompt_ids
-        written = Template(template.pattern, tokenizer, *learned, preparation=template.preparation)
+        how: Any = {"preparation": template.preparation, "memory_ratio": template.memory_ratio}
+        written = Template(template.pattern, tokenizer, *learned, **how)
         for name, prompt in encoder.prompts.items():
             ours = template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
             if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):

@@ -162,6 +162,7 @@ def load_encoder(
         base,
         template=settings["template"],
         preparation=settings.get("preparation", "none"),
+        memory_ratio=settings.get("memory_ratio"),
         attention=settings["attention"],
         pooling=Pooling(**settings["pooling"]),
         prompts=settings["prompts"],

@@ -10,6 +10,7 @@ from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.pattern import split_pattern
+from embrew.modeling.ratio import memory_count, with_fewer
 from embrew.modeling.tokens import Row, Segment
 
 Preparation = Literal["none", "sentence"]
@@ -50,6 +51,8 @@ class Template:
         memory_ids: ids of the memory tokens, in order.
         soft_prompt_ids: ids of the soft prompt's tokens, in order.
         preparation: what is done to a text first; see `PREPARATIONS`.
+        memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length asks for, the
+            last ones, and never none. Without it every text gets all.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Template:
         soft_prompt_ids: Sequence[int] = (),
         *,
         preparation: Preparation = "none",
+        memory_ratio: float | None = None,
     ) -> None:
         if preparation not in PREPARATIONS:
             raise ValueError(f"preparation={preparation!r}; choose from {', '.join(PREPARATIONS)}")
@@ -67,12 +71,18 @@ class Template:
         self.tokenizer = tokenizer
         self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
         self.preparation = preparation
+        self.memory_ratio = memory_ratio
         parts = split_pattern(pattern)
         self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
         if ("memory" in self.tail) != bool(self.memory_ids):
             raise ValueError(
                 f"template={pattern!r} and memory_tokens={len(self.memory_ids)} do not go together; "
                 "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
+            )
+        if memory_ratio is not None and (memory_ratio <= 0 or not self.memory_ids or parts.between is not None):
+            raise ValueError(
+                f"memory_ratio={memory_ratio} with template={pattern!r}: it is a number above 0 and goes with "
+                "{memory} at the end, and without {echo}"
             )
         if parts.soft_prompt != bool(self.soft_prompt_ids):
             raise ValueError(
@@ -109,6 +119,21 @@ class Template:
         sep, last = self.tokenizer.sep_token_id, self._own_specials[-1:]
         is_bert = self.tokenizer.cls_token_id is not None and sep is not None and last == [sep]
         return last if is_bert and "eos" not in self.tail else []
+
+    def most_memory(self, max_length: int) -> int:
+        """How many memory tokens a text gets at most, in rows of so many tokens."""
+        if self.memory_ratio is None:
+            return len(self.memory_ids)
+        others = self.tail.count("eos") + len(self._sep_ids)
+        return memory_count(max_length, ratio=self.memory_ratio, bank=len(self.memory_ids), room=max_length - others)
+
+    def check_all_memory(self, what: str) -> None:
+        """Raise where something that counts on all memory tokens meets texts that get some of them."""
+        if self.memory_ratio is not None:
+            raise ValueError(
+                f"memory_ratio={self.memory_ratio} gives every text a number of memory tokens of its own, and {what} "
+                f"needs all {len(self.memory_ids)}; leave encoder.memory_ratio out"
+            )
 
     @property
     def suffix_ids(self) -> list[int]:
@@ -183,6 +208,9 @@ class Template:
             if self.between is not None:
                 rows.append(self._repeated(begin + body, suffix, max_length, segment))
                 continue
+            if self.memory_ratio is not None:
+                before = len(begin.ids) + len(body.ids)
+                suffix = with_fewer(suffix, before, ratio=self.memory_ratio, max_length=max_length)
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
                 row = self._truncate(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here

@@ -9,6 +9,8 @@ from embrew.objectives.bottleneck import Bottleneck
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
 from embrew.objectives.espresso import Espresso
+from embrew.objectives.joint import Joint
+from embrew.objectives.language_model import LanguageModel
 from embrew.objectives.llama2vec import Llama2Vec
 from embrew.objectives.matryoshka import Matryoshka, Matryoshka2d
 from embrew.objectives.mntp import MaskedNextToken
@@ -21,6 +23,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "compression": Compression,
     "contrastive": Contrastive,
     "espresso": Espresso,
+    "joint": Joint,
+    "language_model": LanguageModel,
     "llama2vec": Llama2Vec,
     "matryoshka": Matryoshka,
     "matryoshka_2d": Matryoshka2d,
@@ -37,6 +41,8 @@ __all__ = [
     "Contrastive",
     "EmbeddingObjective",
     "Espresso",
+    "Joint",
+    "LanguageModel",
     "Llama2Vec",
     "MaskedNextToken",
     "Matryoshka",

@@ -64,6 +64,7 @@ class Alignment(Objective):
             raise ValueError(
                 "alignment needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
+        encoder.template.check_all_memory("alignment")
         if self.beta <= 0 or self.temperature <= 0:
             raise ValueError(f"beta={self.beta}, temperature={self.temperature}; both must be positive")
         if self.end and encoder.tokenizer.eos_token_id is None:

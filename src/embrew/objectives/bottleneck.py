@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.distributed import sum_over_processes, world_size
-from embrew.losses import token_nll
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.likelihood import target_nll
 
 
 @dataclass(kw_only=True)
@@ -32,8 +29,8 @@ class Bottleneck(Objective):
     Attributes:
         target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: the text itself, once more
             (PT, reconstruction); `rest`: what follows after a random place in it (PT, prefix and suffix).
-        bos: whether the target may read the row's first position, which cannot know the text: `visible` keeps the
-            place on which models rest their attention; `strict` hides it.
+        bos: whether the target may read the row's first position where that is BOS (or an instruction), which cannot
+            know the text: `visible` keeps the place on which models rest their attention; `strict` hides it.
         end: the end of the target counts, as an EOS token.
         min_tokens: fewest tokens on each side of the place (`rest`).
     """
@@ -108,11 +105,4 @@ class Bottleneck(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the targets."""
-        tokens: Tokens = batch["text"]
-        attention = Attention("causal", bottleneck=self.bos)
-        states = encoder.backbone.hidden_states(tokens, attention)
-        labels = tokens.input_ids[tokens.where(Segment.TARGET)]
-        every = sum_over_processes(torch.tensor(len(labels), device=states.device))
-        weights = (world_size() / every.float()).expand(len(labels))
-        head = FrozenLM(encoder.backbone.causal_lm).head
-        return {"loss": token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)}
+        return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos))}

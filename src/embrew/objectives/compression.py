@@ -73,6 +73,7 @@ class Compression(Objective):
             raise ValueError(
                 "compression needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
+        encoder.template.check_all_memory("compression")
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
         if self.rows == "pairs" and self.divergence == "reconstruction":

@@ -53,6 +53,7 @@ class Llama2Vec(Objective):
                 "behind a prompt behind the text; give a template such as '\"{text}{instruction}{memory}' and "
                 "encoder.prompts for query (what follows) and document (what it says)"
             )
+        encoder.template.check_all_memory("llama2vec")
         if not encoder.attention.is_causal:
             raise ValueError(
                 f"attention={encoder.attention.mode}: the next-token loss on the text needs encoder.attention: causal"

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from embrew.distributed import sum_over_processes, world_size
-from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.likelihood import target_nll
 
 
 @dataclass(kw_only=True)
@@ -58,10 +55,4 @@ class SupervisedFineTuning(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the positives."""
-        tokens: Tokens = batch["text"]
-        states = encoder.hidden_states(tokens)
-        labels = tokens.input_ids[tokens.where(Segment.TARGET)]
-        every = sum_over_processes(torch.tensor(len(labels), device=states.device))
-        weights = (world_size() / every.float()).expand(len(labels))
-        head = FrozenLM(encoder.backbone.causal_lm).head
-        return {"loss": token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)}
+        return {"loss": target_nll(encoder, batch["text"], encoder.attention)}

@@ -191,8 +191,11 @@ class Run:
 
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()
+        stage = self.recipe.stages[index]
+        if stage.attention is not None:
+            encoder.use_attention(stage.attention)
         for rows in encoder.backbone.learned.values():
-            rows.requires_grad_(self.recipe.stages[index].train_memory)
+            rows.requires_grad_(stage.train_memory)
         self.objectives[index].setup(encoder)
 
     def _start(self, index: int) -> Encoder:

@@ -1,0 +1,57 @@
+"""Generative and contrastive learning in one stage: what is aligned is still written from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from embrew.modeling.encoder import Encoder
+from embrew.objectives.base import EmbeddingObjective, RowsKind
+from embrew.objectives.bottleneck import Bottleneck
+
+
+@dataclass(kw_only=True)
+class Joint(Bottleneck):
+    """L = L_base + λ · L_gen, the base an embedding objective on pairs, L_gen that of `Bottleneck` on the same pairs.
+
+    *Learn Before Represent* trains one after the other, which is λ = 0, and leaves the joint form to future work: this
+    is ours. The generative loss looks at tokens, so gradients are not cached, and a batch is what
+    `training.per_device_train_batch_size` says.
+
+    Attributes:
+        base: the objective on embeddings, `contrastive` for LBR.
+        generative_weight: λ.
+    """
+
+    base: EmbeddingObjective
+    generative_weight: float = 0.1
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """Pairs."""
+        return "pairs"
+
+    def setup(self, encoder: Encoder) -> None:
+        """What both need."""
+        if self.base.rows_kind != "pairs" or self.target != "positive":
+            raise ValueError(
+                f"target={self.target!r} with a base on {self.base.rows_kind}: joint learning reads pairs; set "
+                "target: positive, and a base on pairs (contrastive with positives: column)"
+            )
+        if self.generative_weight < 0:
+            raise ValueError(f"generative_weight={self.generative_weight}; give 0 or more")
+        super().setup(encoder)
+        self.base.setup(encoder)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """The base's batch, and `text` with query, memory and positive in a row."""
+        return {**self.base.collate(rows, encoder, seed=seed), **super().collate(rows, encoder, seed=seed)}
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The sum; `contrast` and `generate` are its parts."""
+        contrast, generate = self.base(encoder, batch)["loss"], super().__call__(encoder, batch)["loss"]
+        parts = {"contrast": contrast.detach(), "generate": generate.detach()}
+        return {"loss": contrast + self.generative_weight * generate, **parts}

@@ -1,0 +1,68 @@
+"""Next-token prediction on plain texts: what a language model was pretrained with, on the texts of a domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.modeling.attention import Attention
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.objectives.base import Objective
+from embrew.objectives.compression import text_ids
+from embrew.objectives.likelihood import target_nll
+
+
+@dataclass(kw_only=True)
+class LanguageModel(Objective):
+    """−mean log p(x_t | x_<t) over texts: continued pretraining, the paper's "standard PT".
+
+    The baseline that LBR's bottleneck on texts (`bottleneck` with `target: text` or `rest`) is compared with in *Learn
+    Before Represent*, Table 6. A row is BOS and the text, without the encoder's template, instructions and memory
+    tokens. Token mean over the joint batch.
+
+    Attributes:
+        end: whether the end of a text is predicted too, as an EOS token.
+    """
+
+    end: bool = True
+
+    def setup(self, encoder: Encoder) -> None:
+        """Needs a causal LM under causal attention."""
+        encoder.backbone.check_decoder("next-token prediction")
+        if not encoder.attention.is_causal:
+            raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
+        if self.end and encoder.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Leave out texts that have nothing to predict.
+
+        Raises:
+            ValueError: nothing is left.
+        """
+        shortest = 1 if encoder.template.bos_ids else 2
+        keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
+        if not keep:
+            raise ValueError(f"none of {len(dataset)} texts has {shortest} tokens; there is nothing to predict")
+        return dataset.select(keep)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """`text`: BOS and the text as TARGET; its first token is only read where the tokenizer has no BOS."""
+        begin = Row.of(encoder.template.bos_ids, Segment.PROMPT)
+        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        limit = encoder.max_length["document"] - len(begin.ids) - len(end)
+        made = []
+        for ids in text_ids([row["text"] for row in rows], encoder):
+            kept, read = ids[:limit], 0 if begin.ids else 1
+            made.append(begin + Row.of(kept[:read], Segment.TEXT) + Row.of(kept[read:] + end, Segment.TARGET))
+        return {"text": Tokens.pad(made)}
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Negative log-likelihood of the texts."""
+        return {"loss": target_nll(encoder, batch["text"], Attention("causal"))}
