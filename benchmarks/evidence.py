@@ -5,6 +5,8 @@ once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is
 that a plan can be stopped and given again, and its parts can run beside each other (`--only`). A stage that another row
 or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`.
 
+`also`, in a plan, names further scores of its tasks, which are shown in a table of their own.
+
 Keys of a row:
     row: its name; entries of one name are one row of the table.
     recipe, set: what is trained or judged; `set` holds overrides.
@@ -41,7 +43,7 @@ from embrew.training import stages
 from embrew.training.stages import RUN, STAGE
 
 BATCH_TOKENS = 2048
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
 ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens")
 
 
@@ -198,7 +200,10 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         row: {column: [scores(found)[column] for found in several] for column in columns}
         for row, several in rows.items()
     }
+    further = {row: also(several, plan.get("also", {})) for row, several in rows.items()}
     record = {"title": plan["title"], "suite": plan["suite"], **around, "rows": values}
+    if plan.get("also"):
+        record["also"] = further
     record["backbones"] = {row: several[0].backbone for row, several in rows.items()}
     record["seeds"] = {row: [found.seed for found in several] for row, several in rows.items()}
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -214,6 +219,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         *grid(values, tasks),
         "",
         *depths_and_sizes(rows),
+        *(["As they are, not times 100:", "", *further_grid(further), ""] if plan.get("also") else []),
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
@@ -238,6 +244,25 @@ def grid(values: dict[str, dict[str, list[float]]], columns: list[str]) -> list[
     return table(
         ["", *columns], [[row, *(cell(numbers[column]) for column in columns)] for row, numbers in values.items()]
     )
+
+
+def also(several: list[Judged], names: dict[str, list[str]]) -> dict[str, list[float | None]]:
+    """Further scores of a row by `task: score`, one a seed."""
+    by_task = [{result.task: result.scores for result in found.results} for found in several]
+    return {
+        f"{task}: {score}": [found[task][score] for found in by_task] for task, some in names.items() for score in some
+    }
+
+
+def further_grid(further: dict[str, dict[str, list[float | None]]]) -> list[str]:
+    """A Markdown table of further scores: means over seeds, nothing where a score does not apply."""
+    columns = list(next(iter(further.values())))
+
+    def shown(numbers: list[float | None]) -> str:
+        known = [number for number in numbers if number is not None]
+        return f"{statistics.fmean(known):.4g}" if known else ""
+
+    return table(["", *columns], [[row, *(shown(found[name]) for name in columns)] for row, found in further.items()])
 
 
 def cell(numbers: list[float]) -> str:

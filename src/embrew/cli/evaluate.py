@@ -28,6 +28,7 @@ class Kind(StrEnum):
     RERANKING = "reranking"
     SUMMARIZATION = "summarization"
     RAG = "rag"
+    GENERATION = "generation"
 
 
 class StsProtocol(StrEnum):

@@ -1,4 +1,4 @@
-"""Judge an encoder on data folders and suites: eight kinds of task, without network or mteb."""
+"""Judge an encoder on data folders and suites: nine kinds of task, without network or mteb."""
 
 import logging
 import time

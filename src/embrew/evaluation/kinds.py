@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from embrew.data.beir import RetrievalData, read_beir
+from embrew.data.beir import RetrievalData, is_beir, read_beir
 from embrew.data.columns import Kind as RowKind
 from embrew.data.datasets import load
 from embrew.data.documents import Document
@@ -19,6 +19,7 @@ from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
 from embrew.evaluation.rag import Common, depth_option, encode, evaluate_rag
 from embrew.evaluation.reranking import evaluate_reranking
+from embrew.evaluation.retention import choose, evaluate_retention, held_out
 from embrew.evaluation.retrieval import evaluate_retrieval
 from embrew.evaluation.sts import Protocol, evaluate_sts
 from embrew.evaluation.summarization import evaluate_summarization
@@ -167,6 +168,45 @@ def _summarization(task: Task, *, columns: Columns = None) -> Judge:
     return lambda encoder, options: (evaluate_summarization(encoder, human, machine, relevance, **options), counts)
 
 
+def _generation(
+    task: Task,
+    *,
+    questions: int | None = None,
+    max_chars: int | None = None,
+    max_new_tokens: int = 128,
+    source: Literal["auto", "memory", "text"] = "auto",
+    bos: Literal["visible", "strict"] = "visible",
+    batch_size: int = 16,
+    seed: int = 42,
+    columns: Columns = None,
+) -> Judge:
+    if is_beir(task.path):
+        pairs = held_out(read_beir(task.path, task.split))
+    else:
+        rows = _rows(task, "pairs", columns)
+        pairs = list(rows["query"]), list(rows["positive"])
+    asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
+
+    def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
+        bare, instruction = (
+            (encoder.encoder, encoder.instruction) if isinstance(encoder, Instructed) else (encoder, None)
+        )
+        scores = evaluate_retention(
+            bare,
+            asked,
+            answers,
+            instruction=instruction,
+            source=source,
+            bos=bos,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            **{key: options[key] for key in ("batch_tokens", "show_progress_bar") if key in options},
+        )
+        return scores, {"queries": len(asked)}
+
+    return judged
+
+
 def _rag(
     encoder: TextEncoder,
     judged: TextEncoder,
@@ -229,4 +269,5 @@ JUDGES: dict[Kind, Callable[..., Any]] = {  # from a task to a `Judge`; rag judg
     "reranking": _reranking,
     "summarization": _summarization,
     "rag": _rag,
+    "generation": _generation,
 }

@@ -18,6 +18,7 @@ METRICS: dict[str, str] = {
     "reranking": "MAP",
     "summarization": "Spearman",
     "rag": "answer recall@1",
+    "generation": "ROUGE-L",
 }
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 

@@ -9,7 +9,15 @@ from embrew.data.beir import is_beir, qrels_file, qrels_files
 from embrew.data.reading import SPLITS, expand, find_file, read_file, split_files, splits, stem
 
 Kind = Literal[
-    "sts", "retrieval", "pair_classification", "classification", "clustering", "reranking", "summarization", "rag"
+    "sts",
+    "retrieval",
+    "pair_classification",
+    "classification",
+    "clustering",
+    "reranking",
+    "summarization",
+    "rag",
+    "generation",
 ]
 # What a folder of rows is, by its columns. Labelled texts are to be classified where there is something to learn from.
 COLUMNS: dict[Kind, frozenset[str]] = {
@@ -44,7 +52,7 @@ def find_task(
     """The task of a folder (or of one file of rows).
 
     A folder with a corpus, queries and judgements is retrieval, or by `kind` retrieval-augmented answers (`rag`), whose
-    setting `answers` names a file relative to the folder.
+    setting `answers` names a file relative to the folder, or answers to be written (`generation`).
 
     Args:
         split: Default: `test` where there is one, else `dev` (or `validation`, `valid`).
@@ -63,13 +71,15 @@ def find_task(
         return Task(name or stem(place), found, split or "test", place, (place,), settings)
     name = name or (f"{place.resolve().parent.name}-{place.name}" if place.name in SPLITS else place.resolve().name)
     if is_beir(place):
-        if kind not in (None, "retrieval", "rag"):
-            raise ValueError(f"{place} holds a corpus and queries: kind={kind!r} cannot be; use retrieval or rag")
+        if kind not in (None, "retrieval", "rag", "generation"):
+            raise ValueError(
+                f"{place} holds a corpus and queries: kind={kind!r} cannot be; use retrieval, rag or generation"
+            )
         split = split or _default_split(place, sorted(qrels_files(place)))
         files = [find_file(place, "corpus"), find_file(place, "queries"), qrels_file(place, split)]
         if kind == "rag" and settings.get("answers") is not None:
             files.append(_answers_file(place, settings["answers"]))
-        found = "rag" if kind == "rag" else "retrieval"
+        found = cast(Kind, kind or "retrieval")
         return Task(name, found, split, place, tuple(file for file in files if file), settings)
     if kind in ("retrieval", "rag"):
         raise FileNotFoundError(f"{place} lacks corpus.jsonl or queries.jsonl (gz or not), which {kind} needs")
