@@ -12,6 +12,7 @@ from pathlib import Path
 import harness  # first: it sets the environment that torch reads at import
 import report
 import torch
+from bottleneck import BENCHMARKS as BOTTLENECK
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from depth import BENCHMARKS as DEPTH
@@ -22,7 +23,7 @@ from prefix import BENCHMARKS as PREFIX
 
 from encode import BENCHMARKS as ENCODE
 
-SUITES = (CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX)
+SUITES = (BOTTLENECK, CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX)
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
 

@@ -1,0 +1,174 @@
+"""Memory tokens by length: how many, which ones, and that all else works with different numbers in a batch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embrew import build
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.attention import TWO_CALLS
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.ratio import memory_count
+from embrew.modeling.tokens import Segment, Tokens
+from embrew.objectives import Bottleneck, Compression
+from embrew.recipe import Recipe
+from tests.conftest import SENTENCES
+from tests.objectives.test_battery import loss_and_gradients
+
+TEXTS = ["a", *SENTENCES, " ".join(SENTENCES)]
+
+
+def ratio_encoder(make_encoder, **settings):
+    return make_encoder(attention="causal", memory_ratio=20, pooling=Pooling("last", "memory"), **settings)
+
+
+@given(st.integers(1, 3000), st.sampled_from([1, 2.5, 7, 100, 500]), st.integers(1, 12))
+def test_the_count(tokens, ratio, bank):
+    """ceil(|X| / R) between 1 and the bank's size; it never falls as texts grow."""
+    count = memory_count(tokens, ratio=ratio, bank=bank)
+    assert 1 <= count <= bank
+    assert count == bank or count * ratio >= tokens
+    assert count == 1 or (count - 1) * ratio < tokens
+    assert count <= memory_count(tokens + 1, ratio=ratio, bank=bank)
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2.5, 7, 100]), st.integers(1, 40), st.integers(2, 120))
+def test_the_count_of_a_text_that_is_cut(tokens, ratio, bank, room):
+    """The fewest that cover what is left of the text beside them: found by trying."""
+    covering = [z for z in range(1, room) if z * ratio >= min(tokens, room - z)]
+    wanted = min(covering[0] if covering else bank, bank)
+    assert memory_count(tokens, ratio=ratio, bank=bank, room=room) == wanted
+
+
+def test_rows_take_the_last_tokens_of_the_bank(make_encoder):
+    encoder = ratio_encoder(make_encoder)
+    bank = encoder.backbone.memory_ids
+    counts = []
+    for row in encoder.template.rows(TEXTS):
+        memory = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.MEMORY]
+        counts.append(len(memory))
+        assert memory == bank[len(bank) - len(memory) :]
+        assert len(memory) == memory_count(len(row.ids) - len(memory), ratio=20, bank=3)
+    assert set(counts) == {1, 2, 3}
+
+
+def test_a_text_that_is_cut_keeps_to_the_limit_and_equals_the_cut_text(make_encoder):
+    encoder = ratio_encoder(make_encoder)
+    for limit in (12, 22, 30, 43, 60):
+        (row,) = encoder.template.rows([TEXTS[-1]], max_length=limit)
+        memory = row.segments.count(Segment.MEMORY)
+        assert len(row.ids) == limit
+        text = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
+        assert encoder.template.rows([text], max_length=limit)[0] == row
+        assert memory == memory_count(limit - memory, ratio=20, bank=3)
+
+
+@pytest.mark.parametrize("mode", ["last", "mean"])
+def test_a_batch_gives_each_text_its_own_vector(mode, make_encoder):
+    encoder = make_encoder(attention="causal", memory_ratio=20, pooling=Pooling(mode, "memory"))
+    together, alone = encoder.encode(TEXTS), np.stack([encoder.encode(text) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=2e-6)
+    tokens = encoder.tokens(TEXTS)
+    with torch.no_grad():
+        states = encoder.hidden_states(tokens)
+    for i in range(len(TEXTS)):
+        memory = states[i][tokens.where(Segment.MEMORY)[i]]
+        wanted = memory[-1] if mode == "last" else memory.mean(0)
+        np.testing.assert_allclose(together[i], wanted / wanted.norm(), atol=2e-6)
+
+
+def test_the_bottleneck_with_different_numbers_in_a_batch(make_encoder):
+    """Two calls are the dense mask in float64; the bank's first row learns from long texts only."""
+    encoder = ratio_encoder(make_encoder, lora={"lora_dropout": 0.0}).double()
+    objective = Bottleneck()
+    objective.setup(encoder)
+    batch = objective.collate([{"query": text, "positive": text[::-1][:20]} for text in TEXTS], encoder)
+    assert len(set(batch["text"].where(Segment.MEMORY).sum(1).tolist())) == 3
+    found = []
+    for kernel in (TWO_CALLS, "sdpa"):
+        encoder.backbone.inner.config._attn_implementation = kernel
+        found.append(loss_and_gradients(encoder, objective, batch))
+    (loss, grads), (wanted, others) = found
+    torch.testing.assert_close(loss, wanted, rtol=1e-12, atol=0)
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, others[name], rtol=1e-8, atol=1e-12)
+    short = objective.collate([{"query": "a", "positive": "b"}], encoder)
+    _, grads = loss_and_gradients(encoder, objective, short)
+    assert grads["backbone.memory"][-1].abs().max() > 0 == grads["backbone.memory"][:-1].abs().max()
+
+
+def recipe_values(model, folder, **encoder):
+    rows = [{"query": text[:20], "positive": text} for text in SENTENCES]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "encoder": {
+            "model": str(model),
+            "template": "{text}{memory}",
+            "memory_tokens": 3,
+            "pooling": {"mode": "last", "over": "memory"},
+            "max_length": {"query": 64, "document": 64},
+            **encoder,
+        },
+        "stages": [
+            {"name": "learn", "objective": {"type": "bottleneck"}, "data": {"path": str(folder / "pairs.jsonl")}}
+        ],
+    }
+
+
+def test_saved_and_opened_again(model_folder, tmp_path):
+    values = recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)
+    encoder = build.encoder(Recipe.from_values(values))
+    encoder.save_pretrained(tmp_path / "out", verify="fast")
+    assert "one for every 20 tokens of a text, at most 3" in (tmp_path / "out" / "README.md").read_text()
+    opened = Encoder.from_pretrained(tmp_path / "out")
+    assert opened.settings()["memory_ratio"] == 20
+    np.testing.assert_array_equal(opened.encode(TEXTS), encoder.encode(TEXTS))
+    assert opened.weights_hash() == encoder.weights_hash()
+    other = Recipe.from_values(recipe_values(model_folder("llama"), tmp_path))
+    with pytest.raises(ValueError, match="encoder.memory_ratio=None, there 20.0"):
+        build.check_same_encoder(other, opened, tmp_path)
+    assert build.encoder(other).weights_hash() != encoder.weights_hash()
+
+
+def test_export_needs_one_number(model_folder, tmp_path):
+    """With texts that never get a second one the stock folder has the same vectors; otherwise it is refused."""
+    short = recipe_values(model_folder("llama"), tmp_path, memory_ratio=63)
+    export_sentence_transformer(build.encoder(Recipe.from_values(short)), tmp_path / "stock", verify="full")
+    vocabulary = json.loads((tmp_path / "stock" / "tokenizer.json").read_text())["added_tokens"]
+    assert sum("memory" in token["content"] for token in vocabulary) == 1
+    long = build.encoder(Recipe.from_values(recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)))
+    with pytest.raises(ValueError, match="memory_ratio=20: texts of up to 64 tokens get 1 to 3 .* max_length of 21 or"):
+        export_sentence_transformer(long, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_needs_all_memory_tokens_says_so(make_encoder):
+    encoder = ratio_encoder(make_encoder)
+    with pytest.raises(ValueError, match="and a tensor of memory states needs all 3; leave encoder.memory_ratio out"):
+        encoder.memory(Tokens.pad(encoder.template.rows(TEXTS)))
+    with pytest.raises(ValueError, match="compression needs all 3"):
+        Compression().setup(encoder)
+    with pytest.raises(ValueError, match="pooling over some of them needs all 3"):
+        make_encoder(attention="causal", memory_ratio=20, pooling=Pooling("mean", "memory", slots=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"template": "{text}", "memory_tokens": 0, "pooling": {"mode": "last"}},
+            "memory_ratio=20 without memory tokens",
+        ),
+        ({"memory_ratio": 0}, "memory_ratio"),
+    ],
+)
+def test_mistakes_in_a_recipe(change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        Recipe.from_values(recipe_values("nano", tmp_path, **{"memory_ratio": 20, **change}))

@@ -1,0 +1,87 @@
+"""Next-token prediction is the library's own loss; the joint objective is the sum of its parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+
+from embrew import build
+from embrew.modeling.tokens import Segment
+from embrew.objectives import Bottleneck, Contrastive, Joint, LanguageModel
+from tests.conftest import SENTENCES
+
+ROWS = [{"text": text} for text in SENTENCES]
+PAIRS = [{"query": text[:15], "positive": text, "negatives": []} for text in SENTENCES]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-neox"])
+def test_the_loss_is_the_library_s(family, make_encoder):
+    encoder = make_encoder(family, lora={"lora_dropout": 0.0}, attention="causal")
+    objective = LanguageModel()
+    objective.setup(encoder)
+    batch = objective.collate(ROWS, encoder)
+    tokens = batch["text"]
+    labels = tokens.input_ids.masked_fill(tokens.segment_ids != Segment.TARGET, -100)
+    with torch.no_grad():
+        theirs = encoder.backbone.causal_lm(
+            input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, labels=labels
+        ).loss
+        ours = objective(encoder, batch)["loss"]
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_rows(make_encoder):
+    """BOS and the text alone; without BOS the first token cannot be predicted; long texts lose their end."""
+    encoder = make_encoder(attention="causal", max_length=12)
+    objective = LanguageModel()
+    (tokens,) = objective.collate(ROWS[:1], encoder).values()
+    assert tokens.input_ids.shape == (1, 12) and not tokens.where(Segment.MEMORY).any()
+    assert tokens.segment_ids[0].tolist() == [Segment.PROMPT] + [Segment.TARGET] * 11
+    assert tokens.input_ids[0, -1] == encoder.tokenizer.eos_token_id
+    encoder.template.bos_ids = []
+    (tokens,) = objective.collate(ROWS[:1], encoder).values()
+    assert tokens.segment_ids[0].tolist() == [Segment.TEXT] + [Segment.TARGET] * 11
+    assert tokens.predicting(Segment.TARGET).sum() == tokens.where(Segment.TARGET).sum()
+
+
+def test_empty_texts_are_left_out(make_encoder):
+    encoder = make_encoder(attention="causal")
+    dataset = Dataset.from_list([{"text": ""}, *ROWS])
+    assert len(LanguageModel().prepare(dataset, encoder)) == len(ROWS)
+    with pytest.raises(ValueError, match="none of 1 texts has 1 tokens"):
+        LanguageModel().prepare(dataset.select([0]), encoder)
+
+
+def test_it_needs_causal_attention(make_encoder):
+    with pytest.raises(ValueError, match="writing a text needs encoder.attention: causal"):
+        LanguageModel().setup(make_encoder(attention="bidirectional"))
+
+
+def test_joint_is_the_sum(make_encoder):
+    encoder = make_encoder(lora={"lora_dropout": 0.0}, attention="causal")
+    base = {"type": "contrastive", "temperature": 0.2}
+    joint = build.objective({"type": "joint", "base": base, "generative_weight": 0.3})
+    joint.setup(encoder)
+    with torch.no_grad():
+        found = joint(encoder, joint.collate(PAIRS, encoder))
+        contrast = Contrastive(temperature=0.2)
+        wanted = contrast(encoder, contrast.collate(PAIRS, encoder))["loss"]
+        bottleneck = Bottleneck()
+        generate = bottleneck(encoder, bottleneck.collate(PAIRS, encoder))["loss"]
+    assert found["loss"].item() == pytest.approx(float(wanted + 0.3 * generate), rel=1e-5)
+    assert (found["contrast"].item(), found["generate"].item()) == pytest.approx((float(wanted), float(generate)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"target": "text"}, "joint learning reads pairs"),
+        ({"generative_weight": -1.0}, "generative_weight=-1.0; give 0 or more"),
+    ],
+)
+def test_what_joint_needs(settings, message, make_encoder):
+    with pytest.raises(ValueError, match=message):
+        Joint(base=Contrastive(), **settings).setup(make_encoder(attention="causal"))
+    with pytest.raises(ValueError, match="joint learning reads pairs"):
+        Joint(base=Contrastive(positives="dropout")).setup(make_encoder(attention="causal"))
