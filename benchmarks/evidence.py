@@ -214,8 +214,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         f"Scores times 100 on the suite `{plan['suite']}`; means over seeds, ± the standard deviation where there are "
         "several.",
         "",
-        *grid(values, means),
-        "",
+        *([*grid(values, means), ""] if means else []),
         *grid(values, tasks),
         "",
         *depths_and_sizes(rows),

@@ -1,0 +1,39 @@
+"""The plans of LBR's tables: every row is a recipe that can be trained, and every table has all its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from embrew import build
+from embrew.recipe import Recipe
+
+PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
+ROWS = {"lbr": 10, "lbr-attention": 4, "lbr-ratio": 6}
+
+
+def recipes(name):
+    plan = yaml.safe_load((PLANS / f"{name}.yaml").read_text())
+    return {row["row"]: Recipe.load(row["recipe"], row.get("set", [])) for row in plan["rows"]}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_can_be_trained(name):
+    found = recipes(name)
+    assert len(found) == ROWS[name]
+    for recipe in found.values():
+        for index in range(len(recipe.stages)):
+            build.check_stage(recipe, index)
+
+
+def test_rows_share_what_they_have_in_common():
+    """The first stages of the attention plan are those of the main one, so that they are trained once."""
+    rows, attention = recipes("lbr"), recipes("lbr-attention")
+    for first, others in (("IB-GL + CL", "IB-GL"), ("GL + CL", "GL")):
+        causal, both_ways = attention[f"{others}, causal"], attention[f"{others}, bidirectional"]
+        assert rows[first].stage_hash(0) == causal.stage_hash(0) == both_ways.stage_hash(0)
+        assert rows[first].stage_hash(1) == causal.stage_hash(1) != both_ways.stage_hash(1)
+    assert rows["GL + CL"].encoder.template == "{instruction}{text}\n" == rows["LLM"].encoder.template
+    assert recipes("lbr-ratio")["R = 200 and more"].stage_hash(0) == rows["IB-GL + CL"].stage_hash(0)

@@ -1,0 +1,64 @@
+"""A stage may read texts under another attention than the one before it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def values(model_folder, tmp_path):
+    pairs = [{"query": text[:20], "positive": text[10:]} for text in SENTENCES]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    common = {"data": {"path": str(tmp_path / "pairs.jsonl")}, "training": {"max_steps": 1, "use_cpu": True}}
+    return {
+        "encoder": {
+            "model": str(model_folder("llama")),
+            "template": "{text}{memory}",
+            "memory_tokens": 2,
+            "memory_ratio": 15,
+            "pooling": {"mode": "last", "over": "memory"},
+            "max_length": {"query": 48, "document": 48},
+            "lora": {"r": 4, "target_modules": ["q_proj", "v_proj"]},
+        },
+        "stages": [
+            {"name": "learn", "objective": {"type": "bottleneck"}, **common},
+            {"name": "represent", "objective": {"type": "contrastive"}, "batch": {"size": 4}, **common},
+        ],
+    }
+
+
+def test_the_second_stage_reads_both_ways(values, tmp_path):
+    """Its folder says so and reads so; the first stage stays causal, and writes."""
+    values["stages"][1]["attention"] = "bidirectional"
+    encoder = train(Recipe.from_values(values), tmp_path / "run")
+    learned = Encoder.from_pretrained(tmp_path / "run" / "learn")
+    opened = Encoder.from_pretrained(tmp_path / "run" / "represent")
+    assert (learned.attention.mode, opened.attention.mode) == ("causal", "bidirectional")
+    assert np.abs(opened.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-5
+    assert isinstance(learned.generate(SENTENCES[0], max_new_tokens=3), str)
+    with pytest.raises(ValueError, match="a model that reads both ways does not write"):
+        opened.generate(SENTENCES[0])
+
+
+def test_it_decides_the_outcome_of_its_stage_and_none_is_as_before(values):
+    plain = Recipe.from_values(values)
+    assert "attention" not in json.dumps(plain.differing_keys(plain.resolved()))
+    values["stages"][1]["attention"] = "bidirectional"
+    changed = Recipe.from_values(values)
+    assert changed.stage_hash(0) == plain.stage_hash(0)
+    assert changed.stage_hash(1) != plain.stage_hash(1)
+    assert changed.differing_keys(plain.resolved()) == ["stages.1.attention"]
+
+
+def test_what_a_stage_cannot_read(values, tmp_path):
+    values["stages"][0]["attention"] = "bidirectional"
+    with pytest.raises(ValueError, match="a text that reads the target lets it through"):
+        train(Recipe.from_values(values), tmp_path / "run")
