@@ -61,7 +61,7 @@ def test_rows_take_the_last_tokens_of_the_bank(make_encoder):
 
 def test_a_text_that_is_cut_keeps_to_the_limit_and_equals_the_cut_text(make_encoder):
     encoder = ratio_encoder(make_encoder)
-    for limit in (12, 22, 30, 43, 60):
+    for limit in (12, 30, 41, 60):  # where one memory token fewer would not do for the text it leaves room for
         (row,) = encoder.template.rows([TEXTS[-1]], max_length=limit)
         memory = row.segments.count(Segment.MEMORY)
         assert len(row.ids) == limit
