@@ -12,7 +12,6 @@ from pathlib import Path
 import harness  # first: it sets the environment that torch reads at import
 import report
 import torch
-from bottleneck import BENCHMARKS as BOTTLENECK
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from depth import BENCHMARKS as DEPTH
@@ -20,10 +19,11 @@ from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
 from prefix import BENCHMARKS as PREFIX
+from walls import BENCHMARKS as WALLS
 
 from encode import BENCHMARKS as ENCODE
 
-SUITES = (BOTTLENECK, CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX)
+SUITES = (CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX, WALLS)
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
 
