@@ -19,6 +19,7 @@ from embrew.data import datasets as data
 from embrew.data import describe
 from embrew.data.mixing import MixedOrder, shares
 from embrew.distributed import world_size
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import ASSETS, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling
@@ -78,6 +79,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         default_prompt_name=config.default_prompt_name,
         max_length=config.max_length.model_dump(),
         normalize=config.normalize,
+        demonstrations=config.demonstrations and Demonstrations(**config.demonstrations.model_dump()),
     )
     if recipe.stages:
         make_trainable(built, recipe)
@@ -98,8 +100,10 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "prompts": config.prompts.model_dump(),
         "max_length": config.max_length.model_dump(),
         "normalize": config.normalize,
+        "demonstrations": config.demonstrations and Demonstrations(**config.demonstrations.model_dump()).as_dict(),
     }
-    has = {"preparation": "none", "memory_ratio": None, "default_prompt_name": None, **opened.settings()}
+    unset = {"preparation": "none", "memory_ratio": None, "default_prompt_name": None, "demonstrations": None}
+    has = {**unset, **opened.settings()}
     pairs = {
         **{key: (value, has[key]) for key, value in asked.items()},
         "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
+from embrew.modeling.demonstrations import Compress, Demonstrations, Format
 from embrew.modeling.pattern import split_pattern
 from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, dotted, explain
@@ -47,6 +48,25 @@ class MaxLengthConfig(_Config):
     document: Annotated[int, Field(gt=0)] = 512
 
 
+class DemonstrationsConfig(_Config):
+    """How demonstrations of a task stand in a prompt; see `modeling.demonstrations`."""
+
+    format: Format = "pair"
+    compress: Compress = "pair"
+    every: Annotated[int, Field(gt=0)] | None = None
+    learnable: Annotated[int, Field(gt=0)] | None = None
+    normalize: bool = False
+    between: str = "\n"
+    end: str = "\n\n"
+    text_tokens: Annotated[int, Field(gt=0)] = 256
+    budget: Annotated[int, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DemonstrationsConfig:
+        Demonstrations(**self.model_dump())
+        return self
+
+
 class EncoderConfig(_Config):
     """What turns a text into a vector: a language model or encoder, a template, attention and pooling."""
 
@@ -66,6 +86,7 @@ class EncoderConfig(_Config):
     default_prompt_name: Literal["query", "document"] | None = None
     max_length: MaxLengthConfig = MaxLengthConfig()
     normalize: bool = True
+    demonstrations: DemonstrationsConfig | None = None
     lora: dict[str, Any] | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
@@ -113,6 +134,11 @@ class EncoderConfig(_Config):
             )
         if self.pooling.over == "echo" and any(pattern.between is None for pattern in patterns):
             raise ValueError(f"pooling.over='echo' with template={self.template!r}; put {{echo}} after {{text}}")
+        if self.demonstrations and (len(patterns) > 1 or "{instruction}" in patterns[0].after):
+            raise ValueError(
+                f"encoder.demonstrations with template={self.template!r}; demonstrations stand before the text, each "
+                "with its instruction: give one template, with {instruction} before {text}"
+            )
         if not any(pattern.has_instruction for pattern in patterns) and (self.prompts.query or self.prompts.document):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self

@@ -18,7 +18,7 @@ from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
 from embrew.modeling.prefix import Prefix, reusable
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.tokens import Segment, Tokens
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 
@@ -184,8 +184,9 @@ class Backbone(nn.Module):
     def embed(self, tokens: Tokens) -> Tensor:
         """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
         embedding = self.causal_lm.get_input_embeddings()
-        is_memory = tokens.input_ids >= self.vocab_size
-        embedded = embedding(tokens.input_ids.masked_fill(is_memory, 0)).to(self.dtype)
+        soft = tokens.where(Segment.SOFT)  # whose ids are none of the vocabulary
+        is_memory = (tokens.input_ids >= self.vocab_size) & ~soft
+        embedded = embedding(tokens.input_ids.masked_fill(is_memory | soft, 0)).to(self.dtype)
         if self.learned:
             scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
             learned = torch.cat(list(self.learned.values()))

@@ -18,6 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
+from embrew.modeling.contexts import Context, PreparedContext, check_reads, insert, prepare
+from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.demonstrator import Demonstrator, start
 from embrew.modeling.encoding import convert, encode_rows
 from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
@@ -38,6 +41,8 @@ class Encoder(nn.Module):
     Attributes:
         base: which LM it stands on.
         head: what token states pass through before they are pooled (`LatentAttention`), or None.
+        demonstrator: how it reads demonstrations, with what is trained for that; or None: it does not.
+        contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
@@ -64,6 +69,7 @@ class Encoder(nn.Module):
         default_prompt_name: str | None = None,
         max_length: int | Mapping[str, int] = 512,
         normalize: bool = True,
+        demonstrations: Demonstrations | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -82,6 +88,12 @@ class Encoder(nn.Module):
             self.template.check_all_memory("pooling over some of them")
         head = self.pooling.head(backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
+        self.demonstrator: Demonstrator | None = None
+        self.contexts: dict[str, PreparedContext] = {}
+        if demonstrations is not None:
+            backbone.check_decoder("a prompt with demonstrations")
+            self.demonstrator = Demonstrator(demonstrations, backbone.hidden_size).to(backbone.device)
+            check_reads(self)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
         lengths = {"query": max_length, "document": max_length} if isinstance(max_length, int) else dict(max_length)
         self.max_length: dict[str, int] = lengths
@@ -136,8 +148,8 @@ class Encoder(nn.Module):
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
             **settings: `template`, `preparation`, `memory_ratio`, `attention`, `pooling`, `prompts`,
-                `default_prompt_name`, `max_length`, `normalize` (an LM only). Without them a causal LM is read at its
-                last token, a BERT-type encoder by its mean.
+                `default_prompt_name`, `max_length`, `normalize`, `demonstrations` (an LM only). Without them a
+                causal LM is read at its last token, a BERT-type encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -171,10 +183,11 @@ class Encoder(nn.Module):
             backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
         if backbone.is_encoder:
             settings = {"attention": "bidirectional", "pooling": "mean", **settings}
-        encoder = cls(backbone, tokenizer, base, **settings)
+        encoder = cls(backbone, tokenizer, base, **settings).eval()
         if base.kind == "folder":
             encoder.base_folder = Path(name)
-        return encoder.eval()
+        start(encoder, seed=seed)
+        return encoder
 
     base_folder: Path | None = None
 
@@ -370,7 +383,8 @@ class Encoder(nn.Module):
         Args:
             inputs: a text or a list of texts; a text may also be a list of token ids. Empty texts are embedded like
                 any other (see `Pooling` for what a text without tokens gives).
-            prompt_name: name of a stored prompt that fills `{instruction}`.
+            prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
+                stand before the text as well.
             prompt: the prompt itself; wins over `prompt_name`.
             batch_size: texts a batch, where `batch_tokens` is not given.
             show_progress_bar: show one; by default only at log level INFO or below.
@@ -402,7 +416,7 @@ class Encoder(nn.Module):
             self.to(torch.device(device))
         single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
         texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
-        instruction = self.instruction(prompt_name, prompt)
+        instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
         keep = truncate_dim or self.truncate_dim or self.backbone.hidden_size
         if not 1 <= keep <= self.backbone.hidden_size:
             raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
@@ -414,13 +428,14 @@ class Encoder(nn.Module):
         prefix = Prefix()
 
         def embed(tokens: Tokens, shared: int) -> Tensor:
+            tokens = tokens if context is None else tokens.with_soft(context.vectors)
             pooled = self(tokens.to(self.device), num_layers=num_layers, prefix=prefix, shared=shared)[:, :keep]
             return nn.functional.normalize(pooled, dim=-1) if unit and len(self.templates) == 1 else pooled
 
         with torch.inference_mode():
             parts = [
                 encode_rows(
-                    partial(self._rows, template, texts, instruction, limit),
+                    partial(self._rows, template, texts, instruction, limit, context),
                     len(texts),
                     embed,
                     keep,
@@ -503,20 +518,49 @@ class Encoder(nn.Module):
 
     @staticmethod
     def _rows(
-        template: Template, texts: Sequence[Text], instruction: str, limit: int, start: int, stop: int
+        template: Template,
+        texts: Sequence[Text],
+        instruction: str,
+        limit: int,
+        context: PreparedContext | None,
+        start: int,
+        stop: int,
     ) -> list[Row]:
-        return template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        rows = template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        return rows if context is None else insert(rows, context.row, template)
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """What fills `{instruction}`: the prompt itself, one by name, or the default one."""
+        """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
         if prompt is not None:
             return prompt
         name = prompt_name or self.default_prompt_name
         if name is None:
             return ""
+        context = self.contexts.get(name)
+        if context is not None:
+            return context.context.instruction
         if name not in self.prompts:
-            raise ValueError(f"prompt_name={name!r}; this encoder has {', '.join(sorted(self.prompts))}")
+            names = ", ".join(sorted([*self.prompts, *self.contexts]))
+            raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
         return self.prompts[name]
+
+    def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
+        """The context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
+        name = prompt_name or self.default_prompt_name
+        return None if prompt is not None or name is None else self.contexts.get(name)
+
+    def add_context(self, name: str, context: Context) -> PreparedContext:
+        """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
+
+        Its vectors are those of the weights as they are now: add it again after further training.
+
+        Raises:
+            ValueError: the name is that of a prompt; or see `modeling.contexts.prepare`.
+        """
+        if name in self.prompts:
+            raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
+        self.contexts[name] = prepare(self, context)
+        return self.contexts[name]
 
     def similarity(self, a: Any, b: Any) -> Tensor:
         """Cosine of every pair, float32 `(len(a), len(b))`."""

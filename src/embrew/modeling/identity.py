@@ -63,6 +63,8 @@ def settings(encoder: Encoder) -> dict[str, Any]:
         found["memory_ratio"] = encoder.template.memory_ratio
     if encoder.default_prompt_name is not None:
         found["default_prompt_name"] = encoder.default_prompt_name
+    if encoder.demonstrator is not None:
+        found["demonstrations"] = encoder.demonstrator.settings.as_dict()
     if encoder.num_layers is not None:
         found["num_layers"] = encoder.num_layers
     return found
@@ -94,8 +96,7 @@ def weights_hash(encoder: Encoder) -> str:
         states.append(dict(encoder.backbone.model.state_dict()))
     if encoder.backbone.learned:
         states.append({name: rows.detach() for name, rows in encoder.backbone.learned.items()})
-    if encoder.head is not None:
-        states.append(encoder.head.state_dict())
+    states += [part.state_dict() for part in (encoder.head, encoder.demonstrator) if part is not None]
     for tensors in states:
         for name in sorted(tensors):
             digest.update(name.encode())

@@ -50,8 +50,9 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
     if tokens.soft is None:
         return embedded
-    places = tokens.where(Segment.SOFT)[..., None]
-    return embedded.masked_scatter(places, tokens.soft.to(embedded.dtype))
+    places = tokens.where(Segment.SOFT)
+    soft = tokens.soft[tokens.input_ids[places]] if tokens.soft.ndim == 2 else tokens.soft
+    return embedded.masked_scatter(places[..., None], soft.to(embedded.dtype))
 
 
 def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:

@@ -18,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from embrew.modeling.contexts import Context, prepare
+from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.identity import AdapterState, adapter_state
-from embrew.modeling.saving import HEAD, LEARNED, read_settings
+from embrew.modeling.saving import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Segment, Tokens
 
@@ -57,9 +59,17 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def proof_vectors(encoder: Encoder) -> Tensor:
-    """Unit vectors of the proof texts, `(16, hidden)` float32."""
-    vectors = encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)
-    return torch.nn.functional.normalize(torch.as_tensor(vectors), dim=-1)
+    """Unit vectors of the proof texts, `(16, hidden)` float32; where demonstrations are read, also behind two."""
+    found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
+    if encoder.demonstrator is not None:
+        pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
+        context = prepare(encoder, Context("Find a similar text: ", pairs))
+        kept, encoder.contexts = encoder.contexts, {"proof": context}
+        try:
+            found.append(encoder.encode(list(TEXTS), "proof", batch_size=8, show_progress_bar=False))
+        finally:
+            encoder.contexts = kept
+    return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
 
 
 def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
@@ -112,8 +122,8 @@ def _reopened(encoder: Encoder, folder: Path) -> Tensor:
             kept = rows.data
             rows.data = load_file(folder / LEARNED)[name].to(kept.device)
             undo.append(partial(setattr, rows, "data", kept))
-        if encoder.head is not None:
-            _same_tensors(dict(encoder.head.state_dict()), load_file(folder / HEAD), "head")
+        for part, tensors in parts(encoder).items():
+            _same_tensors(tensors, load_file(folder / PARTS[part]), part)
         model = encoder.backbone.model
         for i, state in enumerate(encoder.chain):
             _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")

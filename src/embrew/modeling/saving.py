@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
 from embrew.modeling.pooling import Pooling
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SETTINGS, RECORD, CARD = "embrew.json", "training.json", "README.md"
-HEAD = "head.safetensors"
+PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 FORMAT = 1
 
@@ -59,9 +60,8 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         if encoder.backbone.learned:
             learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
             save_file(learned, out / LEARNED)
-        if encoder.head is not None:
-            head = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.head.state_dict().items()}
-            save_file(head, out / HEAD)
+        for part, tensors in parts(encoder).items():
+            save_file(tensors, out / PARTS[part])
         if encoder.backbone.trains_all:
             encoder.backbone.causal_lm.save_pretrained(out / "weights")
         elif encoder.base.kind == "folder":
@@ -86,6 +86,17 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+
+
+def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+    """Tensors of what is trained beside the language model, on the CPU, by the name of the encoder's attribute."""
+    found = {}
+    for part in PARTS:
+        module = getattr(encoder, part)
+        tensors = {} if module is None else module.state_dict()
+        if tensors:
+            found[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return found
 
 
 def _keep_base(encoder: Encoder, target: Path) -> None:
@@ -169,9 +180,10 @@ def load_encoder(
         default_prompt_name=settings.get("default_prompt_name"),
         max_length=settings["max_length"],
         normalize=settings["normalize"],
+        demonstrations=Demonstrations(**settings["demonstrations"]) if "demonstrations" in settings else None,
     )
-    if encoder.head is not None:
-        encoder.head.load_state_dict(load_file(folder / HEAD))
+    for part in parts(encoder):
+        getattr(encoder, part).load_state_dict(load_file(folder / PARTS[part]))
     encoder.chain = list(merged)
     encoder.steps = settings["steps"]
     if base.kind == "folder" and (folder / "base").is_dir():

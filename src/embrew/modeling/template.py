@@ -14,6 +14,7 @@ from embrew.modeling.ratio import memory_count, with_fewer
 from embrew.modeling.tokens import Row, Segment
 
 Preparation = Literal["none", "sentence"]
+HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
 
 
 def as_sentence(text: str) -> str:
@@ -147,7 +148,7 @@ class Template:
         """Tokens after the text, with an instruction in its place if that is there."""
         found = self._suffixes.get(instruction)
         if found is None:
-            ids = self._after_text(self.after.replace("{instruction}", instruction))
+            ids = self.after_text(self.around(instruction)[1])
             for field in self.tail:
                 ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
             found = self._suffixes[instruction] = ids + self._sep_ids
@@ -157,7 +158,31 @@ class Template:
     def _suffixes(self) -> dict[str, list[int]]:
         return {}
 
-    def _after_text(self, words: str) -> list[int]:
+    def around(self, instruction: str) -> tuple[str, str]:
+        """The words before a text and those behind it, with an instruction in its place.
+
+        An instruction before the text may itself hold `{text}` once, and then stands around it, as in bge-en-icl:
+        `"<instruct>Find the answer <query>{text} <response>"`.
+        """
+        if "{instruction}" in self.after:
+            return self.before, self.after.replace("{instruction}", instruction)
+        head, _, rest = instruction.partition(HOLE)
+        if "{instruction}" not in self.before:
+            return self.before, self.after
+        return self.before.replace("{instruction}", head), rest + self.after
+
+    def words(self, words: str) -> list[int]:
+        """Ids of words at the beginning of a text, without special tokens."""
+        return list(self._encode([words], places=False)[0].ids) if words else []
+
+    def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
+        """Ids of texts without anything around them, at most `limit` each; `after`: as they stand behind others."""
+        for number, text in enumerate(texts):
+            check_text(text, number)
+        prepared = [PREPARATIONS[self.preparation](text) for text in texts]
+        return [(self.after_text(text) if after else self.words(text))[:limit] for text in prepared]
+
+    def after_text(self, words: str) -> list[int]:
         """Ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
         if not words:
             return []
@@ -223,7 +248,7 @@ class Template:
     def _suffix_rows(self, instructions: list[str]) -> list[Row]:
         """What follows each text, labelled; rows are shared where the instruction makes no difference."""
         made: dict[str, Row] = {}
-        follows = "{instruction}" in self.after
+        follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
         for instruction in instructions if follows else instructions[:1]:
             if instruction not in made:
                 ids = self.suffix(instruction if follows else "")
@@ -259,7 +284,7 @@ class Template:
 
     @cached_property
     def _between_ids(self) -> list[int]:
-        return self._after_text(self.between or "")
+        return self.after_text(self.between or "")
 
     def _truncate(self, head: Row, room: int, segment: Segment) -> Row:
         start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))
@@ -271,7 +296,7 @@ class Template:
         return Row(head.ids[:room], head.segments[:room])
 
     def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
-        prefixes = [self.before.replace("{instruction}", filled) for filled in instructions]
+        prefixes = [self.around(filled)[0] for filled in instructions]
         given = [i for i, text in enumerate(texts) if isinstance(text, str)]
         rendered = [prefixes[i] + texts[i] for i in given]  # type: ignore[operator]
         encodings = dict(zip(given, self._encode(rendered, places=any(prefixes)), strict=True))

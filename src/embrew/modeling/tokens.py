@@ -53,7 +53,8 @@ class Tokens:
     Attributes:
         input_ids: `(batch, tokens)` int64. Ids from the vocabulary size upwards are memory tokens.
         segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
-        soft: `(batch, slots, hidden)` vectors for the positions labelled `SOFT`, in order, or None.
+        soft: vectors for the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
+            has as many; or `(vectors, hidden)`, a table for all rows, whose rows the ids of these positions count.
         document_ids: `(batch, tokens)` int64, where several texts are packed into a row: which of them a position
             belongs to. Texts of a row do not see each other. None where a row is one text.
         branch_ids: `(batch, tokens)` int64, where a row goes on in several ways: 0 is the trunk, which no branch is
@@ -105,7 +106,7 @@ class Tokens:
         return after | (inside if include_last else torch.zeros_like(inside))
 
     def with_soft(self, vectors: Tensor) -> Tokens:
-        """The same batch with `vectors` `(batch, slots, hidden)` for its `SOFT` positions."""
+        """The same batch with `vectors` for its `SOFT` positions, `(batch, slots, hidden)` or `(vectors, hidden)`."""
         return replace(self, soft=vectors)
 
     def to(self, device: torch.device | str) -> Tokens:
@@ -123,7 +124,8 @@ class Tokens:
         at = torch.tensor(rows, device=self.input_ids.device)
         segments = self.segment_ids[at]
         width = int((segments != Segment.PAD).sum(1).max()) if self.document_ids is None else segments.shape[1]
-        soft, documents = (part if part is None else part[at] for part in (self.soft, self.document_ids))
+        documents = None if self.document_ids is None else self.document_ids[at]
+        soft = self.soft if self.soft is None or self.soft.ndim == 2 else self.soft[at]  # a table is for all rows
         branches = None if self.branch_ids is None else self.branch_ids[at, :width]
         return Tokens(self.input_ids[at, :width], segments[:, :width], soft, documents, branches)
 
