@@ -8,6 +8,7 @@ import yaml
 from datasets import Dataset
 
 from embrew import build
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.tokens import Tokens
 from embrew.objectives import OBJECTIVES, Alignment, Llama2Vec, Objective
 from tests.conftest import SENTENCES
@@ -58,6 +59,12 @@ SETTINGS = {
         {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 4, "preset": "paper", "svd": "exact"},
         {"base": {"type": "contrastive"}, "compression_size": 16, "preset": "official", "compression": "direct"},
     ],
+    "epic": [
+        {},
+        {"demonstrations": 2, "mask_demo_negatives": True, "plain_weight": 0.5},
+        {"demo_grad": "detach", "symmetric": True, "temperature": 0.2},
+    ],
+    "icl": [{}, {"demonstrations": 2, "mask_demo_negatives": True}],
     "joint": [
         {"base": {"type": "contrastive", "temperature": 0.2}},
         {"base": {"type": "contrastive"}, "generative_weight": 0.5, "bos": "strict", "end": False},
@@ -67,6 +74,14 @@ SETTINGS = {
     "sft": [{}, {"end": False}],
     "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
 }
+BARE = {"mntp"}  # reads texts without memory tokens
+IN_CONTEXT = {
+    "attention": "causal",
+    "memory_tokens": 0,
+    "template": "{instruction}{text}{eos}",
+    "prompts": {"query": "find: "},
+    "max_length": 80,
+}
 BARE = {"language_model", "mntp"}  # read texts without memory tokens
 ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
     "llama2vec": {
@@ -74,6 +89,8 @@ ENCODERS = {  # where an objective needs another encoder than LLM2Comp's
         "template": '"{text}{instruction}{memory}',
         "prompts": {"document": '", in short: ', "query": '", and then: '},
     },
+    "epic": {**IN_CONTEXT, "demonstrations": Demonstrations(compress="all", every=3)},
+    "icl": {**IN_CONTEXT, "demonstrations": Demonstrations(compress="none", budget=200)},
     "sft": {"attention": "causal"},
     "joint": {"attention": "causal"},
     "language_model": {"attention": "causal"},

@@ -8,7 +8,9 @@ from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.bottleneck import Bottleneck
 from embrew.objectives.compression import Compression
 from embrew.objectives.contrastive import Contrastive
+from embrew.objectives.epic import Epic
 from embrew.objectives.espresso import Espresso
+from embrew.objectives.in_context import InContext
 from embrew.objectives.joint import Joint
 from embrew.objectives.language_model import LanguageModel
 from embrew.objectives.llama2vec import Llama2Vec
@@ -22,7 +24,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "bottleneck": Bottleneck,
     "compression": Compression,
     "contrastive": Contrastive,
+    "epic": Epic,
     "espresso": Espresso,
+    "icl": InContext,
     "joint": Joint,
     "language_model": LanguageModel,
     "llama2vec": Llama2Vec,
@@ -40,7 +44,9 @@ __all__ = [
     "Compression",
     "Contrastive",
     "EmbeddingObjective",
+    "Epic",
     "Espresso",
+    "InContext",
     "Joint",
     "LanguageModel",
     "Llama2Vec",

@@ -63,8 +63,18 @@ class Objective:
 class EmbeddingObjective(Objective):
     """An objective whose loss depends on embeddings only: its batches can be gradient-cached and gathered.
 
-    A method says what is embedded (`texts`) and what the loss of embeddings is (`loss`).
+    A method says what is embedded (`texts`) and what the loss of embeddings is (`loss`). Embeddings may go into further
+    texts as vectors (`soft`, `chained`).
+
+    Attributes:
+        chains: whether there are such texts.
     """
+
+    chains: ClassVar[bool] = False
+
+    def arranged(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch with what is decided when it is used, where other processes can be asked; called once a step."""
+        return batch
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """What is embedded, by role."""
@@ -75,12 +85,24 @@ class EmbeddingObjective(Objective):
         vectors: Tensor = encoder(tokens)
         return vectors
 
+    def chained(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """What is embedded after `texts`: texts with SOFT positions, without their vectors; there may be no rows."""
+        return {}
+
+    def soft(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+        """Vectors `(vectors, hidden)` for the SOFT positions of `chained`, made of the embeddings of `texts`."""
+        raise NotImplementedError(f"{type(self).__name__} has no vectors to put into texts")
+
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Embeddings by role, each `(..., rows, hidden)`."""
-        return {
-            role: embed_by_length(partial(self.embed_rows, encoder), tokens)
-            for role, tokens in self.texts(batch).items()
-        }
+        """Embeddings by role, each `(..., rows, hidden)`; the batch is arranged already."""
+        embed_rows = partial(self.embed_rows, encoder)
+        found = {role: embed_by_length(embed_rows, tokens) for role, tokens in self.texts(batch).items()}
+        chained = self.chained(batch)
+        if chained:
+            table = self.soft(encoder, found, batch)
+            for role, tokens in chained.items():
+                found[role] = embed_by_length(embed_rows, tokens.with_soft(table)) if len(tokens) else nobody(table)
+        return found
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The loss of given embeddings."""
@@ -88,7 +110,13 @@ class EmbeddingObjective(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Embed, then the loss."""
+        batch = self.arranged(encoder, batch)
         return self.loss(self.embed(encoder, batch), batch)
+
+
+def nobody(table: Tensor) -> Tensor:
+    """Embeddings of no texts, `(0, hidden)`, that depend on a table: what it is made of has a gradient, which is 0."""
+    return table[:0] + 0.0 * table.sum()
 
 
 class HandBack(torch.autograd.Function):

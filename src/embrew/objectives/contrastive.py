@@ -103,6 +103,10 @@ class Contrastive(EmbeddingObjective):
             parts, keys = [gather(part) for part in parts], [gather(key) for key in keys]
         candidates, candidate_keys = torch.cat(parts), torch.cat(keys)
         mask, shares = self._mask(queries, candidates, labels, batch["query_keys"], candidate_keys, batch)
+        more, noted = self.leave_out(queries, candidates, labels, batch)
+        shares |= noted
+        if more is not None:
+            mask = more if mask is None else mask | more
         loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
         if self.distillation_weight:
             own = documents[batch["candidates"]]
@@ -118,6 +122,15 @@ class Contrastive(EmbeddingObjective):
         mask, _ = self._mask(positives, all_queries, labels, keys[0][labels], query_keys, batch)
         back = info_nce(positives, all_queries, labels, temperature=self.temperature, mask=mask)
         return {"loss": (loss + back) / 2, **shares}
+
+    def leave_out(
+        self, queries: Tensor, candidates: Tensor, labels: Tensor, batch: dict[str, Any]
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Further columns that a query leaves out, `(batch, columns)` bool or None, and figures worth logging.
+
+        Columns are positives in the order of the queries of all processes, then negatives.
+        """
+        return None, {}
 
     def _mask(
         self,

@@ -36,7 +36,16 @@ class Nested(EmbeddingObjective):
         return self.base.rows_kind
 
     def setup(self, encoder: Encoder) -> None:
-        """Set up the base objective."""
+        """Set up the base objective.
+
+        Raises:
+            ValueError: layers are read, and the base objective puts embeddings into texts, which are the last layer's.
+        """
+        if self.base.chains and type(self).embed_rows is not Nested.embed_rows:
+            raise ValueError(
+                f"{type(self).__name__} reads every layer, and {type(self.base).__name__} puts embeddings of the last "
+                "into prompts; nest it in matryoshka"
+            )
         self.base.setup(encoder)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
@@ -47,9 +56,26 @@ class Nested(EmbeddingObjective):
         """As the base objective does."""
         return self.base.collate(rows, encoder, seed=seed)
 
+    @property
+    def chains(self) -> bool:  # type: ignore[override]
+        """The base objective's."""
+        return self.base.chains
+
+    def arranged(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
+        """As the base objective does."""
+        return self.base.arranged(encoder, batch)
+
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """The base objective's."""
         return self.base.texts(batch)
+
+    def chained(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """The base objective's."""
+        return self.base.chained(batch)
+
+    def soft(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+        """The base objective's."""
+        return self.base.soft(encoder, embeddings, batch)
 
     def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
         """The base objective's."""

@@ -15,6 +15,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import groups_by_length
 from embrew.modeling.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
+from embrew.objectives.base import nobody
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,9 @@ def cached_loss(
     under the random numbers of its first time, to carry its gradient on. The same loss and gradients as in one pass,
     for a forward pass more.
 
-    Chunks hold texts of similar length, so that little is padded. The second pass runs within `backward()`.
+    Chunks hold texts of similar length, so that little is padded. The second pass runs within `backward()`. Where
+    embeddings go into further texts as vectors, these texts are embedded after the others and carried back before them:
+    the gradient for their vectors joins that of the embeddings they were made of.
 
     Args:
         objective: its loss must depend on the embeddings alone.
@@ -52,38 +55,64 @@ def cached_loss(
     Returns:
         As the objective's own call.
     """
-    pieces: list[_Piece] = []
-    embeddings: dict[str, Tensor] = {}
+    batch = objective.arranged(encoder, batch)
+    pieces: dict[str, list[_Piece]] = {}
+
+    def first(role: str, tokens: Tokens) -> Tensor:
+        groups, idle = groups_of(tokens, chunks, alike=alike)
+        found, pieces[role] = [], []
+        for group in groups:
+            piece = _Piece(torch.tensor(group), tokens.select(group), _random_state(encoder.device))
+            found.append(objective.embed_rows(encoder, piece.tokens))
+            pieces[role].append(piece)
+        for row in idle:
+            pieces[role].append(_Piece(None, tokens.select([row]), _random_state(encoder.device)))
+            objective.embed_rows(encoder, pieces[role][-1].tokens)
+        order = torch.tensor([row for group in groups for row in group]).argsort()
+        return torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
+
     with torch.no_grad():
-        for role, tokens in objective.texts(batch).items():
-            groups, idle = groups_of(tokens, chunks, alike=alike)
-            found = []
-            for group in groups:
-                piece = _Piece(role, torch.tensor(group), tokens.select(group), _random_state(encoder.device))
-                found.append(objective.embed_rows(encoder, piece.tokens))
-                pieces.append(piece)
-            for row in idle:
-                pieces.append(_Piece(role, None, tokens.select([row]), _random_state(encoder.device)))
-                objective.embed_rows(encoder, pieces[-1].tokens)
-            order = torch.tensor([row for group in groups for row in group]).argsort()
-            embeddings[role] = torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
+        embeddings = {role: first(role, tokens) for role, tokens in objective.texts(batch).items()}
+        plain, chained = list(embeddings), objective.chained(batch)
+        if chained:
+            table = objective.soft(encoder, embeddings, batch)
+            for role, tokens in chained.items():
+                embeddings[role] = first(role, tokens.with_soft(table)) if len(tokens) else nobody(table)
     if not torch.is_grad_enabled():
         return objective.loss(embeddings, batch)
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
     parts = objective.loss(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
-    grads = torch.autograd.grad(parts["loss"], [*leaves.values(), *learned])
+    inputs = [*leaves.values(), *learned]
+    found = torch.autograd.grad(parts["loss"], inputs, allow_unused=bool(chained))
+    grads = [torch.zeros_like(of) if grad is None else grad for of, grad in zip(inputs, found, strict=True)]
     wanted = dict(zip(leaves, grads, strict=False))
     again = _same_autocast(encoder.device.type)
 
-    def replay(scale: Tensor) -> None:
-        for piece in pieces:
+    def second(role: str, wanted: Tensor, soft: Tensor | None = None) -> None:
+        for piece in pieces.get(role, []):
+            tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
             with torch.enable_grad(), _replayed(piece.random_state, encoder.device), again():
-                vectors = objective.embed_rows(encoder, piece.tokens)
+                vectors = objective.embed_rows(encoder, tokens)
             grad = torch.zeros_like(vectors)
             if piece.rows is not None:
-                grad = wanted[piece.role].index_select(-2, piece.rows.to(vectors.device)) * scale
+                grad = wanted.index_select(-2, piece.rows.to(vectors.device))
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
+
+    def replay(scale: Tensor) -> None:
+        asked = {role: grad * scale for role, grad in wanted.items()}
+        if chained:  # last first: what their vectors ask for is added to what the texts behind these are asked for
+            sources = {role: leaves[role].detach().requires_grad_() for role in plain}
+            with torch.enable_grad(), again():
+                table = objective.soft(encoder, sources, batch)
+            held = table.detach().requires_grad_()
+            for role in chained:
+                second(role, asked[role], held)
+            torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
+            for role, vectors in sources.items():
+                asked[role] = asked[role] if vectors.grad is None else asked[role] + vectors.grad
+        for role in plain:
+            second(role, asked[role])
         for parameter, grad in zip(learned, grads[len(leaves) :], strict=True):
             torch.autograd.backward(parameter, grad * scale)
 
@@ -94,6 +123,9 @@ def cached_loss(
 
 def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
     """The objective's loss in as many passes as every other process makes, without a cache."""
+    batch = objective.arranged(encoder, batch)
+    if objective.chained(batch):
+        raise TypeError(f"{type(objective).__name__} puts embeddings into texts, which weights in pieces do not allow")
     embeddings: dict[str, Tensor] = {}
     for role, tokens in objective.texts(batch).items():
         groups, idle = groups_of(tokens, Chunks(), alike=True)
@@ -119,7 +151,6 @@ def groups_of(tokens: Tokens, chunks: Chunks, *, alike: bool) -> tuple[list[list
 
 @dataclass(frozen=True)
 class _Piece:
-    role: str
     rows: Tensor | None  # none: a pass that fills up
     tokens: Tokens
     random_state: tuple[Tensor, ...]
