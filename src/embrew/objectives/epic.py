@@ -18,7 +18,7 @@ from embrew.objectives.in_context import InContext
 
 @dataclass(kw_only=True)
 class Epic(InContext):
-    """ "Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders", section 2.
+    """EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), section 2.
 
     Queries and documents are embedded plainly; then each query once more behind k demonstrations, drawn as in
     `InContext`, whose queries and passages are vectors: their plain embeddings, raw, through the encoder's projection

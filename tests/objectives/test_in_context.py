@@ -1,0 +1,327 @@
+"""Demonstrations of the batch: which are drawn, what is put before a query, and where gradients go."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from embrew import build
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.demonstrator import start
+from embrew.modeling.tokens import Segment, Tokens
+from embrew.training.gradcache import Chunks
+from embrew.training.step import TrainStep
+from tests.conftest import SENTENCES
+from tests.training.test_gradcache import gradients, same
+
+ROWS = [
+    {"query": text[3:14], "positive": text[: 15 + 4 * i], "negatives": [SENTENCES[i - 1][:12]] * (i % 3)}
+    for i, text in enumerate(SENTENCES)
+]
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"compress": "all"},
+    {"compress": "query"},
+    {"compress": "passage"},
+    {"format": "query"},
+    {"format": "passage"},
+    {"format": "one_instruction", "normalize": True},
+    {"every": 4},
+    {"compress": "all", "every": 6},
+    {"learnable": 5},
+    {"format": "instruction"},
+    {"format": "instruction", "compress": "all"},
+    {"compress": "none"},
+]
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+
+def objective_for(variant: dict[str, Any], **settings: Any) -> Any:
+    return build.objective({"type": "icl" if variant.get("compress") == "none" else "epic", **settings})
+
+
+def ready(make_encoder: Any, variant: dict[str, Any], family: str = "llama", **settings: Any) -> Any:
+    """Encoder and objective, in training, dropout off."""
+    lora = {"lora_dropout": 0.0}
+    encoder = make_encoder(
+        family,
+        memory_tokens=0,
+        attention="causal",
+        template="{instruction}{text}{eos}",
+        prompts={"query": "find: "},
+        max_length=48,
+        lora=lora,
+        demonstrations=Demonstrations(**variant),
+    )
+    start(encoder)
+    objective = objective_for(variant, **settings)
+    objective.setup(encoder)
+    return encoder.train(), objective
+
+
+def planted(generator: random.Random, size: int) -> list[dict[str, Any]]:
+    """Rows of two data sets in which many texts occur more than once, on either side."""
+    texts = [f"text {i}" for i in range(size)]
+    return [
+        {"query": generator.choice(texts), "positive": generator.choice(texts), "data_set": generator.randrange(2)}
+        for _ in range(size)
+    ]
+
+
+def drawn(objective: Any, encoder: Any, rows: list[dict[str, Any]], **more: Any) -> list[list[int]]:
+    batch = {**objective.collate(rows, encoder, seed=more.pop("seed", 0)), **more}
+    places = objective.arranged(encoder, batch)["demonstrations"].tolist()
+    return [[i for i in row if i >= 0] for row in places]
+
+
+def test_what_is_never_drawn(make_encoder):
+    encoder, objective = ready(make_encoder, {"format": "instruction"}, demonstrations=8)
+    counts = set()
+    for seed in range(60):
+        rows = planted(random.Random(seed), 4 + seed % 20)
+        for i, places in enumerate(drawn(objective, encoder, rows, seed=seed)):
+            own = {rows[i]["query"], rows[i]["positive"]}
+            allowed = [
+                j
+                for j, row in enumerate(rows)
+                if row["data_set"] == rows[i]["data_set"] and not own & {row["query"], row["positive"]}
+            ]
+            assert i not in allowed
+            assert set(places) <= set(allowed) and len(set(places)) == len(places) <= 8
+            counts.add((len(places), len(allowed)))
+    assert {(0, 0), (1, 1)} <= counts, "fewer where fewer are left"
+    assert {count for count, _ in counts} == set(range(9))
+
+
+def test_every_count_and_every_row_is_as_likely(make_encoder):
+    encoder, objective = ready(make_encoder, {"format": "instruction"}, demonstrations=2)
+    rows = [{"query": f"q{i}", "positive": f"p{i}"} for i in range(5)]
+    batch = objective.collate(rows, encoder)
+    found = torch.stack(
+        [
+            objective.arranged(encoder, {**batch, "progress": torch.tensor(n / 400)})["demonstrations"]
+            for n in range(400)
+        ]
+    )
+    counts = torch.bincount((found >= 0).sum(-1).flatten()) / (400 * 5)
+    assert (counts - 1 / 3).abs().max() < 0.04
+    shares = torch.stack([torch.bincount(found[:, i][found[:, i] >= 0], minlength=5) for i in range(5)]) / 400
+    assert (shares.diagonal() == 0).all()
+    assert (shares[~torch.eye(5, dtype=torch.bool)] - 0.25).abs().max() < 0.08
+
+
+def test_a_draw_depends_on_seed_progress_and_texts_alone(make_encoder):
+    encoder, objective = ready(make_encoder, {"format": "instruction"})
+    rows = [{"query": f"q{i}", "positive": f"p{i}"} for i in range(12)]
+    order = random.Random(1).sample(range(12), 12)
+    first = drawn(objective, encoder, rows)
+    shuffled = drawn(objective, encoder, [rows[i] for i in order])
+    assert [[order[j] for j in shuffled[order.index(i)]] for i in range(12)] == first
+    random.seed(3)
+    torch.manual_seed(3)
+    assert drawn(objective, encoder, rows) == first
+    assert drawn(objective, encoder, rows, seed=1) != first
+    assert drawn(objective, encoder, rows, progress=torch.tensor(0.5)) != first
+
+
+@every_variant
+def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant):
+    """The embedding of a query with its demonstrations is what the encoder makes of it with that context."""
+    encoder, objective = ready(make_encoder, variant)
+    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    encoder.eval()
+    with torch.no_grad():
+        found = objective.embed(encoder, batch)
+    found = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in found.items()}
+    queries = found["query"]
+    if "prompted" in found:
+        queries = queries.index_copy(0, batch["prompted_rows"], found["prompted"])
+    places = [[i for i in row if i >= 0] for row in batch["demonstrations"].tolist()]
+    assert len({len(rows) for rows in places}) > 2, "rows with different numbers of demonstrations"
+    for i, rows in enumerate(places):
+        pairs = tuple((ROWS[j]["query"], ROWS[j]["positive"]) for j in rows)
+        encoder.add_context("task", Context("find: ", pairs))
+        wanted = encoder.encode(ROWS[i]["query"], "task", convert_to_tensor=True)
+        torch.testing.assert_close(normalize(queries[i], dim=-1), wanted, atol=3e-6, rtol=1e-4)
+
+
+def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
+    encoder, objective = ready(make_encoder, {}, demonstrations=0)
+    plain = build.objective({"type": "contrastive"})
+    batch = objective.collate(ROWS, encoder)
+    assert torch.equal(objective(encoder, batch)["loss"], plain(encoder, batch)["loss"])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "mistral"])
+@pytest.mark.parametrize("detach", [False, True])
+def test_where_gradients_go(make_encoder, family, detach):
+    """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
+    encoder, objective = ready(make_encoder, {}, family, demo_grad="detach" if detach else "full")
+    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    found = {role: v.detach().requires_grad_() for role, v in objective.embed(encoder, batch).items()}
+    table = objective.soft(encoder, found, batch)
+    encoder(batch["prompted"].with_soft(table)).square().sum().backward()
+    grads = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+    assert {name for name, p in encoder.named_parameters() if p.requires_grad} == set(grads)
+    assert all("lora" in name or name.startswith("demonstrator") for name in grads), "the base gets none"
+    assert all(grad.abs().max() > 0 for name, grad in grads.items() if name.startswith("demonstrator"))
+    if detach:
+        assert found["query"].grad is None and found["document"].grad is None
+    else:
+        shown = {j for row in batch["demonstrations"].tolist() for j in row if j >= 0}
+        for role in ("query", "document"):
+            reached = {int(i) for i in found[role].grad.abs().sum(-1).nonzero()}
+            assert reached and reached <= shown
+            assert reached == shown or family == "mistral", "whose window is 8 tokens here"
+
+
+CHUNKED = [variant for variant in VARIANTS if variant not in ({"format": "query"}, {"format": "passage"})]
+
+
+@pytest.mark.parametrize("settings", [{}, {"demo_grad": "detach"}, {"plain_weight": 0.5, "symmetric": True}], ids=str)
+def test_chained_caching_is_one_pass(make_encoder, settings):
+    check_caching(make_encoder, {"compress": "all", "every": 6}, **settings)
+
+
+@pytest.mark.parametrize("variant", CHUNKED, ids=str)
+def test_chained_caching_of_every_variant(make_encoder, variant):
+    check_caching(make_encoder, variant)
+
+
+def check_caching(make_encoder: Any, variant: dict[str, Any], **settings: Any) -> None:
+    """Loss and every gradient, in chunks of two."""
+    encoder, objective = ready(make_encoder, variant, **settings)
+    batch = objective.collate(ROWS, encoder, seed=5)
+    plain, wanted = gradients(TrainStep(encoder, objective), batch, scale=4.0)
+    loss, found = gradients(TrainStep(encoder, objective, Chunks(rows=2)), batch, scale=4.0)
+    assert abs(loss - plain) <= 1e-6 * abs(plain)
+    trained = any(name.startswith("encoder.demonstrator") for name in found)
+    assert trained == bool(list(encoder.demonstrator.parameters()))
+    same(found, wanted)
+    with torch.no_grad():
+        assert abs(TrainStep(encoder, objective, Chunks(rows=2))(**batch)["loss"] - plain) <= 1e-6 * abs(plain)
+
+
+def test_caching_without_any_demonstration(make_encoder):
+    """The projection has a gradient, of zero, as data-parallel training needs it."""
+    encoder, objective = ready(make_encoder, {}, demonstrations=0)
+    batch = objective.collate(ROWS, encoder)
+    for chunks in (None, Chunks(rows=2)):
+        _, grads = gradients(TrainStep(encoder, objective, chunks), batch)
+        own = [grad for name, grad in grads.items() if "demonstrator" in name]
+        assert len(own) == 4 and all(bool((grad == 0).all()) for grad in own)
+
+
+@pytest.mark.parametrize("variant", [{}, {"compress": "none"}], ids=str)
+def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
+    encoder, objective = ready(make_encoder, variant, mask_demo_negatives=True, mask_same_text=False)
+    _, other = ready(make_encoder, variant, mask_same_text=False)
+    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    owners = [*range(5), *(i for i, row in enumerate(ROWS) for _ in row["negatives"])]
+    wanted = torch.tensor([[j in row for j in owners] for row in batch["demonstrations"].tolist()])
+    assert wanted.any() and not wanted[:, :5].diagonal().any(), "never a query's own positive"
+    with torch.no_grad():
+        found = objective.embed(encoder, batch)
+        documents = found["document"]
+        mask, _ = objective.leave_out(documents[:5], documents, torch.arange(5), batch)
+        assert torch.equal(mask, wanted)
+        assert other.leave_out(documents[:5], documents, torch.arange(5), batch)[0] is None
+        queries = found["query"]
+        if "prompted" in found:
+            queries = queries.index_copy(0, batch["prompted_rows"], found["prompted"])
+        cosines = normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
+        scores = (cosines / 0.05).masked_fill(wanted, float("-inf"))
+        parts = objective.loss(found, batch)
+        torch.testing.assert_close(parts["loss"], (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
+        shown = torch.cat([wanted[:, :5], torch.zeros(5, len(owners) - 5, dtype=torch.bool)], 1)
+        torch.testing.assert_close(parts["demo_similarity"], cosines[shown].mean())
+        rest = ~wanted & (torch.arange(len(owners)) != torch.arange(5)[:, None]) & wanted.any(-1, keepdim=True)
+        torch.testing.assert_close(parts["other_similarity"], cosines[rest].mean())
+
+
+def test_text_that_goes_beyond_a_budget_is_no_demonstration(make_encoder):
+    encoder, objective = ready(make_encoder, {"compress": "none", "budget": 40, "text_tokens": 6})
+    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    lengths = batch["query"].attention_mask.sum(1)
+    alone = encoder.tokens([row["query"] for row in ROWS], instruction="find: ").attention_mask.sum(1)
+    assert (lengths - alone).max() <= 40 and (lengths > alone).any()
+    whole, all_of = ready(make_encoder, {"compress": "none", "text_tokens": 6})
+    free = all_of.arranged(whole, all_of.collate(ROWS, whole, seed=5))["demonstrations"]
+    kept = batch["demonstrations"]
+    assert ((kept == free) | (kept == -1)).all() and (kept != free).any(), "the first of those drawn stay"
+
+
+def test_rows_of_a_batch_share_one_table(make_encoder):
+    encoder, objective = ready(make_encoder, {})
+    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    prompted = batch["prompted"]
+    assert isinstance(prompted, Tokens)
+    counts = prompted.where(Segment.SOFT).sum(-1)
+    assert torch.equal(counts, 2 * (batch["demonstrations"][batch["prompted_rows"]] >= 0).sum(-1))
+    lead = len(encoder.tokenizer("find: ", add_special_tokens=False).input_ids)
+    plain = batch["query"].attention_mask.sum(-1)[batch["prompted_rows"]]
+    assert torch.equal(prompted.attention_mask.sum(-1), plain + counts + counts // 2 * lead), "one position a vector"
+
+
+def test_data_sets_are_told_apart(make_encoder):
+    from datasets import Dataset
+
+    encoder, objective = ready(make_encoder, {})
+    rows = [{"query": f"q{i}", "positive": f"p{i}", "instruction": "a"} for i in range(3)]
+    sets = [Dataset.from_list(rows), Dataset.from_list([{**row, "instruction": "b"} for row in rows])]
+    numbers = [set(objective.prepare(part, encoder)["data_set"]) for part in sets]
+    assert all(len(number) == 1 for number in numbers) and numbers[0] != numbers[1]
+    assert numbers[0] == set(objective.prepare(Dataset.from_list(rows), encoder)["data_set"]), "in every process"
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings", "words"),
+    [
+        ({"compress": "none"}, {"type": "epic"}, "compress=none makes them plain text, which objective type: icl"),
+        ({}, {"type": "icl"}, "compress=pair puts vectors into prompts, which objective type: epic"),
+        ({"learnable": 3}, {"type": "epic"}, "demonstrations=5, and encoder.demonstrations.learnable=3"),
+        ({}, {"type": "epic", "demonstrations": -1}, "demonstrations=-1; give 0 or more"),
+        ({}, {"type": "epic", "plain_weight": -1.0}, "plain_weight=-1.0; give 0 or more"),
+        (
+            {"format": "instruction"},
+            {"type": "epic", "plain_weight": 1.0},
+            "plain_weight goes with demonstrations that",
+        ),
+        ({}, {"type": "epic", "positives": "dropout", "attention_dropout": 0.1}, "demonstrations are pairs"),
+        (
+            {},
+            {"type": "matryoshka_2d", "dims": [32, 8], "base": {"type": "epic"}},
+            "reads every layer, and Epic puts embeddings of the last into prompts; nest it in matryoshka",
+        ),
+    ],
+)
+def test_refusals(make_encoder, variant, settings, words):
+    encoder = make_encoder(
+        memory_tokens=0,
+        attention="causal",
+        template="{instruction}{text}{eos}",
+        demonstrations=Demonstrations(**variant),
+    )
+    with pytest.raises(ValueError, match=words):
+        build.objective(settings).setup(encoder)
+
+
+def test_an_encoder_that_reads_none_is_refused(make_encoder):
+    with pytest.raises(ValueError, match="set encoder.demonstrations in its recipe"):
+        build.objective({"type": "epic"}).setup(make_encoder(memory_tokens=0))
+
+
+def test_nested_in_matryoshka(make_encoder):
+    encoder, base = ready(make_encoder, {})
+    nested = build.objective({"type": "matryoshka", "dims": [32, 8], "base": {"type": "epic"}})
+    batch = nested.collate(ROWS, encoder, seed=5)
+    parts = nested(encoder, batch)
+    torch.testing.assert_close(parts["loss_32"], base(encoder, batch)["loss"].detach())
+    _, wanted = gradients(TrainStep(encoder, nested), batch)
+    _, found = gradients(TrainStep(encoder, nested, Chunks(rows=2)), batch)
+    same(found, wanted)
