@@ -14,6 +14,8 @@ Keys of a row:
     seeds: [42] without it.
     stages: train only these of the recipe.
     judge: judge only after these.
+    shots: judge with so many demonstrations of each task, one row of the table each (0: its instruction alone); the
+        suite's instructions are then put in the form `prompt` ("{instruction}: " without it).
     tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
 """
 
@@ -33,6 +35,7 @@ from typing import Any
 import yaml
 from harness import RESULTS
 from report import circumstances, origin, table
+from shots import Shots, pairs_of
 
 from embrew import build
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
@@ -45,6 +48,8 @@ from embrew.training.stages import RUN, STAGE
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
 ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts")
+ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens", "shots", "prompt")
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,10 @@ def run(
                 continue
             label = f"{entry['row']}: {name}" if several else entry["row"]
             encoder: Any = None
-            for tokens in entry.get("tokens", ["all"]):
+            ways = [(tokens, count) for tokens in entry.get("tokens", ["all"]) for count in entry.get("shots", [None])]
+            for tokens, count in ways:
                 said = "" if tokens == "all" else f", {tokens}"
+                said += "" if count is None else f", {count} shots"
                 results_folder = folder / "results" / (name + file_name(said))
                 if missing is not None and not complete(results_folder, suite):
                     missing.append(f"{label}{said} (seed {seed})")
@@ -133,7 +140,7 @@ def run(
                     model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
                     encoder = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
                 backbone = encoder.describe()["base"]["sha256"] or "unknown"
-                results = judge(pooled_over(encoder, tokens, plan), suite, results_folder)
+                results = judge(shot(pooled_over(encoder, tokens, plan), entry, suite, count), suite, results_folder)
                 yield Judged(label + said, seed, backbone, results)
 
 
@@ -162,6 +169,14 @@ def take_over(recipe: Recipe, folder: Path, root: Path) -> None:
 def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
     """The suite's results, kept in a folder."""
     return evaluate(encoder, suite, output_dir=folder, batch_tokens=BATCH_TOKENS)
+
+
+def shot(encoder: Any, entry: dict[str, Any], suite: Any, count: int | None) -> Any:
+    """The encoder with demonstrations of the suite's tasks; as it is, where the row says nothing of them."""
+    if count is None:
+        return encoder
+    encoder.contexts.clear()
+    return Shots(encoder, entry.get("prompt", "{instruction}: "), pairs_of(suite, count))
 
 
 def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:

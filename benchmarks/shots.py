@@ -1,0 +1,132 @@
+"""Demonstrations of the evidence's tasks, and an encoder that puts them before what it is asked to embed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from embrew.evaluation.suites import Suite
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration
+from embrew.modeling.encoder import Encoder
+
+MOST_CHARS = 300  # of a query, and of a passage
+SEED = 7  # of the choice among training rows
+NEWS = (  # twenty_newsgroups_mini has no training rows: topics of the groups, with subject lines of our own
+    ("Which graphics card for a 486?", "computer hardware"),
+    ("Playoff scores from last night", "sports"),
+    ("Question about the Mars probe", "space"),
+    ("Selling my old motorcycle helmet", "motorcycles, for sale"),
+    ("Is encryption a right?", "cryptography, politics"),
+    ("Drawing curves in X windows", "computer graphics"),
+    ("What does this verse mean?", "religion"),
+    ("Brakes squeal in the rain", "cars"),
+)
+
+
+class Shots:
+    """`encoder`, whose prompts are instructions without form, with demonstrations of the tasks they are of.
+
+    Args:
+        encoder: what is judged.
+        form: how it was trained to read an instruction; `{instruction}` is filled in.
+        pairs: demonstrations by instruction; none: the plain prompt.
+    """
+
+    def __init__(self, encoder: Encoder, form: str, pairs: dict[str, Sequence[Demonstration]]) -> None:
+        self._encoder, self._form = encoder, form
+        for instruction, several in pairs.items():
+            encoder.add_context(instruction, Context(self._filled(instruction), tuple(several)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def _filled(self, instruction: str) -> str:
+        return self._form.replace("{instruction}", instruction)
+
+    def _said(self, options: dict[str, Any]) -> dict[str, Any]:
+        asked = options.get("prompt")
+        if not asked:
+            return options
+        if asked in self._encoder.contexts:
+            return {**options, "prompt": None, "prompt_name": asked}
+        return {**options, "prompt": self._filled(asked)}
+
+    def encode(self, inputs: Any, *args: Any, batch_tokens: int | None = None, **options: Any) -> Any:
+        """Vectors of texts."""
+        return self._encoder.encode(inputs, *args, batch_tokens=batch_tokens, **self._said(options))
+
+    def encode_query(self, inputs: Any, *args: Any, batch_tokens: int | None = None, **options: Any) -> Any:
+        """Vectors of queries."""
+        return self._encoder.encode_query(inputs, *args, batch_tokens=batch_tokens, **self._said(options))
+
+    def encode_document(self, inputs: Any, *args: Any, batch_tokens: int | None = None, **options: Any) -> Any:
+        """Vectors of documents, which have no demonstrations."""
+        return self._encoder.encode_document(inputs, *args, batch_tokens=batch_tokens, **options)
+
+
+def pairs_of(suite: Suite, count: int) -> dict[str, list[Demonstration]]:
+    """So many demonstrations of every task of a suite, by its instruction; from training rows, the same every time."""
+    found = {}
+    for task in suite.tasks:
+        instruction = task.settings.get("instruction") if hasattr(task, "settings") else None
+        if instruction is not None and count:
+            found[str(instruction)] = list(_candidates(Path(task.path).name))[:count]  # type: ignore[union-attr]
+    return found
+
+
+@cache
+def _candidates(folder: str) -> tuple[Demonstration, ...]:
+    if folder == "twenty_newsgroups_mini":
+        return tuple(Demonstration(*pair) for pair in NEWS)
+    pairs = sorted({pair for pair in _read(folder) if max(map(len, pair)) <= MOST_CHARS})
+    random.Random(SEED).shuffle(pairs)
+    seen: set[str] = set()
+    chosen = []
+    for pair in pairs:  # classes, and paragraphs, once each
+        if pair.passage not in seen:
+            seen.add(pair.passage)
+            chosen.append(pair)
+    return tuple(chosen[:16])
+
+
+def _read(folder: str) -> Iterator[Demonstration]:
+    """Pairs of a task's training rows."""
+    match folder:
+        case "squad_retrieval":
+            for row in _rows("squad_instruct/train"):
+                yield Demonstration(row["instruction"], row["context"])
+        case "medquad_retrieval":
+            asked = {row["text"] for row in _rows("medquad_retrieval/queries")}
+            for row in _rows("medquad_pairs/train"):
+                if row["query"] not in asked:
+                    yield Demonstration(row["query"], row["positive"])
+        case "banking77" | "emotion":
+            for row in _rows(f"{folder}/train"):
+                yield Demonstration(row["text"], row["label_text"].replace("_", " "))
+        case "STSB":
+            for row in _rows("STSB/train"):
+                if row["score"] >= 4.5:
+                    yield Demonstration(row["sentence1"], row["sentence2"])
+        case "mrpc":
+            for row in _rows("mrpc/train"):
+                if row["label"] == 1:
+                    yield Demonstration(row["sentence1"], row["sentence2"])
+        case "trecqa_reranking":
+            for row in _rows("trecqa_reranking/train"):
+                for passage in row["positive"]:
+                    yield Demonstration(row["query"], passage)
+        case _:
+            raise ValueError(f"no demonstrations are known for {folder}")
+
+
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    with gzip.open(Path(os.environ["EMBREW_DATA"]) / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
