@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import set_seed
 
 from embrew import build
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.recipe import StageConfig
@@ -36,11 +37,17 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "angle": {"rows": "pairs", "in_batch_weight": 2.0},
     "matryoshka": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
     "matryoshka_2d": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+    "epic": {"temperature": 0.2, "mask_demo_negatives": True},
+    "icl": {"temperature": 0.2},
     "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},
     "compression": {"min_context_tokens": 4, "min_target_tokens": 3},
     "mntp": {},
 }
-EMBEDDING = ("contrastive", "angle", "matryoshka", "matryoshka_2d", "espresso")
+EMBEDDING = ("contrastive", "angle", "matryoshka", "matryoshka_2d", "epic", "icl", "espresso")
+DEMONSTRATIONS = {
+    "epic": Demonstrations(compress="all", every=8),
+    "icl": Demonstrations(compress="none", text_tokens=12),
+}
 JOINT = 4
 
 
@@ -88,6 +95,9 @@ SHARDED = [
 QUICK = [
     Case("contrastive", True, checkpointing=True, cached=True),
     Case("matryoshka", False, cached=True),
+    Case("epic", True),
+    Case("epic", True, cached=True),
+    Case("icl", True, cached=True),
     Case("contrastive", True, checkpointing=True, cached=True, sharded=True),
     Case("contrastive", False, sharded=True),
 ]
@@ -122,7 +132,12 @@ def encoder_for(case: Case, folder: str) -> Encoder:
         }
     )
     built = Encoder.from_pretrained(
-        Path(folder) / case.family, dtype="float32", device="cpu", attention="bidirectional", **memory
+        Path(folder) / case.family,
+        dtype="float32",
+        device="cpu",
+        attention="bidirectional",
+        demonstrations=DEMONSTRATIONS.get(case.objective),
+        **memory,
     )
     if case.lora:
         built.backbone.add_lora({"r": 4, "lora_alpha": 8})
