@@ -29,6 +29,7 @@ from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
 from embrew.modeling.proof import TEXTS, tolerance
+from embrew.modeling.template import HOLE
 from embrew.writing import atomic_folder
 
 logger = logging.getLogger(__name__)
@@ -128,8 +129,9 @@ def export_sentence_transformer(
 
 
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
-    """The encoder with the words of one prompt in its template, where they stand after the text."""
-    if not any("{instruction}" in template.after for template in encoder.templates):
+    """The encoder with the words of one prompt in its template, where they stand after the text, or around it."""
+    follows = any("{instruction}" in template.after for template in encoder.templates)
+    if not follows and not any(HOLE in prompt for prompt in encoder.prompts.values()):
         if prompt_name is not None:
             raise ValueError(
                 f"prompt_name={prompt_name!r}: this encoder's prompts stand before the text, where stock models have "
@@ -138,7 +140,8 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
         return encoder
     if prompt_name is None and any(encoder.prompts.values()):
         raise ValueError(
-            f"template={encoder.template.pattern!r} has the instruction after the text, where stock prompts cannot "
+            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt holds {HOLE} and goes "
+            "on behind it, where stock prompts cannot "
             f"stand; say whose words are baked in: prompt_name is one of {', '.join(sorted(encoder.prompts))}"
         )
     return encoder.with_instruction(prompt_name or "query")

@@ -313,11 +313,11 @@ class Encoder(nn.Module):
         Raises:
             ValueError: an unknown prompt name.
         """
-        words = self.instruction(prompt_name, None).replace("{", "{{").replace("}", "}}")
+        instruction = self.instruction(prompt_name, None)
         made = copy.copy(self)
         made.templates = [
             Template(
-                template.pattern.replace("{instruction}", words),
+                template.with_words(instruction),
                 self.tokenizer,
                 template.memory_ids,
                 template.soft_prompt_ids,

@@ -171,6 +171,12 @@ class Template:
             return self.before, self.after
         return self.before.replace("{instruction}", head), rest + self.after
 
+    def with_words(self, instruction: str) -> str:
+        """The pattern with an instruction written into it."""
+        head, _, rest = instruction.partition(HOLE) if "{instruction}" in self.before else (instruction, "", "")
+        head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
+        return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
+
     def words(self, words: str) -> list[int]:
         """Ids of words at the beginning of a text, without special tokens."""
         return list(self._encode([words], places=False)[0].ids) if words else []
