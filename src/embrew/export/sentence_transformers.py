@@ -140,9 +140,9 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
         return encoder
     if prompt_name is None and any(encoder.prompts.values()):
         raise ValueError(
-            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt holds {HOLE} and goes "
-            "on behind it, where stock prompts cannot "
-            f"stand; say whose words are baked in: prompt_name is one of {', '.join(sorted(encoder.prompts))}"
+            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt with {HOLE} goes "
+            "on behind it, where stock prompts cannot stand; say whose words are baked in: prompt_name is one of "
+            f"{', '.join(sorted(encoder.prompts))}"
         )
     return encoder.with_instruction(prompt_name or "query")
 
