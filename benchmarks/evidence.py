@@ -47,8 +47,6 @@ from embrew.training.stages import RUN, STAGE
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
-ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens")
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts")
 ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens", "shots", "prompt")
 
 

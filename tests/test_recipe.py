@@ -82,7 +82,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 41
+    assert len(SHIPPED) == 50
 
 
 @pytest.mark.parametrize("name", SHIPPED)
