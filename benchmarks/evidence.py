@@ -43,7 +43,7 @@ from embrew.evaluation import Result, averages, evaluate, grid_table, read_suite
 from embrew.protocol import model_hash
 from embrew.recipe import Recipe
 from embrew.training import stages
-from embrew.training.stages import RUN, STAGE
+from embrew.training.takeover import take_over
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
@@ -119,7 +119,7 @@ def run(
             recipe = recipe.model_copy(update={"stages": kept})
         folder = place / str(seed)
         if recipe.stages and missing is None:
-            take_over(recipe, folder, work.parent)
+            take_over_results(recipe, folder, work.parent)
             stages.train(recipe, folder / "model", resume=(folder / "model").exists())
         for name in [stage.name for stage in recipe.stages] or ["untrained"]:
             if name not in entry.get("judge", [name]):
@@ -147,21 +147,11 @@ def complete(folder: Path, suite: Any) -> bool:
     return len(list(folder.glob("*.run.json"))) >= len(suite.tasks)
 
 
-def take_over(recipe: Recipe, folder: Path, root: Path) -> None:
-    """Copy finished stages, and what they were judged, from any row of any plan with the same settings."""
-    for index, stage in enumerate(recipe.stages):
-        if (folder / "model" / stage.name / STAGE).exists():
-            continue
-        for found in sorted(root.glob(f"*/*/*/model/{stage.name}/{STAGE}")):
-            if json.loads(found.read_text())["hash"] == recipe.stage_hash(index):
-                other = found.parents[2]
-                shutil.copytree(other / "model" / stage.name, folder / "model" / stage.name)
-                shutil.copyfile(other / "model" / RUN, folder / "model" / RUN)
-                for results in (other / "results").glob(f"{stage.name}*"):
-                    shutil.copytree(results, folder / "results" / results.name)
-                break
-        else:
-            return
+def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:
+    """Take over finished stages, and what they were judged, from any row of any plan with the same settings."""
+    for name, run in take_over(recipe, folder / "model", sorted(root.glob("*/*/*/model"))):
+        for results in (run.parent / "results").glob(f"{name}*"):
+            shutil.copytree(results, folder / "results" / results.name, dirs_exist_ok=True)
 
 
 def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:

@@ -20,8 +20,9 @@ Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's 
 
 @app.command("list")
 def list_() -> None:
-    """List the shipped recipes, and the configurations for several GPUs."""
+    """List the shipped recipes, the configurations for several GPUs, and the sweeps."""
     from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
+    from embrew.shipped import list_shipped, read_shipped
 
     table = Table(box=None, pad_edge=False)
     for column in ("recipe", "model", "what it is"):
@@ -36,8 +37,15 @@ def list_() -> None:
         launches.add_column(column, no_wrap=column == "launch")
     for name in list_launches():
         launches.add_row(f"[bold]{escape(name)}[/]", escape(read_launch(name).splitlines()[0].lstrip("# ")))
-    out().print()
-    out().print(launches)
+    sweeps = Table(box=None, pad_edge=False)
+    for column in ("sweep", "for embrew train RECIPE --sweep NAME"):
+        sweeps.add_column(column, no_wrap=column == "sweep")
+    for name in list_shipped("sweeps"):
+        text, _ = read_shipped("sweeps", name, what="sweep")
+        sweeps.add_row(f"[bold]{escape(name)}[/]", escape(text.splitlines()[0].lstrip("# ")))
+    for shown in (launches, sweeps):
+        out().print()
+        out().print(shown)
 
 
 @app.command()

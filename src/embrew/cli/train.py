@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -40,8 +41,17 @@ def train(
     verify: Annotated[
         Verify, typer.Option(help="Proof of what is saved: fast re-opens it, full loads it in a fresh process.")
     ] = Verify.FAST,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Train and judge several settings, a row each: YAML, or lbr/ratio, lbr/share."
+        ),
+    ] = None,
 ) -> None:
     """Train a recipe, stage by stage; each stage leaves a complete model in DIR."""
+    if sweep is not None:
+        _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify.value, start=start)
+        return
     from embrew.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or ())
@@ -49,10 +59,9 @@ def train(
     _announce(recipe, loaded)
     evaluate = None
     if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
-        from embrew.evaluation.dev import dev_sets
+        from embrew.evaluation.dev import dev_sets_of
 
-        found = loaded.evaluation
-        evaluate = dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
+        evaluate = dev_sets_of(loaded)
     from embrew.training import stages
 
     try:
@@ -63,6 +72,20 @@ def train(
         err().print(f"\nstopped; {said}; the same command with --resume goes on", markup=False)
         raise typer.Exit(130) from None
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
+
+
+def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **options: Any) -> None:
+    from embrew.sweep import read_sweep, run_sweep
+
+    rows = read_sweep(sweep, recipe, overrides)
+    console = out()
+    console.print(f"[bold]{escape(recipe)}[/], {escape(rows.source)}: {len(rows.rows)} rows", soft_wrap=True)
+    try:
+        run_sweep(rows, output, **options)
+    except KeyboardInterrupt:
+        err().print("\nstopped; the same command with --resume goes on", markup=False)
+        raise typer.Exit(130) from None
+    console.print((output / "sweep.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
 
 
 def _announce(name: str, recipe: Recipe) -> None:

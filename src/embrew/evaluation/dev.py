@@ -17,6 +17,7 @@ from embrew.data.reading import expand, splits, stem
 from embrew.evaluation.report import METRICS
 from embrew.evaluation.tasks import Task, find_task
 from embrew.protocol import GUARD, TextEncoder
+from embrew.recipe import Recipe
 
 RESERVED = ("dev", "guard")
 ROWS: Mapping[str, tuple[RowKind, tuple[str, ...]]] = {
@@ -83,6 +84,14 @@ def dev_sets(
     if metric not in found.metrics:
         raise ValueError(f"evaluation.metric={metric!r} is no score; choose from {', '.join(found.metrics)}")
     return found
+
+
+def dev_sets_of(recipe: Recipe) -> DevSets | None:
+    """The sets that a recipe's `evaluation` names, or None where it has none; errors as `dev_sets`."""
+    found = recipe.evaluation
+    if found is None:
+        return None
+    return dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
 
 
 def _task(path: str | Path) -> Task:

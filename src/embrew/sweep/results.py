@@ -1,0 +1,85 @@
+"""The results of a sweep as Markdown, JSON and a picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from embrew.analysis.plots import new_figure, save_figure
+from embrew.evaluation import tables
+from embrew.evaluation.report import Result, averages
+from embrew.provenance import versions
+from embrew.sweep.rows import Row, Sweep
+from embrew.writing import atomic_path, write_json
+
+LINES = 6  # tasks that are drawn one by one; of more, their averages
+WIDE = 50  # largest x over smallest from which on the axis is logarithmic
+Done = Sequence[tuple[Row, tuple[list[Result], ...]]]
+
+
+def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
+    """Write `sweep.md`, `sweep.json` and, where one number varies and two rows are there, `sweep.png`."""
+    header, cells = tables.grid([tables.Row(row.name, tuple(map(tuple, results))) for row, results in done])
+    drawn = sweep.axis is not None and len(done) > 1
+    lines = [f"# {sweep.source}", "", tables.as_markdown(header, cells)]
+    lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
+    if drawn:
+        lines += [f"![{sweep.axis}](sweep.png)", ""]
+    lines += [
+        f"- {row.name}: {', '.join(row.overrides) or 'the recipe as it is'}; stages {_stages(row)}" for row, _ in done
+    ]
+    if len(done) < len(sweep.rows):
+        lines.append(f"- not trained yet: {', '.join(row.name for row in sweep.rows[len(done) :])}")
+    rows = [
+        {
+            "name": row.name,
+            "set": list(row.overrides),
+            "x": row.x,
+            "stages": _stages(row).split(", "),
+            "seeds": list(row.recipes),
+            "scores": {name: [one[name] for one in seeds] for name in seeds[0]},
+            "recipe": next(iter(row.recipes.values())).resolved(),
+        }
+        for row, seeds in ((row, [_scores(results) for results in several]) for row, several in done)
+    ]
+    record = {"sweep": sweep.source, "suite": sweep.suite, "x": sweep.axis, "versions": versions(), "rows": rows}
+    write_json(folder / "sweep.json", record)
+    with atomic_path(folder / "sweep.md") as temporary:
+        temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    if drawn:
+        plot_sweep(sweep.axis or "", done, folder / "sweep.png")
+
+
+def plot_sweep(axis: str, done: Done, path: Path) -> None:
+    """Main scores over the number that varies; a line a task, with the standard deviation over seeds."""
+    ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
+    numbers = [float(row.x or 0.0) for row, _ in ordered]
+    scores = [[_scores(results) for results in several] for _, several in ordered]
+    tasks = list(dict.fromkeys(result.task for _, several in ordered for result in several[0]))
+    names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
+    figure = new_figure(6.4, 4.4)
+    axes = figure.subplots()
+    for name in names:
+        values = [[100 * one[name] for one in seeds] for seeds in scores]
+        means = [statistics.fmean(each) for each in values]
+        spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
+        axes.errorbar(numbers, means, yerr=spread if any(spread) else None, marker="o", capsize=3, label=name)
+    if min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE:
+        axes.set_xscale("log")
+    if len(numbers) <= 10:
+        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        axes.minorticks_off()
+    axes.set_xlabel(axis)
+    axes.set_ylabel("main score × 100")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def _scores(results: Sequence[Result]) -> Mapping[str, float]:
+    return {**averages(results), **{result.task: result.main_score for result in results}}
+
+
+def _stages(row: Row) -> str:
+    return ", ".join(stage.name for stage in next(iter(row.recipes.values())).stages)

@@ -1,0 +1,217 @@
+"""The rows of a sweep: which settings of a recipe are trained, all of them checked before the first one is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from embrew import build
+from embrew.overrides import line_of, parse_override, parse_yaml
+from embrew.recipe import Recipe
+from embrew.recipe_errors import dotted
+from embrew.shipped import list_shipped, read_shipped
+
+FOLDER = "sweeps"
+RESERVED = "results"
+Seed = Annotated[int, Field(ge=0)]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class RowConfig(_Config):
+    """A row as it is written: a name, overrides, and which stages are trained with which seeds."""
+
+    name: str
+    set: list[str] = []
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
+    x: float | int | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", name) or name.endswith(".") or name.startswith("sweep."):
+            raise ValueError(
+                f"{name!r} names a folder: letters, digits, '-', '_', '=', '+' or '.' (not at its end), the first a "
+                "letter or digit, and not sweep.…, which is what results are called"
+            )
+        return name
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int] | None) -> list[int] | None:
+        if seeds and len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds={seeds}; name each seed once")
+        return seeds
+
+
+class SweepConfig(_Config):
+    """A sweep as it is written. A bare list is its `rows`.
+
+    Attributes:
+        rows: what is trained.
+        set: overrides for all rows, before their own.
+        stages: train only these of the recipe, where a row does not say it itself.
+        seeds: likewise; without any, the recipe's own seed.
+        suite: what all rows are judged on after their last stage; without it, the recipe's `evaluation.dev`.
+        x: what the rows' `x` is, for the picture.
+    """
+
+    rows: Annotated[list[RowConfig], Field(min_length=1)]
+    set: list[str] = []
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    suite: str | None = None
+    x: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that has been checked: one recipe a seed; a single entry `None` where the recipe's own seed holds."""
+
+    name: str
+    recipes: Mapping[int | None, Recipe]
+    overrides: tuple[str, ...]
+    x: float | None
+
+    def folder(self, root: Path, seed: int | None) -> Path:
+        """Where the row is trained with one of its seeds."""
+        return root / self.name if seed is None else root / self.name / f"seed-{seed}"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Checked rows, what they are judged on (None: the recipe's dev sets), and what varies, if it is one number."""
+
+    source: str
+    rows: tuple[Row, ...]
+    suite: str | None
+    axis: str | None
+
+
+def list_sweeps() -> list[str]:
+    """Names of the shipped sweeps."""
+    return list_shipped(FOLDER)
+
+
+def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """A shipped sweep by name, or a YAML file, of a recipe.
+
+    Args:
+        name_or_path: the sweep.
+        recipe: the recipe's name or file.
+        overrides: for all rows; those of the sweep and of its rows come after them.
+
+    Raises:
+        FileNotFoundError: no such sweep or recipe.
+        ValueError: not a sweep; a row that cannot be trained, with its line; two rows that are the same; nothing to
+            judge the rows on.
+    """
+    text, source = read_shipped(FOLDER, name_or_path, what="sweep")
+    values = parse_yaml(text, source=source)
+    bare = isinstance(values, list)
+    if not bare and not isinstance(values, dict):
+        raise ValueError(f"{source}: a sweep is a list of rows {{name, set: [key.path=value]}}, or has it as `rows`")
+
+    def place(*path: str | int) -> str:
+        line = line_of(text, path[1:] if bare else path)
+        return f"{source}:{line}" if line else source
+
+    try:
+        config = SweepConfig.model_validate({"rows": values} if bare else values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            model = RowConfig if len(first["loc"]) > 1 else SweepConfig
+            what = f"unknown key {dotted(first['loc'])}; it has {', '.join(model.model_fields)}"
+        else:
+            what = f"{dotted(first['loc'])}: {first['msg'].removeprefix('Value error, ')}"
+        raise ValueError(f"{place(*first['loc'])}: {what}") from None
+    rows: list[Row] = []
+    for number, entry in enumerate(config.rows):
+        here = f"{place('rows', number)}: row {entry.name}"
+        if entry.name.lower() in [row.name.lower() for row in rows]:
+            raise ValueError(f"{here}: two rows have this name; each names its own folder")
+        try:
+            row = _checked(entry, config, recipe, overrides)
+        except (ValueError, FileNotFoundError) as error:
+            raise type(error)(f"{here}: {error}") from None
+        ours = next(iter(row.recipes.values()))
+        same = next((other.name for other in rows if next(iter(other.recipes.values())) == ours), None)
+        if same is not None:
+            raise ValueError(f"{here} says the same as row {same}; leave one out, or set something in it")
+        if config.suite is None and ours.evaluation is None:
+            raise ValueError(
+                f"{here} would not be judged: the recipe has no evaluation, and the sweep no suite; give one of them, "
+                "for example evaluation.dev=[my-beir-folder]"
+            )
+        rows.append(row)
+    axis, numbers = _axis(rows, config.x)
+    placed = (Row(row.name, row.recipes, row.overrides, x) for row, x in zip(rows, numbers, strict=True))
+    return Sweep(source, tuple(placed), config.suite, axis)
+
+
+def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> Row:
+    """A row with its recipes, each loaded and each stage's settings looked at."""
+    settings = (*config.set, *entry.set)
+    wanted = entry.stages or config.stages
+    recipes: dict[int | None, Recipe] = {}
+    for seed in entry.seeds or config.seeds or (None,):
+        loaded = Recipe.load(recipe, [*overrides, *settings, *([] if seed is None else [f"seed={seed}"])])
+        names = [stage.name for stage in loaded.stages]
+        unknown = [name for name in wanted or () if name not in names]
+        if unknown:
+            raise ValueError(f"stages names {unknown[0]!r}; the recipe has {', '.join(names) or 'none'}")
+        if wanted is not None:
+            values = loaded.resolved()
+            values["stages"] = [stage for stage in values["stages"] if stage["name"] in wanted]
+            loaded = Recipe.from_values(values, source=f"stages={wanted}")
+        if not loaded.stages:
+            raise ValueError("the recipe has no stages, so there is nothing to train")
+        if RESERVED in [stage.name for stage in loaded.stages]:
+            raise ValueError(f"a stage is called {RESERVED!r}, which is where the row's scores are; rename it")
+        for index in range(len(loaded.stages)):
+            build.check_stage(loaded, index)
+        recipes[seed] = loaded
+    return Row(entry.name, recipes, settings, entry.x)
+
+
+def _axis(rows: Sequence[Row], said: str | None) -> tuple[str | None, list[float | None]]:
+    """What the horizontal axis is, and each row's place on it: its own `x`, or the one setting that differs."""
+    given = [row.x for row in rows]
+    if any(x is not None for x in given):
+        if None in given:
+            missing = next(row.name for row in rows if row.x is None)
+            known = len(rows) - given.count(None)
+            raise ValueError(f"{known} of {len(rows)} rows have x, row {missing} has none; give all, or none")
+        return said or "x", given
+    resolved = [next(iter(row.recipes.values())).resolved() for row in rows]
+    keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
+    found = {key: [_value(values, key.split(".")) for values in resolved] for key in keys}
+    varying = [key for key, values in found.items() if any(value != values[0] for value in values)]
+    numbers = found[varying[0]] if len(varying) == 1 else []
+    if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
+        return None, given
+    return said or varying[0], [float(value) for value in numbers]
+
+
+def _value(values: Any, path: Sequence[str]) -> Any:
+    """What stands at a key path of a resolved recipe; None where a row has no such stage."""
+    for key in path:
+        if isinstance(values, list):
+            named = {item.get("name"): item for item in values if isinstance(item, dict)}
+            if key not in named and not (key.isdecimal() and int(key) < len(values)):
+                return None
+            values = named[key] if key in named else values[int(key)]
+        elif isinstance(values, dict):
+            values = values.get(key)
+        else:
+            return None
+    return values

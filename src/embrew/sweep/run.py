@@ -1,0 +1,108 @@
+"""Train and judge the rows of a sweep, or what is left of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+from embrew import build
+from embrew.evaluation import Result, evaluate, read_suite
+from embrew.evaluation.dev import dev_sets_of
+from embrew.recipe import Recipe
+from embrew.sweep.results import write_results
+from embrew.sweep.rows import RESERVED, Row, Sweep
+from embrew.training import stages
+from embrew.training.stages import STAGE
+from embrew.training.takeover import take_over
+
+logger = logging.getLogger(__name__)
+JSON = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A row with its results, a list a seed."""
+
+    row: Row
+    results: tuple[list[Result], ...]
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    verify: str = "fast",
+    start: str | Path | None = None,
+    batch_tokens: int | None = None,
+) -> list[Trained]:
+    """Train every row below `folder`, judge it after its last stage, and put all results into one table.
+
+    Writes `folder/ROW/` (a run, or one for each seed in `seed-N/`) with `results/` in it, and after each row
+    `sweep.md`, `sweep.json` and, where one number varies, `sweep.png`. A stage that another row has trained with the
+    same settings is taken over.
+
+    Args:
+        sweep: the rows.
+        folder: where to; must not hold a sweep already, unless `resume`.
+        resume: skip what is finished with the same settings, and go on with what was stopped.
+        verify: how a saved stage is proven.
+        start: a trained encoder's folder that every row begins with; nothing is taken over then.
+        batch_tokens: padded tokens a batch, in judging.
+
+    Raises:
+        FileExistsError: `folder` holds a sweep and `resume` is off.
+        FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; data is looked for before any training.
+    """
+    root = Path(folder)
+    process = PartialState(cpu=not torch.accelerator.is_available())
+    if (root / JSON).exists() and not resume:
+        raise FileExistsError(f"{root} holds a sweep already; say --resume to go on, or choose another folder")
+    suite = None if sweep.suite is None else read_suite(sweep.suite)
+    for row in sweep.rows:  # what is missing is found before anything is trained
+        for recipe in row.recipes.values():
+            dev_sets_of(recipe)
+    process.wait_for_everyone()  # all have looked before the first one writes
+    done: list[Trained] = []
+    for number, row in enumerate(sweep.rows, start=1):
+        results = []
+        for seed, recipe in row.recipes.items():
+            place = row.folder(root, seed)
+            said = "" if seed is None else f", seed {seed}"
+            logger.info("row %d of %d: %s%s", number, len(sweep.rows), row.name, said)
+            if process.is_main_process and start is None:
+                take_over(recipe, place, finished_runs(root))
+            process.wait_for_everyone()
+            watched = dev_sets_of(recipe) if suite is not None or _within(recipe) else None
+            stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
+            if process.is_main_process:
+                results.append(_judge(recipe, place, suite, batch_tokens))
+            process.wait_for_everyone()
+        if process.is_main_process:
+            done.append(Trained(row, tuple(results)))
+            write_results(root, sweep, [(each.row, each.results) for each in done])
+    return done
+
+
+def finished_runs(root: Path) -> list[Path]:
+    """Folders of runs below a sweep that have finished a stage, by name."""
+    return sorted({path.parents[1] for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{STAGE}")})
+
+
+def _within(recipe: Recipe) -> bool:
+    return recipe.evaluation is not None and recipe.evaluation.every is not None
+
+
+def _judge(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
+    """Results after the last stage, kept in the run's folder."""
+    encoder: Any = build.open_model(str(place))
+    sets = None if suite is not None else dev_sets_of(recipe)
+    tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
+    found = recipe.evaluation
+    tokens = batch_tokens or (found.batch_tokens if found is not None else None)
+    return evaluate(encoder, tasks, output_dir=place / RESERVED, batch_tokens=tokens)

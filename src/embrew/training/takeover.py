@@ -1,0 +1,65 @@
+"""Stages that another run has finished with the same settings, taken over instead of trained again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from embrew.recipe import Recipe
+from embrew.training.runlog import RUN
+from embrew.training.stages import STAGE
+from embrew.writing import atomic_folder, write_json
+
+logger = logging.getLogger(__name__)
+KEPT = ("scores", "seconds", "data", "curves", "kept")
+"""What `run.json` says by stage."""
+
+
+def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tuple[str, Path]]:
+    """Copy the leading stages of a recipe from other runs that have finished them with the same settings.
+
+    It ends with the first stage that nobody has finished; stages that are in `folder` are left as they are. What
+    `run.json` says of a stage (scores, time, data) comes along; its card and `recipe.yaml` stay those of the other run.
+
+    Args:
+        recipe: whose stages are wanted.
+        folder: its run.
+        others: folders of runs to look in; those trained from another encoder (`start`) are passed over.
+
+    Returns:
+        The names of the stages that were copied, and the run each is from.
+    """
+    taken = []
+    runs = [other for other in others if other != folder]
+    for index, stage in enumerate(recipe.stages):
+        if (folder / stage.name / STAGE).exists():
+            continue
+        wanted = recipe.stage_hash(index)
+        found = next((run for run in runs if _hash(run / stage.name / STAGE) == wanted), None)
+        if found is None:
+            break
+        _note(stage.name, found / RUN, folder / RUN)
+        with atomic_folder(folder / stage.name, marker=STAGE) as new:
+            shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
+        logger.info("%s  taken over from %s", stage.name, found)
+        taken.append((stage.name, found))
+    return taken
+
+
+def _hash(path: Path) -> str | None:
+    written = json.loads(path.read_text()) if path.is_file() else {}
+    return None if "start" in written else written.get("hash")
+
+
+def _note(stage: str, theirs: Path, ours: Path) -> None:
+    """Add what one run knows of a stage, and of the untrained encoder, to the file of another."""
+    known = json.loads(ours.read_text()) if ours.is_file() else {}
+    found = json.loads(theirs.read_text()) if theirs.is_file() else {}
+    for key in KEPT:
+        for name in ("base", stage):
+            if name in found.get(key, {}):
+                known.setdefault(key, {}).setdefault(name, found[key][name])
+    write_json(ours, known)

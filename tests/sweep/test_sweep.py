@@ -1,0 +1,236 @@
+"""Sweeps: rows that are checked first, stages that are trained once, results in one table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.overrides import dump_yaml
+from embrew.recipe import Recipe
+from embrew.sweep import list_sweeps, read_sweep, run_sweep
+from embrew.training import stages
+from tests.conftest import SENTENCES
+
+RATE = "stages.second.training.learning_rate"
+
+
+@pytest.fixture
+def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Two contrastive stages on a tiny model, and an STS file to judge them on."""
+    texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pairs = [{"sentence1": t[:40], "sentence2": t[40:80], "score": float(i)} for i, t in enumerate(texts)]
+    (tmp_path / "similar.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    stage = {
+        "objective": {"type": "contrastive", "positives": "dropout"},
+        "data": {"path": str(tmp_path / "texts.jsonl")},
+        "batch": {"size": 4},
+        "training": {"max_steps": 2, "learning_rate": 0.01, "use_cpu": True},
+    }
+    values = {
+        "encoder": {
+            "model": str(model_folder("llama")),
+            "pooling": {"mode": "mean"},
+            "max_length": {"query": 64, "document": 64},
+            "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]},
+        },
+        "stages": [{"name": "first", **stage}, {"name": "second", **stage}],
+        "evaluation": {"dev": [str(tmp_path / "similar.jsonl")]},
+    }
+    (tmp_path / "recipe.yaml").write_text(dump_yaml(values))
+    return tmp_path / "recipe.yaml"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def written(text: str) -> Path:
+        (tmp_path / "sweep.yaml").write_text(text)
+        return tmp_path / "sweep.yaml"
+
+    return written
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stages that were really trained, in order, as ROW/STAGE."""
+    found: list[str] = []
+    original = stages.Run.stage
+
+    def counted(self: stages.Run, index: int) -> Any:
+        found.append(f"{self.folder.name}/{self.recipe.stages[index].name}")
+        return original(self, index)
+
+    monkeypatch.setattr(stages.Run, "stage", counted)
+    return found
+
+
+THREE = f"""
+- {{name: low, set: [{RATE}=0.001]}}
+- {{name: rate=0.02, set: [{RATE}=0.02]}}
+- {{name: high, set: [{RATE}=0.2]}}
+"""
+
+
+def test_rows_share_their_first_stage_and_go_on(
+    recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
+) -> None:
+    """The first stage is trained once; the taken-over copy is what an own training gives, to the bit."""
+    sweep = read_sweep(write(THREE), recipe)
+    assert sweep.axis == RATE and [row.x for row in sweep.rows] == [0.001, 0.02, 0.2]
+    run_sweep(sweep, tmp_path / "out")
+    assert trained == ["low/first", "low/second", "rate=0.02/second", "high/second"]
+    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [row["name"] for row in record["rows"]] == ["low", "rate=0.02", "high"]
+    scores = [row["scores"]["similar"] for row in record["rows"]]
+    assert len({score for (score,) in scores}) == 3, "the rate matters"
+    table = (tmp_path / "out" / "sweep.md").read_text()
+    for row, (score,) in zip(("low", "rate=0.02", "high"), scores, strict=True):
+        assert f"| {row} | {100 * score:.2f} |" in table
+    assert (tmp_path / "out" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    log = json.loads((tmp_path / "out" / "high" / "run.json").read_text())
+    assert set(log["seconds"]) == {"first", "second"} and log["final"] == "second"
+
+    alone = Recipe.load(recipe, [f"{RATE}=0.2"])
+    own = stages.train(alone, tmp_path / "alone")
+    from embrew.modeling.encoder import Encoder
+
+    assert own.weights_hash() == Encoder.from_pretrained(tmp_path / "out" / "high").weights_hash()
+
+    # stopped after the first row: the row is not trained again, the others are
+    shutil.rmtree(tmp_path / "out" / "rate=0.02")
+    shutil.rmtree(tmp_path / "out" / "high" / "second")
+    trained.clear()
+    with pytest.raises(FileExistsError, match="--resume"):
+        run_sweep(sweep, tmp_path / "out")
+    run_sweep(sweep, tmp_path / "out", resume=True)
+    assert trained == ["rate=0.02/second", "high/second"]
+    again = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert again["rows"] == record["rows"]
+    run_sweep(sweep, tmp_path / "out", resume=True)
+    assert trained == ["rate=0.02/second", "high/second"], "nothing is left to do"
+
+
+def test_a_row_that_changed_is_refused(recipe: Path, write: Callable[[str], Path], tmp_path: Path) -> None:
+    run_sweep(read_sweep(write("- {name: a}"), recipe), tmp_path / "out")
+    other = read_sweep(write(f"- {{name: a, set: [{RATE}=0.5]}}"), recipe)
+    with pytest.raises(ValueError, match="second was trained with other settings .*learning_rate"):
+        run_sweep(other, tmp_path / "out", resume=True)
+
+
+def test_seeds_and_stages(recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path) -> None:
+    """Each seed is a run of its own; the table shows their mean and standard deviation."""
+    import statistics
+
+    sweep = read_sweep(write("{stages: [first], rows: [{name: a, seeds: [1, 2]}]}"), recipe)
+    run_sweep(sweep, tmp_path / "out")
+    assert trained == ["seed-1/first", "seed-2/first"]
+    (row,) = json.loads((tmp_path / "out" / "sweep.json").read_text())["rows"]
+    scores = row["scores"]["similar"]
+    assert row["seeds"] == [1, 2] and row["stages"] == ["first"] and scores[0] != scores[1]
+    said = f"| a | {100 * statistics.fmean(scores):.2f} ± {100 * statistics.stdev(scores):.2f} |"
+    assert said in (tmp_path / "out" / "sweep.md").read_text()
+    assert not (tmp_path / "out" / "sweep.png").exists()
+
+
+def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path) -> None:
+    """`--from` holds for every row; their stages are not those of the language model, and are not taken over."""
+    stages.train(Recipe.load(recipe), tmp_path / "before")
+    trained.clear()
+    sweep = read_sweep(write(THREE), recipe)
+    run_sweep(sweep, tmp_path / "out", start=tmp_path / "before")
+    assert len(trained) == 6
+    run_sweep(sweep, tmp_path / "other", resume=True)
+    assert trained[6:] == ["low/first", "low/second", "rate=0.02/second", "high/second"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a sweep is a list of rows"),
+        ("[]", "rows"),
+        ("- {set: []}", "sweep.yaml:1: rows.0.name: Field required"),
+        ("- {name: a}\n- {name: b, sets: []}", "sweep.yaml:2: unknown key rows.1.sets; it has name, set, seeds"),
+        ("- {name: a/b}", "'a/b' names a folder"),
+        ("- {name: sweep.json}", "names a folder"),
+        ("- {name: a}\n- {name: A, set: [seed=3]}", "sweep.yaml:2: row A: two rows have this name"),
+        ("- {name: a}\n- {name: b, set: [seed=42]}", "row b says the same as row a"),
+        ("- {name: a, set: [encoder.modelx=x]}", "sweep.yaml:1: row a: override 'encoder.modelx=x': unknown key"),
+        ("- {name: a, set: [stages.third.batch.size=3]}", "has no item 'third'"),
+        ("- {name: a, set: [stages.first.training.max_step=3]}", "did you mean 'max_steps'?"),
+        ("- {name: a, set: [stages.first.objective.temperaturex=3]}", "did you mean 'temperature'?"),
+        ("- {name: a, stages: [third]}", "stages names 'third'; the recipe has first, second"),
+        ("- {name: a, seeds: [1, 1]}", "name each seed once"),
+        ("- {name: a, seeds: []}", "seeds"),
+        ("- {name: a, set: [evaluation=null]}", "row a would not be judged"),
+        ("- {name: a, x: 1}\n- {name: b, set: [seed=1]}", "1 of 2 rows have x, row b has none"),
+        ("{rows: [{name: a}], suites: quick}", "unknown key suites"),
+    ],
+)
+def test_wrong_rows_are_told_before_anything_is_trained(
+    text: str, message: str, recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["train", str(recipe), "--sweep", str(write(text)), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert message in result.stderr, result.stderr
+    assert not trained and not (tmp_path / "out").exists()
+
+
+def test_a_missing_dev_set_is_told_before_anything_is_trained(
+    recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path
+) -> None:
+    sweep = read_sweep(write("- {name: a}\n- {name: b, set: ['evaluation.dev=[no/such]']}"), recipe)
+    with pytest.raises(FileNotFoundError, match="no data folder no/such"):
+        run_sweep(sweep, tmp_path / "out")
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("- {name: a, set: [seed=1]}\n- {name: b, set: [seed=2]}", "seed"),
+        ("- {name: a}\n- {name: b, set: [seed=2]}", "seed"),  # the first has the recipe's own
+        ("- {name: a, set: [encoder.pooling.mode=last]}\n- {name: b}", None),  # no number
+        ("- {name: a, set: [seed=1, stages.first.batch.size=5]}\n- {name: b}", None),  # two of them
+        ("- {name: a, set: [encoder.normalize=false]}\n- {name: b}", None),
+        ("{x: size, rows: [{name: a, x: 1.5, set: [seed=1]}, {name: b, x: 2}]}", "size"),
+    ],
+)
+def test_what_varies(text: str, axis: str | None, recipe: Path, write: Callable[[str], Path]) -> None:
+    sweep = read_sweep(write(text), recipe)
+    assert sweep.axis == axis
+    assert all((row.x is None) == (axis is None) for row in sweep.rows)
+
+
+def test_command_line(recipe: Path, write: Callable[[str], Path], tmp_path: Path) -> None:
+    arguments = ["train", str(recipe), "stages.first.batch.size=5", "--sweep", str(write("- {name: only}"))]
+    result = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.stderr
+    assert "| only |" in result.stdout
+    (row,) = json.loads((tmp_path / "out" / "sweep.json").read_text())["rows"]
+    assert row["recipe"]["stages"][0]["batch"]["size"] == 5
+    again = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "out")])
+    assert again.exit_code == 1 and "--resume" in again.stderr
+
+
+def test_shipped_sweeps_are_of_their_recipe() -> None:
+    assert list_sweeps() == ["lbr/ratio", "lbr/share"]
+    for name in list_sweeps():
+        sweep = read_sweep(name, "lbr/medical-nano")
+        assert len(sweep.rows) >= 5 and sweep.axis
+    share = read_sweep("lbr/share", "lbr/medical-nano")
+    for row in share.rows:  # one budget, of which x is read in generative learning
+        (recipe,) = row.recipes.values()
+        read = {
+            stage.name: stage.training["max_steps"]
+            * (stage.batch.size if stage.batch else stage.training["per_device_train_batch_size"])
+            for stage in recipe.stages
+        }
+        assert sum(read.values()) == 12_800, row.name
+        assert read.get("learn", 0) / 12_800 == pytest.approx(row.x or 0.0)
