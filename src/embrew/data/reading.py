@@ -1,9 +1,10 @@
-"""Read data row by row: JSON Lines, plain text, Parquet, folders of them, and data sets of the Hugging Face Hub.
+"""Read data row by row: JSON Lines, plain text, CSV, Parquet, folders of them, and data sets of the Hugging Face Hub.
 
 Reading is strict. A row that cannot be read stops the run with the file, the line and what to do; nothing is skipped,
 unless a caller takes what is bad itself (`on_bad`).
 """
 
+import csv
 import gzip
 import json
 import logging
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 _LINES = SUFFIXES[:4]
+_BY_LINE = (*_LINES, ".csv")
 SPLITS = ("train", "dev", "validation", "valid", "test")
 _SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
 
@@ -32,7 +34,7 @@ class Record(NamedTuple):
     @property
     def where(self) -> str:
         """The row's place, for messages: `train.jsonl.gz, line 3`."""
-        return f"{self.source}, {'line' if self.source.endswith(_LINES) else 'row'} {self.number}"
+        return f"{self.source}, {'line' if self.source.endswith((*_LINES, '.csv')) else 'row'} {self.number}"
 
 
 class Bad(NamedTuple):
@@ -115,8 +117,11 @@ def read_file(path: Path, *, on_bad: OnBad = stop, max_bytes: int | None = None)
     elif path.name.endswith((".txt", ".txt.gz")):
         for number, line in _lines(path, on_bad, max_bytes):
             yield Record({"text": line.rstrip("\r\n")}, str(path), number)
+    elif path.name.endswith(".csv"):
+        yield from _read_csv(path, on_bad)
     else:
-        raise ValueError(f"{path}: cannot read this kind of file; write it as one of {', '.join(SUFFIXES)}")
+        known = ", ".join((*SUFFIXES, ".csv"))
+        raise ValueError(f"{path}: cannot read this kind of file; write it as one of {known}")
 
 
 def stem(path: Path) -> str:
@@ -203,6 +208,29 @@ def _parse(line: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f'holds a {type(values).__name__}, not an object; write {{"column": value}}')
     return values
+
+
+def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Record]:
+    """Rows under a header line, all values text; an empty cell is None. Folders are not searched for such files."""
+    number = 1
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, restkey="", strict=True)
+            for values in reader:
+                number = reader.line_num
+                if "" in values or None in values.values():
+                    more = "more" if "" in values else "fewer"
+                    reason = (
+                        f"{more} cells than the {len(reader.fieldnames or ())} columns of the header; mend the line"
+                    )
+                    on_bad(Bad(str(path), number, f"{path}, line {number}", reason))
+                    continue
+                yield Record({name: value or None for name, value in values.items()}, str(path), number)
+    except UnicodeDecodeError as error:
+        reason = f"not valid UTF-8 ({error.reason}); convert to UTF-8"
+        on_bad(Bad(str(path), number, f"{path}, after line {number}", reason))
+    except csv.Error as error:
+        on_bad(Bad(str(path), number, f"{path}, after line {number}", f"not valid CSV ({error}); mend the line"))
 
 
 def _read_parquet(path: Path, on_bad: OnBad) -> Iterator[Record]:

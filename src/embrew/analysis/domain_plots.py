@@ -1,0 +1,51 @@
+"""Cosines of matched and mismatched pairs, a panel a model and data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embrew.analysis.diagnosis import Found
+from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.separation import BINS, Separation
+
+COLOURS = ("#2f6f8f", "#d98c3f")
+
+
+def plot_separations(named: Sequence[tuple[str, Sequence[Found]]], path: Path) -> None:
+    """Histograms of both kinds of cosines; a row a model, a column a data set that has pairs."""
+    columns = max(len([found for found in several if found.separation]) for _, several in named)
+    if not columns:
+        raise ValueError("no data set has pairs, so there is nothing to draw; leave out --plot")
+    figure = new_figure(4.6 * columns + 0.4, 3.2 * len(named))
+    grid = figure.subplots(len(named), columns, squeeze=False)
+    for line, (name, several) in zip(grid, named, strict=True):
+        shown = [found for found in several if found.separation]
+        for axes, found in zip(line, shown, strict=False):
+            assert found.separation is not None
+            draw_separation(axes, found.separation)
+            bits = "" if found.perplexity is None else f", {found.perplexity.bits_per_byte:.2f} bits a byte"
+            axes.set_title(f"{name}: {found.name}\nd′ {found.separation.d_prime:.2f}{bits}", fontsize=10)
+        for axes in line[len(shown) :]:
+            axes.set_visible(False)
+    grid[0, 0].legend(frameon=False, fontsize=9)
+    save_figure(figure, path)
+
+
+def draw_separation(axes: Any, found: Separation, *, style: str = "-", label: str = "", filled: bool = True) -> None:
+    """Both kinds of cosines as shares of their own number."""
+    middles = (BINS[1:] + BINS[:-1]) / 2
+    for counts, kind, colour in zip(found.histograms, ("matched", "mismatched"), COLOURS, strict=True):
+        shares = counts / counts.sum()
+        axes.plot(middles, shares, style, color=colour, linewidth=1.4, label=f"{label}{kind}")
+        if filled:
+            axes.fill_between(middles, shares, color=colour, alpha=0.25, linewidth=0)
+    present = found.histograms.sum(0).nonzero()[0]
+    low, high = BINS[present[0]], BINS[present[-1] + 1]
+    left, right = axes.get_xlim() if axes.lines[2:] else (low, high)
+    axes.set_xlim(min(left, low), max(right, high))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("cosine")
+    axes.set_ylabel("share of the pairs")
+    axes.spines[["top", "right"]].set_visible(False)

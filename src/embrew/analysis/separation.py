@@ -1,0 +1,139 @@
+"""How far apart an encoder holds pairs that belong together and pairs that do not.
+
+*Learn Before Represent* announces a "Separation Ratio", by which to tell beforehand what generative learning on a
+domain may bring, and defines it nowhere. The ratio and d′ here are ours:
+
+    ratio = μ₊ / μ₋        d′ = (μ₊ − μ₋) / √((σ₊² + σ₋²) / 2)
+
+with μ and σ² mean and variance of the cosines of questions with their own answers (₊) and with the other pairs' answers
+(₋). d′ is the sensitivity index of signal detection. It does not change where all cosines are moved or stretched alike,
+as they are where a language model's vectors share a direction; the ratio does, and has no meaning where μ₋ ≤ 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embrew.protocol import encode_options, unit_vectors
+
+if TYPE_CHECKING:
+    from embrew.protocol import TextEncoder
+
+BINS = np.linspace(-1, 1, 201)
+
+
+@dataclass(frozen=True)
+class Separation:
+    """Cosines of matched and of mismatched pairs.
+
+    Attributes:
+        matched: how many pairs.
+        mismatched: how many combinations of a question with another pair's answer; those with the same question or
+            answer are left out.
+        means: of the matched and of the mismatched ones.
+        deviations: standard deviations, likewise.
+        nearest: share of the questions to which no other answer is as near as their own.
+        histograms: counts by `BINS`, matched and mismatched, `(2, 200)`.
+    """
+
+    matched: int
+    mismatched: int
+    means: tuple[float, float]
+    deviations: tuple[float, float]
+    nearest: float
+    histograms: np.ndarray
+
+    @property
+    def d_prime(self) -> float:
+        """Distance of the means in units of the common standard deviation."""
+        spread = math.sqrt((self.deviations[0] ** 2 + self.deviations[1] ** 2) / 2)
+        distance = self.means[0] - self.means[1]
+        return distance / spread if spread else math.copysign(math.inf, distance) if distance else 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Mean cosine of matched over that of mismatched pairs; None where the latter is not positive."""
+        return self.means[0] / self.means[1] if self.means[1] > 0 else None
+
+    def summary(self) -> dict[str, Any]:
+        """The figures without the histograms; an infinite d′ is None."""
+        return {
+            "pairs": self.matched,
+            "mismatched": self.mismatched,
+            "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
+            "separation_ratio": self.ratio,
+            "mean_matched": self.means[0],
+            "mean_mismatched": self.means[1],
+            "sd_matched": self.deviations[0],
+            "sd_mismatched": self.deviations[1],
+            "nearest_is_own": self.nearest,
+        }
+
+
+def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, chunk_size: int = 1024) -> Separation:
+    """Cosines of row i with row i, and with all other rows.
+
+    Products are taken block by block, so that no more than `chunk_size` × pairs of them are held at a time, in float32;
+    sums are in float64.
+
+    Args:
+        questions: `(pairs, dimensions)` unit vectors.
+        answers: likewise.
+        same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text.
+        chunk_size: questions at a time.
+
+    Raises:
+        ValueError: fewer than two pairs, or all have one question or answer, so that there is no mismatch.
+    """
+    if len(questions) < 2:
+        raise ValueError(f"{len(questions)} pairs; two or more are needed to mismatch them")
+    own = (questions.astype(np.float64) * answers).sum(1)
+    count, total, squares, nearer = 0, 0.0, 0.0, 0
+    histogram = np.zeros(len(BINS) - 1, dtype=np.int64)
+    for start in range(0, len(questions), chunk_size):
+        stop = min(start + chunk_size, len(questions))
+        cosines = questions[start:stop] @ answers.T
+        other = (same[0, start:stop, None] != same[0]) & (same[1, start:stop, None] != same[1])
+        values = cosines[other].astype(np.float64)
+        count += len(values)
+        total += float(values.sum())
+        squares += float((values**2).sum())
+        histogram += np.histogram(values.clip(-1, 1), BINS)[0]
+        highest = np.where(other, cosines, -np.inf).max(1)
+        nearer += int((own[start:stop] > highest).sum())
+    if not count:
+        raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; there is no mismatch")
+    mean = total / count
+    return Separation(
+        matched=len(own),
+        mismatched=count,
+        means=(float(own.mean()), mean),
+        deviations=(float(own.std()), math.sqrt(max(squares / count - mean**2, 0.0))),
+        nearest=nearer / len(own),
+        histograms=np.stack([np.histogram(own.clip(-1, 1), BINS)[0], histogram]),
+    )
+
+
+def separation_of(
+    encoder: TextEncoder,
+    questions: Sequence[str],
+    answers: Sequence[str],
+    *,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> Separation:
+    """`separation` of an encoder's vectors: questions as queries, answers as documents, each text embedded once."""
+    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    vectors, codes = [], []
+    for texts, encode in ((questions, encoder.encode_query), (answers, encoder.encode_document)):
+        different = list(dict.fromkeys(texts))
+        places = {text: i for i, text in enumerate(different)}
+        code = np.array([places[text] for text in texts])
+        vectors.append(unit_vectors(encode(different, **options), what="pairs", texts=different)[code])
+        codes.append(code)
+    return separation(vectors[0], vectors[1], same=np.stack(codes))

@@ -1,0 +1,140 @@
+"""`embrew analyze domain`: does a model know a domain, and what may learning it bring?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from embrew.cli.analyses import BatchTokens, Models, Overwrite, Plot, check, model_entry, new_table, write
+from embrew.cli.console import out
+
+if TYPE_CHECKING:
+    from embrew.analysis.diagnosis import Found, Sample
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", metavar="OURS=THEIRS", help="question, answer, choices, negatives or source = a column."),
+]
+
+
+def domain(
+    models: Models,
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", metavar="PATH", help="The domain: questions and answers, or texts alone."),
+    ],
+    general: Annotated[
+        str | None, typer.Option("--general", "-g", metavar="PATH", help="General pairs or texts, to compare with.")
+    ] = None,
+    column: Columns = None,
+    max_pairs: Annotated[
+        int, typer.Option("--max-pairs", min=2, metavar="N", help="Take a sample of N rows; always the same one.")
+    ] = 500,
+    plot: Plot = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", "--json", metavar="FILE.json", help="Write the figures here.")
+    ] = None,
+    overwrite: Overwrite = False,
+    batch_tokens: BatchTokens = None,
+) -> None:
+    """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
+    from embrew.analysis import diagnosis
+    from embrew.analysis.domain_plots import plot_separations
+
+    check(models, overwrite, pictures=[plot], files=[output])
+    mapping = columns_of(column)
+    samples = [read_sample(path, mapping, max_pairs) for path in (data, general) if path is not None]
+    if plot is not None and not any(sample.questions for sample in samples):
+        raise ValueError(f"{data} has texts alone, without pairs, so there is nothing to draw; leave out --plot")
+    shown = new_table("data", "pairs", "d′", "ratio", "own is nearest", "texts", "perplexity", "bits a byte")
+    named, entries, words = [], [], []
+    for name in models:
+        with untrained(name) as encoder:
+            options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
+            found = [diagnosis.examine(encoder, sample, **options) for sample in samples]
+            entry = {**model_entry(name, encoder), "data": [each.summary() for each in found]}
+        entry |= {"gain": diagnosis.gain(*found), "words": diagnosis.in_words(*found)}
+        entry |= {
+            "shift": diagnosis.shift(found[0], general_of(found)),
+            "gap": diagnosis.gap(found[0], general_of(found)),
+        }
+        named.append((name, found))
+        entries.append(entry)
+        words += [Text(f"{name}: {line}") for line in entry["words"]]
+        for each in found:
+            shown.add_row(Text(name), *cells(each))
+    out().print(shown)
+    out().print()
+    for line in words:
+        out().print(line)
+    if plot is not None:
+        plot_separations(named, plot)
+    write(output, "domain", entries, data=data, general=general, max_pairs=max_pairs, thresholds=diagnosis.THRESHOLDS)
+
+
+def cells(found: Found) -> list[str]:
+    """A data set's figures as cells; what there is not is a dash."""
+    apart, surprise = found.separation, found.perplexity
+    pairs = ["–"] * 4
+    if apart is not None:
+        ratio = "–" if apart.ratio is None else f"{apart.ratio:.2f}"
+        pairs = [str(apart.matched), f"{apart.d_prime:.2f}", ratio, f"{apart.nearest:.1%}"]
+    texts = ["–"] * 3
+    if surprise is not None:
+        texts = [str(surprise.texts), f"{surprise.perplexity:.1f}", f"{surprise.bits_per_byte:.3f}"]
+    return [found.name, *pairs, *texts]
+
+
+def columns_of(column: Sequence[str] | None) -> dict[str, str]:
+    """`OURS=THEIRS` as a mapping."""
+    found = dict(part.split("=", 1) for part in column or () if "=" in part)
+    if len(found) < len(column or ()):
+        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, once each, e.g. question=title")
+    return found
+
+
+def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
+    """Pairs where the rows have questions; texts otherwise."""
+    from embrew.analysis.diagnosis import Sample
+    from embrew.analysis.texts import read_texts
+    from embrew.data.qa import ACCEPTED, read_qa
+    from embrew.data.reading import expand, public_name, read, splits
+
+    place = Path(expand(path))
+    name = public_name(path)[0]
+    if not place.exists():
+        raise FileNotFoundError(f"no file or folder {place}")
+    from embrew.data.beir import is_beir, qrels_files
+
+    if is_beir(place):
+        judged = sorted(qrels_files(place))
+        split = next((one for one in ("train", "dev", "test") if one in judged), judged[0] if judged else "train")
+        return Sample.of_pairs(name, read_qa(place, split=split), most=most)
+    if not columns:
+        found = splits(place) if place.is_dir() else []
+        first = next(iter(read(place, split=found[0] if len(found) == 1 else "train")), None)
+        if first is not None and not set(ACCEPTED["question"]) & set(first.values):
+            texts = tuple(read_texts(path, max_texts=most).texts)
+            return Sample(name, (), (), texts)
+    return Sample.of_pairs(name, read_qa(place, columns=columns), most=most)
+
+
+@contextmanager
+def untrained(name: str) -> Iterator[Any]:
+    """A model in float32; of a recipe with stages, the encoder that training would begin with."""
+    from embrew.build import encoder, open_model
+    from embrew.recipe import Recipe, list_recipes
+
+    if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
+        opened: Any = encoder(Recipe.load(name, ["encoder.dtype=float32"]))
+    else:
+        opened = open_model(name, dtype="float32")
+    try:
+        yield opened
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,188 @@
+"""The documents of a folder as people keep them (text, Markdown, JSON Lines, PDF), and passages of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from embrew.data.documents import Document, text_id
+from embrew.data.overlap import normalised
+from embrew.data.reading import expand, read_file
+from embrew.data.sentences import split_sentences
+
+logger = logging.getLogger(__name__)
+KINDS = (".txt", ".md", ".markdown", ".rst", ".pdf", ".jsonl", ".jsonl.gz")
+_HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
+
+
+def document_files(folder: str | Path) -> list[Path]:
+    """The files of a folder and of the folders in it that hold documents; a file is taken as it is.
+
+    Hidden files and folders are passed over; how many of other kinds there are is said.
+
+    Raises:
+        FileNotFoundError: no such folder, or nothing in it that can be read.
+    """
+    place = Path(expand(folder))
+    if not place.exists():
+        raise FileNotFoundError(f"no folder {place}")
+    inside = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(place).parts)]
+    files = [path for path in seen if path.name.lower().endswith(KINDS)]
+    others = Counter(path.suffix or path.name for path in seen if path not in files)
+    if not files:
+        has = f"; it holds {', '.join(sorted(others))} files" if others else ""
+        raise FileNotFoundError(f"{place} holds no documents; expected files ending in {', '.join(KINDS)}{has}")
+    if others:
+        kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
+        logger.warning("%s: %d files of other kinds are left out (%s)", place, sum(others.values()), kinds)
+    return files
+
+
+def read_folder(folder: str | Path) -> list[Document]:
+    """The documents of `document_files`, a file each; in JSON Lines, a line each (`text`, and `_id`, `title` if there).
+
+    Ids are paths below the folder, and numbers within JSON Lines. Empty documents are left out and counted, and of
+    several with the same text (but for case and white space) the first is kept.
+
+    Raises:
+        FileNotFoundError: as `document_files`.
+        ValueError: a file that cannot be read, with its name (and line); a PDF without text; nothing is left.
+    """
+    place = Path(expand(folder))
+    kept: list[Document] = []
+    known: set[str] = set()
+    empty = twice = 0
+    for file in document_files(place):
+        name = file.name if place.is_file() else file.relative_to(place).as_posix()
+        for document in _documents(file, name):
+            key = normalised(document.text)
+            empty += not key
+            twice += bool(key) and key in known
+            if key and key not in known:
+                known.add(key)
+                kept.append(document)
+    if empty:
+        logger.warning("%s: %d empty documents are left out", place, empty)
+    if twice:
+        logger.warning("%s: %d documents say the same as another and are left out", place, twice)
+    if not kept:
+        raise ValueError(f"{place}: all documents are empty; give some with text")
+    ids = Counter(document.id for document in kept)
+    repeated = next((name for name, count in ids.items() if count > 1), None)
+    if repeated is not None:
+        raise ValueError(f"{place}: two documents have the id {repeated!r}; make ids unique")
+    return kept
+
+
+def _documents(file: Path, name: str) -> Iterator[Document]:
+    if file.name.lower().endswith((".jsonl", ".jsonl.gz")):
+        for record in read_file(file):
+            text, title = record.values.get("text"), record.values.get("title")
+            if not isinstance(text, str) or not isinstance(title, str | None):
+                raise ValueError(
+                    f"{record.where}: a document needs a column text (and may have _id, title); found "
+                    f"{', '.join(record.values)}"
+                )
+            yield Document(id=f"{name}#{text_id(record, '_id', 'id')}", text=text, title=title or "")
+        return
+    if file.suffix.lower() == ".pdf":
+        yield Document(id=name, text=_pdf_text(file))
+        return
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not valid UTF-8 ({error.reason}); convert it to UTF-8, or move it away") from None
+    yield Document(id=name, text=text)
+
+
+def _pdf_text(file: Path) -> str:
+    """The text layer of a PDF."""
+    try:
+        from pypdf import PdfReader
+        from pypdf.errors import PyPdfError
+    except ImportError:
+        raise ValueError(f'{file}: PDF files need pypdf: pip install "embrew[pdf]", or move the file away') from None
+    pypdf = logging.getLogger("pypdf")
+    level = pypdf.level
+    pypdf.setLevel(logging.ERROR)  # it warns of every oddity that it gets over
+    try:
+        pages = PdfReader(file).pages
+        text = "\n\n".join(page.extract_text() for page in pages)
+    except (PyPdfError, OSError, ValueError, KeyError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{file}: cannot be read as PDF ({reason}); mend it, or move it away") from None
+    finally:
+        pypdf.setLevel(level)
+    if not text.strip():
+        raise ValueError(
+            f"{file}: {len(pages)} pages without text, so probably scanned; run text recognition (OCR) over it, or "
+            "move it away"
+        )
+    return re.sub(r"(\w)-\n(\w)", r"\1\2", text)  # words broken at the end of a line
+
+
+def passages(document: Document, *, max_chars: int = 800) -> list[Document]:
+    """A document cut into passages of whole sentences, where it fits of whole paragraphs.
+
+    A passage has the nearest heading above it (or the document's title) as its title, and the id `DOCUMENT/NUMBER`.
+    Only a sentence that is longer by itself is cut, between words.
+
+    Args:
+        document: what is cut; Markdown headings begin a new passage.
+        max_chars: most characters of a passage.
+    """
+    if max_chars < 50:
+        raise ValueError(f"max_chars={max_chars}; a passage has 50 characters or more")
+    found: list[tuple[str, str]] = []
+    for title, text in _sections(document):
+        found += [(title, part) for part in _packed(_pieces(text, max_chars), max_chars)]
+    return [Document(f"{document.id}/{i}", text, title) for i, (title, text) in enumerate(found)]
+
+
+def _sections(document: Document) -> Iterator[tuple[str, str]]:
+    """Title and text between Markdown headings; code blocks are no headings."""
+    title, in_code = document.title, False
+    lines: list[str] = []
+    for line in document.text.splitlines():
+        in_code ^= line.lstrip().startswith("```")
+        heading = None if in_code else _HEADING.match(line)
+        if heading:
+            yield title, "\n".join(lines)
+            title, lines = heading.group(1), []
+        else:
+            lines.append(line)
+    yield title, "\n".join(lines)
+
+
+def _pieces(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
+    """Paragraphs that fit, else their sentences, else runs of words; each with what joins it to the one before."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        flat = " ".join(paragraph.split())
+        if len(flat) <= max_chars:
+            if flat:
+                yield "\n", flat
+            continue
+        joint = "\n"
+        for sentence in split_sentences(flat):
+            while len(sentence) > max_chars:
+                cut = sentence.rfind(" ", 1, max_chars + 1)
+                cut = max_chars if cut <= 0 else cut
+                yield joint, sentence[:cut].strip()
+                sentence, joint = sentence[cut:].strip(), " "
+            if sentence:
+                yield joint, sentence
+                joint = " "
+
+
+def _packed(pieces: Iterator[tuple[str, str]] | Sequence[tuple[str, str]], max_chars: int) -> list[str]:
+    packed: list[str] = []
+    for joint, piece in pieces:
+        if packed and len(packed[-1]) + len(joint) + len(piece) <= max_chars:
+            packed[-1] += joint + piece
+        else:
+            packed.append(piece)
+    return packed

@@ -1,0 +1,209 @@
+"""Questions and answers in whatever form users have them: question and answer, query and document, multiple choice.
+
+| what | columns that are understood |
+|---|---|
+| question | question, query, anchor |
+| answer | answer, positive, pos, document, passage; in multiple choice (also label, answer_key, answerKey) the right |
+| | choice's text, its letter, or its place from 0 |
+| choices | choices, options: a list, letters with texts, or the Hub's `{text, label}`; or a column a choice (A, B, …; |
+| | option_a, choice_1, …) |
+| negatives | negatives, negative, neg, distractors; negative_1, … |
+| source | source, document_id, doc_id, doc: which document the row is from |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.data.beir import is_beir
+from embrew.data.datasets import load
+from embrew.data.reading import expand, read, splits
+
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "question": ("question", "query", "anchor"),
+    "answer": ("answer", "positive", "pos", "document", "passage", "label", "answer_key", "answerKey"),
+    "choices": ("choices", "options"),
+    "negatives": ("negatives", "negative", "neg", "distractors"),
+    "source": ("source", "document_id", "doc_id", "doc"),
+}
+ONLY_WITH_CHOICES = ("label", "answer_key", "answerKey")
+_CHOICE = re.compile(r"(?:option|choice|op)?_?([A-Ha-h]|\d)")
+_NEGATIVE = re.compile(r"(?:negative|distractor)_?\d+")
+
+
+@dataclass(frozen=True)
+class QA:
+    """A question with one right answer.
+
+    Attributes:
+        negatives: answers that are wrong: the other choices, or given as such.
+        source: the document it is from, as the row says, or None.
+        where: the row's place, for messages.
+    """
+
+    question: str
+    answer: str
+    negatives: tuple[str, ...] = ()
+    source: str | None = None
+    where: str = ""
+
+
+def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None) -> list[QA]:
+    """Questions and answers of a file (JSON Lines, CSV, Parquet), a folder of them, or a BEIR folder.
+
+    Several right answers of a row become a pair each.
+
+    Args:
+        path: what to read.
+        columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file, for other names.
+        split: of a folder; default: `train`, else its only one.
+
+    Raises:
+        FileNotFoundError: nothing there.
+        ValueError: a row that cannot be read or has no question or answer (file and line), other columns, no rows.
+    """
+    place = Path(expand(path))
+    if is_beir(place):
+        rows = load(place, kind="pairs", split=split or "train")
+        return [QA(row["query"], row["positive"], where=str(place)) for row in rows]
+    unknown = sorted(set(columns or ()) - set(ACCEPTED))
+    if unknown:
+        raise ValueError(f"columns: {unknown[0]!r} is none of {', '.join(ACCEPTED)}")
+    if split is None:
+        found = splits(place) if place.is_dir() else []
+        split = found[0] if len(found) == 1 else "train"
+    pairs: list[QA] = []
+    for record in read(place, split=split):
+        pairs += _pairs(record.values, record.where, columns or {})
+    if not pairs:
+        raise ValueError(f"{place} holds no rows")
+    return pairs
+
+
+def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> Iterator[QA]:
+    found = _columns(values, where, mapping)
+    question = _text(values[found["question"]], found["question"], where)
+    given = values[found["answer"]]
+    choices = _choices(values, found.get("choices"), where)
+    negatives: list[str] = []
+    if choices:
+        answers = [
+            _right(one, choices, found["answer"], where) for one in (given if isinstance(given, list) else [given])
+        ]
+        negatives = [text for _, text in choices if text not in answers]
+    else:
+        answers = [_text(one, found["answer"], where) for one in _listed(given)]
+    for column in (column for column in values if column == found.get("negatives") or _NEGATIVE.fullmatch(column)):
+        negatives += [text for text in _texts(values[column], column, where) if text not in answers]
+    if not answers:
+        raise ValueError(f"{where}: column {found['answer']!r} holds no answer; remove the row, or give one")
+    source = values.get(found["source"]) if "source" in found else None
+    for answer in answers:
+        yield QA(question, answer, tuple(dict.fromkeys(negatives)), None if source is None else str(source), where)
+
+
+def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> dict[str, str]:
+    """Which column of a row is what."""
+    lacking = next((column for column in mapping.values() if column not in values), None)
+    if lacking is not None:
+        raise ValueError(f"{where}: there is no column {lacking!r}; the columns are {', '.join(values)}")
+    found = dict(mapping)
+    has_choices = "choices" in mapping or any(c in values for c in ACCEPTED["choices"]) or bool(_lettered(values))
+    for what, names in ACCEPTED.items():
+        allowed = [n for n in names if n in values and (has_choices or n not in ONLY_WITH_CHOICES)]
+        if what not in found and allowed:
+            found[what] = allowed[0]
+    for what in ("question", "answer"):
+        if what not in found:
+            known = "; ".join(
+                f"{name}: {' | '.join(n for n in names if n not in ONLY_WITH_CHOICES)}"
+                for name, names in ACCEPTED.items()
+            )
+            raise ValueError(
+                f"{where}: no column for the {what}; found {', '.join(values) or 'none'}. Understood are {known}. Say "
+                f"another with --column {what}=NAME"
+            )
+    return found
+
+
+def _lettered(values: Mapping[str, Any]) -> dict[str, str]:
+    """Columns of one choice each, by letter or number: A, B, …; option_a, …; choice_1, … and the like."""
+    found = {}
+    for column in values:
+        match = _CHOICE.fullmatch(column)
+        if match:
+            found[match.group(1).upper()] = column
+    return found if len(found) > 1 else {}
+
+
+def _choices(values: Mapping[str, Any], column: str | None, where: str) -> list[tuple[str, str]]:
+    """Label and text of each choice; labels are letters where the row has none."""
+    if column is None:
+        return [
+            (label, _text(values[name], name, where))
+            for label, name in _lettered(values).items()
+            if values[name] not in (None, "")
+        ]
+    given = _parsed(values[column])
+    if given is None:
+        return []
+    if isinstance(given, Mapping) and isinstance(given.get("text"), list):
+        texts = [_text(text, column, where) for text in given["text"]]
+        return list(zip(map(str, given.get("label") or _letters(len(texts))), texts, strict=True))
+    if isinstance(given, Mapping):
+        return [(str(label), _text(text, column, where)) for label, text in given.items() if text is not None]
+    texts = _texts(given, column, where)
+    return list(zip(_letters(len(texts)), texts, strict=True))
+
+
+def _right(given: Any, choices: list[tuple[str, str]], column: str, where: str) -> str:
+    """The text of the right choice, given as text, as its label, or as its place from 0."""
+    if given in [text for _, text in choices]:
+        return str(given)
+    by_label = {label.upper(): text for label, text in choices}
+    if str(given).strip().upper() in by_label:
+        return by_label[str(given).strip().upper()]
+    if not isinstance(given, bool) and str(given).strip().isdecimal() and int(given) < len(choices):
+        return choices[int(given)][1]
+    labels = ", ".join(label for label, _ in choices)
+    raise ValueError(
+        f"{where}: {column} is {given!r}, which is none of the choices; give a choice's text, its label ({labels}) or "
+        f"its place from 0 to {len(choices) - 1}"
+    )
+
+
+def _parsed(value: Any) -> Any:
+    """A list or mapping that a CSV cell holds as JSON; anything else as it is."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    return value
+
+
+def _texts(value: Any, column: str, where: str) -> list[str]:
+    value = _parsed(value)
+    if value is None or value == "":
+        return []
+    return [_text(one, column, where) for one in _listed(value)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        said = "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
+        raise ValueError(f"{where}: column {column!r} {said}; mend or remove the row")
+    return value.strip()
+
+
+def _letters(count: int) -> list[str]:
+    return [chr(ord("A") + i) for i in range(count)]
