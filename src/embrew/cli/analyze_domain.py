@@ -58,11 +58,9 @@ def domain(
             options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
             found = [diagnosis.examine(encoder, sample, **options) for sample in samples]
             entry = {**model_entry(name, encoder), "data": [each.summary() for each in found]}
-        entry |= {"gain": diagnosis.gain(*found), "words": diagnosis.in_words(*found)}
-        entry |= {
-            "shift": diagnosis.shift(found[0], general_of(found)),
-            "gap": diagnosis.gap(found[0], general_of(found)),
-        }
+        both = found[0], found[1] if len(found) > 1 else None
+        entry |= {"shift": diagnosis.shift(*both), "gap": diagnosis.gap(*both)}
+        entry |= {"gain": diagnosis.gain(*both), "words": diagnosis.in_words(*both)}
         named.append((name, found))
         entries.append(entry)
         words += [Text(f"{name}: {line}") for line in entry["words"]]
