@@ -1,8 +1,8 @@
 """Whether a model knows a domain before anything is trained, and what generative learning may bring there.
 
 The figures are those of `separation` and `perplexity`, on the domain and, to compare with, on general text. What they
-are said to mean follows thresholds that are ours. *Learn Before Represent* says that a model which does not know a domain
-gains from learning it first, and gives no figures from which thresholds could be read: it is a rule of thumb.
+are said to mean follows thresholds that are ours. *Learn Before Represent* says that a model which does not know a
+domain gains from learning it first, and gives no figures from which thresholds could be read: it is a rule of thumb.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Found:
 def examine(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> Found:
-    """Separation of a sample's pairs and perplexity of its texts."""
+    """Separation of a sample's pairs (if any) and perplexity of its texts (if any)."""
     apart = None
     if sample.questions:
         options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
         apart = separation_of(encoder, sample.questions, sample.answers, **options)
     surprise = None
-    if isinstance(encoder, Encoder):
+    if isinstance(encoder, Encoder) and sample.texts:
         surprise = perplexity_of(
             encoder, sample.texts, **({} if batch_tokens is None else {"batch_tokens": batch_tokens})
         )

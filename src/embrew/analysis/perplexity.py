@@ -82,7 +82,8 @@ def perplexity_of(
         raise ValueError("all texts are empty; there is nothing to predict")
     rows = []
     for start in range(0, len(filled), 1000):
-        encoded = tokenizer(filled[start : start + 1000], add_special_tokens=False, split_special_tokens=True)
+        some = filled[start : start + 1000]
+        encoded = tokenizer(some, add_special_tokens=False, split_special_tokens=True, verbose=False)
         for ids in encoded["input_ids"]:
             rows += [[int(begin), *ids[i : i + window - 1]] for i in range(0, len(ids), window - 1)]
     rows.sort(key=len)

@@ -11,6 +11,7 @@ from embrew.cli import (
     analyze,
     analyze_domain,
     data,
+    domain,
     encode,
     evaluate,
     export,
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
+app.command("domain")(domain.domain)
 app.command("evaluate")(evaluate.evaluate)
 app.command("table")(results.table)
 app.command("diff")(results.diff)

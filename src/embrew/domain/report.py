@@ -1,0 +1,190 @@
+"""The report of a domain run: Markdown, JSON and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.analysis.domain_plots import draw_separation
+from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.separation import Separation
+from embrew.evaluation import Result
+from embrew.evaluation.tables import as_markdown
+from embrew.evaluation.uncertainty import compare
+from embrew.writing import atomic_path, write_json
+
+SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
+FEW_QUERIES = 50
+
+
+@dataclass(frozen=True)
+class Step:
+    """The encoder before training or after a stage: its scores, its separation, and how long the stage took."""
+
+    name: str
+    result: Result
+    separation: Separation | None
+    seconds: float | None
+
+    def summary(self) -> dict[str, Any]:
+        """All figures."""
+        return {
+            "step": self.name,
+            **{key: self.result.scores[key] for key in SCORES},
+            "separation": None if self.separation is None else self.separation.summary(),
+            "seconds": self.seconds,
+        }
+
+
+def write_report(folder: Path, report: Mapping[str, Any], steps: Sequence[Step]) -> None:
+    """Write `report.json`, `report.png` and `report.md`."""
+    write_json(folder / "report.json", report)
+    plot_report(steps, folder / "report.png")
+    with atomic_path(folder / "report.md") as temporary:
+        temporary.write_text(markdown(report, steps, exported=(folder / "export").exists()), encoding="utf-8")
+
+
+def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool = True) -> str:
+    """The report as a page."""
+    data, counts = report["data"], report["data"]["counts"]
+    lines = [f"# {report['documents']}", "", *_data(report), ""]
+    lines += ["## Before training", "", f"{report['model']}, read by the mean over its states:", ""]
+    lines += [_diagnosis(report["diagnosis"]), ""]
+    lines += [f"- {line}" for line in report["diagnosis"]["words"]]
+    lines += ["", "## Results", "", _results(steps), "", "![results](report.png)", ""]
+    lines += [f"- {line}" for line in _remarks(data, counts, steps)]
+    lines += ["", "## How it was trained", ""]
+    lines += [f"- {line}" for line in report["plan"]]
+    for stage in report["recipe"]["stages"]:
+        lines.append(
+            f"- {stage['name']}: {_said(stage['objective'])}; {stage['training']['max_steps']} steps of "
+            f"{stage['batch']['size'] if stage['batch'] else stage['training']['per_device_train_batch_size']}"
+        )
+    lines += ["", "## Go on from here", "", "```bash"]
+    lines += ["embrew train recipe.yaml --output more stages.learn.training.max_steps=1000   # other settings"]
+    lines += ["embrew search model --index index --build data/test                           # ask it something"]
+    lines += ["embrew data mine model data/pairs.jsonl mined.jsonl                           # hard negatives"]
+    lines += ["```", ""]
+    if exported:
+        lines += ['`export/` opens with `SentenceTransformer("export")`, without embrew.', ""]
+    return "\n".join(lines)
+
+
+def _data(report: Mapping[str, Any]) -> list[str]:
+    data, counts = report["data"], report["data"]["counts"]
+    lines = [
+        f"- {counts['documents']} documents, {counts['passages']} passages; {counts['documents_held_out']} held out",
+    ]
+    if data["questions_made"]:
+        lines.append(
+            f"- no pairs were given: {counts['test_queries']} questions are first sentences of held-out passages, "
+            "which look for the rest. They rank training steps; they are not what users ask"
+        )
+        if not data["by_document"]:
+            lines.append("- there is one document: the last fifth of its passages is held out")
+        return lines
+    lines.append(
+        f"- {counts['pairs']} different pairs ({counts['with_negatives']} with wrong choices or negatives), "
+        f"{counts['linked']} of a known document: {counts['train_pairs']} to train on, {counts['test_queries']} "
+        f"questions held out, {counts.get('dev_queries', 0)} for choices on the way"
+    )
+    if data["by_document"]:
+        lines.append("- held-out pairs share no question, answer or known document with those that are trained on")
+    else:
+        lines.append(
+            "- most pairs are of one document (or of connected ones): held-out pairs share no question or answer with "
+            "those that are trained on, but documents they do"
+        )
+    return lines
+
+
+def _diagnosis(diagnosis: Mapping[str, Any]) -> str:
+    header = ["", "d′", "separation ratio", "own answer is nearest", "perplexity", "bits a byte"]
+    rows = []
+    for entry in diagnosis["data"]:
+        apart, surprise = entry["separation"] or {}, entry["perplexity"] or {}
+        rows.append(
+            [
+                entry["data"],
+                _number(apart.get("d_prime")),
+                _number(apart.get("separation_ratio")),
+                "–" if not apart else f"{apart['nearest_is_own']:.1%}",
+                _number(surprise.get("perplexity"), 1),
+                _number(surprise.get("bits_per_byte"), 3),
+            ]
+        )
+    return as_markdown(header, rows).rstrip()
+
+
+def _results(steps: Sequence[Step]) -> str:
+    header = ["", *SCORES.values(), "d′", "training"]
+    rows = []
+    for step in steps:
+        scores = [f"{step.result.scores[key]:.3f}" for key in SCORES]
+        d_prime = None if step.separation is None else step.separation.d_prime
+        rows.append([step.name, *scores, _number(d_prime), "–" if step.seconds is None else f"{step.seconds:.0f} s"])
+    return as_markdown(header, rows).rstrip()
+
+
+def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence[Step]) -> list[str]:
+    """What has to be known to read the table."""
+    best, last = max(steps[:2], key=lambda step: step.result.main_score), steps[-1]
+    lines = []
+    tested = compare(best.result, last.result)
+    if tested is not None:
+        lines.append(
+            f"nDCG@10 after {last.name} less that of the better untrained reading: "
+            f"{last.result.main_score - best.result.main_score:+.3f}, 95 % interval "
+            f"[{tested.low:+.3f}, {tested.high:+.3f}] over questions"
+        )
+    lines.append(
+        f"{counts['test_queries']} held-out questions look through {counts['test_documents']} texts: right answers, "
+        f"wrong choices, other answers and passages; {counts['test_trained_distractors']} of them were trained on"
+    )
+    if counts["test_queries"] < FEW_QUERIES:
+        lines.append(f"{counts['test_queries']} questions are few: look at the interval, not at the difference")
+    if last.result.main_score < best.result.main_score:
+        lines.append("**training has not helped**: more data or steps, or another model; see the diagnosis")
+    return lines
+
+
+def _said(objective: Mapping[str, Any]) -> str:
+    match objective.get("target"):
+        case "positive":
+            return "answers through the bottleneck (SFT)"
+        case "text":
+            return "documents rewritten through the bottleneck (PT)"
+        case "rest":
+            return "the rest of documents through the bottleneck (PT)"
+    return str(objective["type"])
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def plot_report(steps: Sequence[Step], path: Path) -> None:
+    """Scores of every step as bars; cosines before and after training."""
+    apart = [step for step in steps if step.separation is not None]
+    figure = new_figure(11, 0.55 * len(steps) + 2.2)
+    left, right = figure.subplots(1, 2)
+    places = range(len(steps))
+    for shift, key, colour in ((-0.2, "ndcg_at_10", "#2f6f8f"), (0.2, "recall_at_10", "#d98c3f")):
+        values = [step.result.scores[key] for step in steps]
+        bars = left.barh([p + shift for p in places], values, height=0.38, label=SCORES[key], color=colour)
+        left.bar_label(bars, fmt="%.3f", padding=3, fontsize=9)
+    left.set_yticks(list(places), [step.name for step in steps])
+    left.invert_yaxis()
+    left.set_xlim(0, max(0.05, 1.15 * max(step.result.scores["recall_at_10"] for step in steps)))
+    left.set_xlabel("score on held-out questions")
+    left.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=9, loc="lower right")
+    for step, style in ((apart[0], "--"), (apart[-1], "-")):
+        assert step.separation is not None
+        words = f"{step.name} (d′ {step.separation.d_prime:.2f}): "
+        draw_separation(right, step.separation, style=style, label=words, filled=style == "-")
+    right.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)

@@ -1,0 +1,210 @@
+"""The whole path: prepare, diagnose, learn, represent, judge, export, report. What is finished is not done again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from embrew import build
+from embrew.analysis.diagnosis import THRESHOLDS, Found, Sample, examine, gain, gap, in_words, shift
+from embrew.data.qa import QA
+from embrew.data.reading import public_name, read_file
+from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
+from embrew.domain.prepare import MANIFEST, Prepared, prepare
+from embrew.domain.report import Step, write_report
+from embrew.evaluation import Result, evaluate
+from embrew.evaluation.dev import dev_sets_of
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from embrew.protocol import model_hash
+from embrew.provenance import versions
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from embrew.writing import atomic_path, write_json
+
+logger = logging.getLogger(__name__)
+MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on
+DIAGNOSIS = "diagnosis.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a user may say of a domain run.
+
+    Attributes:
+        model: `nano`, a folder or Hub id of a causal LM.
+        columns: of the pairs, see `read_qa`.
+        general: general text, to compare the domain with.
+        learn: what the first stage learns from: `pairs`, `text`, `rest`, or `auto`.
+        min_pairs: training pairs from which on `auto` is `pairs`.
+        steps: of the first stage.
+        max_chars: of a passage.
+        max_documents: texts that are searched in the test.
+        seed: of the split and of training.
+        overrides: for the recipe.
+        batch_tokens: padded tokens a batch, outside training.
+        verify: how saved stages are proven.
+        export: whether a stock Sentence-Transformers folder is written.
+    """
+
+    model: str = "nano"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    general: Sample | None = None
+    learn: Learn = "auto"
+    min_pairs: int = MIN_PAIRS
+    steps: int | None = None
+    max_chars: int = 600
+    max_documents: int = 2000
+    seed: int = 42
+    overrides: Sequence[str] = ()
+    batch_tokens: int = 4096
+    verify: str = "fast"
+    export: bool = True
+
+
+def run(
+    documents: str | Path, pairs: str | Path | None, output: str | Path, settings: Settings = Settings()
+) -> dict[str, Any]:
+    """Make an encoder of a domain, and a report of what it is worth, in `output`.
+
+    Writes `data/` (passages, pairs, held-out questions), `recipe.yaml`, `diagnosis.json`, `model/` (the stages),
+    `results/`, `export/` (Sentence-Transformers), and `report.md`, `report.json` and `report.png`.
+
+    Args:
+        documents: a folder of text, Markdown, JSON Lines or PDF files.
+        pairs: questions and answers (see `read_qa`), or None.
+        output: where to; a run that was stopped goes on there.
+        settings: all else.
+
+    Returns:
+        The content of `report.json`.
+
+    Raises:
+        FileExistsError: `output` was made of other files or settings.
+        FileNotFoundError, ValueError: data that cannot be read or used; anything training can refuse.
+    """
+    folder = Path(output)
+    if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
+        raise FileExistsError(f"{folder} holds other files; choose another output folder")
+    data = prepare(
+        documents,
+        pairs,
+        folder / "data",
+        columns=settings.columns,
+        max_chars=settings.max_chars,
+        max_documents=settings.max_documents,
+        seed=settings.seed,
+    )
+    made = plan(
+        data,
+        model=settings.model,
+        learn=settings.learn,
+        min_pairs=settings.min_pairs,
+        steps=settings.steps,
+        overrides=[f"seed={settings.seed}", *settings.overrides],
+    )
+    _write_recipe(folder / "recipe.yaml", made)
+    recipe = made.recipe
+    sample = _sample(data, public_name(documents)[0])
+    steps: list[Step] = []
+    for how, said in (("last", "untrained, last token"), ("mean", "untrained, mean")):
+        encoder = build.encoder(untrained(recipe, how))  # type: ignore[arg-type]
+        result = _judge(encoder, data, folder / "results" / f"untrained-{how}", settings)
+        steps.append(Step(said, result, None, None))
+    diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
+    steps[-1] = Step(steps[-1].name, result, before.separation, None)
+    for line in diagnosis["words"]:
+        logger.info("diagnosis: %s", line)
+    model = folder / "model"
+    train(recipe, model, resume=model.exists(), evaluate=dev_sets_of(recipe), verify=settings.verify)
+    seconds = json.loads((model / "run.json").read_text(encoding="utf-8"))["seconds"]
+    for stage in recipe.stages:
+        encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)
+        result = _judge(encoder, data, folder / "results" / stage.name, settings)
+        apart = examine(encoder, replace(sample, texts=()), batch_tokens=settings.batch_tokens).separation
+        steps.append(Step(stage.name, result, apart, seconds.get(stage.name)))
+    if settings.export:
+        _export(encoder, folder / "export")
+    report = {
+        "documents": public_name(documents)[0],
+        "pairs": None if pairs is None else public_name(pairs)[0],
+        "model": settings.model,
+        "data": dict(data.manifest),
+        "plan": list(made.reasons),
+        "recipe": recipe.resolved(),
+        "diagnosis": diagnosis,
+        "steps": [step.summary() for step in steps],
+        "versions": versions(),
+    }
+    write_report(folder, report, steps)
+    return report
+
+
+def _write_recipe(path: Path, made: Plan) -> None:
+    """The recipe for those who go on from here; one that differs from what is there is refused.
+
+    Raises:
+        FileExistsError: another recipe is there.
+    """
+    if path.is_file():
+        there = Recipe.load(path)
+        if there != made.recipe:
+            keys = made.recipe.differing_keys(there.resolved())
+            raise FileExistsError(
+                f"{path} says other settings ({', '.join(keys)}); choose another output folder, give the same "
+                f"settings, or train it as it is: embrew train {path} --output DIR"
+            )
+        return
+    with atomic_path(path) as temporary:
+        temporary.write_text(made.to_yaml(), encoding="utf-8")
+
+
+def _sample(data: Prepared, name: str) -> Sample:
+    """What models are diagnosed on: held-out pairs, and passages and answers of them; not used for any choice."""
+    from embrew.data.beir import read_beir
+
+    test = read_beir(data.test, "test")
+    texts = {document.id: document.content for document in test.corpus}
+    pairs = [QA(test.queries[q], texts[d]) for q, grades in test.qrels.items() for d in grades]
+    found = Sample.of_pairs(name, pairs, most=MOST_PAIRS)
+    read = [record.values["text"] for record in read_file(data.passages)] if data.count("train_passages") else []
+    return Sample(name, found.questions, found.answers, tuple(dict.fromkeys([*found.texts, *read]))[:MOST_TEXTS])
+
+
+def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> tuple[dict[str, Any], Found]:
+    """The untrained model on the domain and on general text; kept with the model's hash."""
+    found = examine(encoder, sample, batch_tokens=settings.batch_tokens)
+    other = settings.general
+    general = None if other is None else examine(encoder, other, batch_tokens=settings.batch_tokens)
+    values = {
+        "read_by": "mean",
+        "model_hash": model_hash(encoder),
+        "data": [each.summary() for each in (found, general) if each is not None],
+        "shift": shift(found, general),
+        "gap": gap(found, general),
+        "gain": gain(found, general),
+        "words": in_words(found, general),
+        "thresholds": THRESHOLDS,
+    }
+    write_json(path, values)
+    return values, found
+
+
+def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Result:
+    (result,) = evaluate(encoder, [data.test], output_dir=folder, split="test", batch_tokens=settings.batch_tokens)
+    return result
+
+
+def _export(encoder: Encoder, folder: Path) -> None:
+    """A stock folder of this encoder, where it is not there already."""
+    said = folder / "parity.json"
+    if said.is_file() and json.loads(said.read_text(encoding="utf-8"))["encoder"] == json.loads(
+        json.dumps(encoder.describe())
+    ):
+        logger.info("%s  exported before", folder)
+        return
+    export_sentence_transformer(encoder, folder, overwrite=folder.exists())

@@ -1,0 +1,149 @@
+"""Pairs and documents that are trained on, and those that are held out, with nothing in common."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from embrew.data.documents import Document
+from embrew.data.overlap import normalised
+from embrew.data.qa import QA
+
+FEW = 20  # fewer pairs are all held out: what they would teach is less than what they can judge
+TEST_SHARE, MOST_TEST = 0.2, 500
+DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # a dev set where there are so many pairs
+WORDS = 8  # an answer of so many words is looked for in the documents
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which part each pair and each document belongs to.
+
+    Attributes:
+        parts: of each pair: `train`, `dev` or `test`.
+        held_out: ids of the documents that held-out pairs are from.
+        by_document: whether pairs of one document were kept together.
+        linked: pairs whose document is known, by their `source` or because their answer stands in it.
+    """
+
+    parts: tuple[str, ...]
+    held_out: frozenset[str]
+    by_document: bool
+    linked: int
+
+
+def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int = 42) -> Split:
+    """Hold out pairs for a test and, where there are enough, a dev set.
+
+    Pairs with the same question, the same answer (but for case and white space) or the same document stay together, and
+    so do all that are connected through such pairs. Fewer than `FEW` pairs are all held out. Where all pairs hang
+    together by their documents (a single one, for instance), they are held apart by question and answer alone.
+
+    Args:
+        pairs: what is split.
+        documents: what the pairs may be from.
+        seed: of the draw.
+    """
+    from_document = find_documents(pairs, documents)
+    linked = sum(bool(found) for found in from_document)
+    if len(pairs) < FEW:
+        held = frozenset().union(*from_document)
+        return Split(("test",) * len(pairs), held, True, linked)
+    groups, by_document = connected(pairs, from_document), True
+    if max(map(len, groups)) > len(pairs) / 2:
+        apart = connected(pairs, [frozenset()] * len(pairs))
+        if max(map(len, apart)) < max(map(len, groups)):
+            groups, by_document = apart, False
+    order = list(groups)
+    random.Random(seed).shuffle(order)
+    parts = ["train"] * len(pairs)
+    for part, share, most in (("test", TEST_SHARE, MOST_TEST), ("dev", DEV_SHARE, MOST_DEV)):
+        if part == "dev" and len(pairs) < DEV_FROM:
+            continue
+        wanted, taken = min(round(share * len(pairs)), most), 0
+        for group in order:
+            if parts[group[0]] == "train" and taken + len(group) <= wanted * 1.5 and taken < wanted:
+                taken += len(group)
+                for i in group:
+                    parts[i] = part
+    if "test" not in parts:  # one group of nearly everything: the smallest others judge
+        for i in min(groups, key=len):
+            parts[i] = "test"
+    named = (from_document[i] for i, part in enumerate(parts) if part != "train") if by_document else ()
+    return Split(tuple(parts), frozenset().union(*named), by_document, linked)
+
+
+def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
+    """Ids of the documents each pair is from: those its `source` names (path, name or id), or that hold its answer.
+
+    An answer of `WORDS` words or more is looked for word by word; a document that is part of an answer counts too.
+    """
+    by_name: dict[str, set[str]] = defaultdict(set)
+    for document in documents:
+        path = PurePosixPath(document.id.partition("#")[0])
+        inner = document.id.partition("#")[2]
+        for name in {document.id, inner, document.title} | ({str(path), path.name, path.stem} if not inner else set()):
+            by_name[name].add(document.id)
+    words = {document.id: _words(document.content) for document in documents}
+    begins: dict[str, set[str]] = defaultdict(set)  # runs of words in documents
+    first: dict[str, set[str]] = defaultdict(set)  # how whole documents begin
+    for name, found in words.items():
+        for i in range(len(found) - WORDS + 1):
+            begins[" ".join(found[i : i + WORDS])].add(name)
+        if len(found) >= WORDS:
+            first[" ".join(found[:WORDS])].add(name)
+    joined = {name: " ".join(found) for name, found in words.items()}
+    result = []
+    for pair in pairs:
+        named = set(by_name.get(pair.source, ())) if pair.source else set()
+        answer = _words(pair.answer)
+        whole = " ".join(answer)
+        if len(answer) >= WORDS:
+            named |= {name for name in begins.get(" ".join(answer[:WORDS]), ()) if whole in joined[name]}
+            runs = {" ".join(answer[i : i + WORDS]) for i in range(len(answer) - WORDS + 1)}
+            named |= {name for run in runs for name in first.get(run, ()) if joined[name] in whole}
+        result.append(frozenset(named))
+    return result
+
+
+def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]]) -> list[list[int]]:
+    """Pairs in groups that share no question, answer or document, each group in order."""
+    parent = list(range(len(pairs)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    known: dict[tuple[str, str], int] = {}
+    for i, (pair, documents) in enumerate(zip(pairs, from_document, strict=True)):
+        keys = [("question", normalised(pair.question)), ("answer", normalised(pair.answer))]
+        keys += [("document", name) for name in documents]
+        keys += [("source", pair.source)] if pair.source and not documents else []
+        for key in keys:
+            parent[root(i)] = root(known.setdefault(key, i))
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i in range(len(pairs)):
+        groups[root(i)].append(i)
+    return list(groups.values())
+
+
+def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
+    """The pairs without those that say the same as one before, but for case and white space."""
+    counts: Counter[tuple[str, str]] = Counter()
+    kept = []
+    for pair in pairs:
+        key = (normalised(pair.question), normalised(pair.answer))
+        counts[key] += 1
+        if counts[key] == 1:
+            kept.append(pair)
+    return kept
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
