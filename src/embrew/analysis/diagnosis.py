@@ -7,6 +7,8 @@ domain gains from learning it first, and gives no figures from which thresholds 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +36,12 @@ class Sample:
     questions: tuple[str, ...]
     answers: tuple[str, ...]
     texts: tuple[str, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Says exactly which pairs and texts these are, in which order."""
+        parts = (self.questions, self.answers, self.texts)
+        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:

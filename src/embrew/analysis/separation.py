@@ -13,7 +13,7 @@ as they are where a language model's vectors share a direction; the ratio does, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,16 @@ class Separation:
     def ratio(self) -> float | None:
         """Mean cosine of matched over that of mismatched pairs; None where the latter is not positive."""
         return self.means[0] / self.means[1] if self.means[1] > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """All that `from_json` needs."""
+        return {**vars(self), "histograms": self.histograms.tolist()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Separation:
+        """The same again, from what a JSON file holds."""
+        pairs = {name: tuple(values[name]) for name in ("means", "deviations")}
+        return cls(**{**values, **pairs, "histograms": np.array(values["histograms"])})
 
     def summary(self) -> dict[str, Any]:
         """The figures without the histograms; an infinite d′ is None."""

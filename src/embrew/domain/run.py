@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from embrew import build
-from embrew.analysis.diagnosis import THRESHOLDS, Found, Sample, examine, gain, gap, in_words, shift
+from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
+from embrew.analysis.separation import Separation, separation_of
 from embrew.data.qa import QA
 from embrew.data.reading import public_name, read_file
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
@@ -116,7 +117,7 @@ def run(
         result = _judge(encoder, data, folder / "results" / f"untrained-{how}", settings)
         steps.append(Step(said, result, None, None))
     diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
-    steps[-1] = Step(steps[-1].name, result, before.separation, None)
+    steps[-1] = Step(steps[-1].name, result, before, None)
     for line in diagnosis["words"]:
         logger.info("diagnosis: %s", line)
     model = folder / "model"
@@ -125,7 +126,7 @@ def run(
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)
         result = _judge(encoder, data, folder / "results" / stage.name, settings)
-        apart = examine(encoder, replace(sample, texts=()), batch_tokens=settings.batch_tokens).separation
+        apart = _separate(encoder, sample, settings, folder / "separations" / f"{stage.name}.json")
         steps.append(Step(stage.name, result, apart, seconds.get(stage.name)))
     if settings.export:
         _export(encoder, folder / "export")
@@ -136,7 +137,7 @@ def run(
         "data": dict(data.manifest),
         "plan": list(made.reasons),
         "recipe": recipe.resolved(),
-        "diagnosis": diagnosis,
+        "diagnosis": {key: value for key, value in diagnosis.items() if key != "separation"},
         "steps": [step.summary() for step in steps],
         "versions": versions(),
     }
@@ -175,23 +176,42 @@ def _sample(data: Prepared, name: str) -> Sample:
     return Sample(name, found.questions, found.answers, tuple(dict.fromkeys([*found.texts, *read]))[:MOST_TEXTS])
 
 
-def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> tuple[dict[str, Any], Found]:
-    """The untrained model on the domain and on general text; kept with the model's hash."""
-    found = examine(encoder, sample, batch_tokens=settings.batch_tokens)
+def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> tuple[dict[str, Any], Separation]:
+    """The untrained model on the domain and on general text, and its separation; kept with what they came from."""
     other = settings.general
+    of = {"model_hash": model_hash(encoder), "samples": [one.sha256 for one in (sample, other) if one is not None]}
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == of:
+            return kept, Separation.from_json(kept["separation"])
+    found = examine(encoder, sample, batch_tokens=settings.batch_tokens)
     general = None if other is None else examine(encoder, other, batch_tokens=settings.batch_tokens)
+    assert found.separation is not None, "a sample of held-out pairs"
     values = {
+        "of": of,
         "read_by": "mean",
-        "model_hash": model_hash(encoder),
         "data": [each.summary() for each in (found, general) if each is not None],
         "shift": shift(found, general),
         "gap": gap(found, general),
         "gain": gain(found, general),
         "words": in_words(found, general),
         "thresholds": THRESHOLDS,
+        "separation": found.separation.to_json(),
     }
     write_json(path, values)
-    return values, found
+    return values, found.separation
+
+
+def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> Separation:
+    """How far apart a trained encoder holds the pairs; kept likewise."""
+    of = {"model_hash": model_hash(encoder), "samples": [sample.sha256]}
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == of:
+            return Separation.from_json(kept["separation"])
+    found = separation_of(encoder, sample.questions, sample.answers, batch_tokens=settings.batch_tokens)
+    write_json(path, {"of": of, "separation": found.to_json()})
+    return found
 
 
 def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Result:
