@@ -60,7 +60,7 @@ def test_what_is_left_out_is_said(folder, caplog):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("bad.txt", b"caf\xe9", "bad.txt: not valid UTF-8"),
+        ("bad.txt", b"\xe9t\xe9", "bad.txt: not valid UTF-8"),
         ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "bad.jsonl, line 2: not valid JSON"),
         ("bad.jsonl", b'{"body": "a"}\n', "bad.jsonl, line 1: a document needs a column text"),
         ("empty.md", b"\n", "all documents are empty"),

@@ -137,8 +137,7 @@ def in_words(domain: Found, general: Found | None = None) -> list[str]:
         lines.append(f"it tells pairs of {domain.name} apart {how} those of {general.name}")
     level = gain(domain, general)
     if level is not None:
-        alone = "" if moved is not None or lacking is not None else " by d′ alone; --general compares with general text"
-        lines.append(
-            f"generative learning on {domain.name} may bring {level}{alone} (a rule of thumb, thresholds ours)"
-        )
+        lines.append(f"generative learning on {domain.name} may bring {level} (a rule of thumb, thresholds ours)")
+        if moved is None and lacking is None:
+            lines.append("that is by d′ alone; general pairs or texts to compare with say more (--general)")
     return lines

@@ -24,6 +24,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.protocol import model_hash
 from embrew.provenance import versions
 from embrew.recipe import Recipe
+from embrew.training.record import without_paths
 from embrew.training.stages import train
 from embrew.writing import atomic_path, write_json
 
@@ -136,7 +137,7 @@ def run(
         "model": settings.model,
         "data": dict(data.manifest),
         "plan": list(made.reasons),
-        "recipe": recipe.resolved(),
+        "recipe": without_paths(recipe.resolved()),
         "diagnosis": {key: value for key, value in diagnosis.items() if key != "separation"},
         "steps": [step.summary() for step in steps],
         "versions": versions(),

@@ -88,26 +88,32 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
         inner = document.id.partition("#")[2]
         for name in {document.id, inner, document.title} | ({str(path), path.name, path.stem} if not inner else set()):
             by_name[name].add(document.id)
-    words = {document.id: _words(document.content) for document in documents}
-    begins: dict[str, set[str]] = defaultdict(set)  # runs of words in documents
-    first: dict[str, set[str]] = defaultdict(set)  # how whole documents begin
-    for name, found in words.items():
-        for i in range(len(found) - WORDS + 1):
-            begins[" ".join(found[i : i + WORDS])].add(name)
-        if len(found) >= WORDS:
-            first[" ".join(found[:WORDS])].add(name)
-    joined = {name: " ".join(found) for name, found in words.items()}
-    result = []
-    for pair in pairs:
-        named = set(by_name.get(pair.source, ())) if pair.source else set()
-        answer = _words(pair.answer)
-        whole = " ".join(answer)
+    named = [set(by_name.get(pair.source, ())) if pair.source else set() for pair in pairs]
+    answers = [_words(pair.answer) for pair in pairs]
+    begins: dict[str, list[int]] = defaultdict(list)  # pairs by how their answer begins: documents are read one by one
+    for i, answer in enumerate(answers):
         if len(answer) >= WORDS:
-            named |= {name for name in begins.get(" ".join(answer[:WORDS]), ()) if whole in joined[name]}
-            runs = {" ".join(answer[i : i + WORDS]) for i in range(len(answer) - WORDS + 1)}
-            named |= {name for run in runs for name in first.get(run, ()) if joined[name] in whole}
-        result.append(frozenset(named))
-    return result
+            begins[" ".join(answer[:WORDS])].append(i)
+    first: dict[str, list[tuple[str, str]]] = defaultdict(list)  # documents by how they begin, with their words
+    for document in documents:
+        words = _words(document.content)
+        whole = " ".join(words)
+        for run in _runs(words) & begins.keys():
+            for i in begins[run]:
+                if " ".join(answers[i]) in whole:
+                    named[i].add(document.id)
+        if len(words) >= WORDS:
+            first[" ".join(words[:WORDS])].append((document.id, whole))
+    for i, answer in enumerate(answers):
+        whole = " ".join(answer)
+        for run in _runs(answer) & first.keys():
+            named[i] |= {name for name, words in first[run] if words in whole}
+    return [frozenset(names) for names in named]
+
+
+def _runs(words: Sequence[str]) -> set[str]:
+    """All runs of `WORDS` words."""
+    return {" ".join(words[i : i + WORDS]) for i in range(len(words) - WORDS + 1)}
 
 
 def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]]) -> list[list[int]]:

@@ -1,0 +1,88 @@
+"""Nothing is both trained on and judged on."""
+
+from __future__ import annotations
+
+import pytest
+
+from embrew.data.documents import Document
+from embrew.data.qa import QA
+from embrew.domain.split import FEW, connected, find_documents, split_pairs, without_duplicates
+
+LONG = "the quick brown fox jumps over the lazy dog near the old river bank"
+
+
+def test_an_answer_is_found_in_its_document_word_by_word() -> None:
+    documents = [
+        Document("a.md", "Some words before. The quick, brown fox jumps\nover the lazy DOG near the old river bank!"),
+        Document("b.md", "Something else entirely, about cats that sleep and purr all day long in the sun."),
+        Document("c.jsonl#7", "short text", "Title"),
+    ]
+    pairs = [
+        QA("q", LONG),
+        QA("q", "the lazy dog"),  # too short to say anything
+        QA("q", f"In the beginning {documents[1].text} and so on"),  # holds a whole document
+        QA("q", "x", source="b"),
+        QA("q", "x", source="7"),
+        QA("q", "x", source="Title"),
+        QA("q", LONG.replace("lazy", "eager")),
+    ]
+    found = [sorted(names) for names in find_documents(pairs, documents)]
+    assert found == [["a.md"], [], ["b.md"], ["b.md"], ["c.jsonl#7"], ["c.jsonl#7"], []]
+
+
+def test_pairs_are_connected_through_questions_answers_and_documents() -> None:
+    pairs = [
+        QA("one", "first"),
+        QA("ONE ", "second"),  # the question of 0
+        QA("two", "Second"),  # the answer of 1
+        QA("three", "third"),
+        QA("four", "fourth"),
+        QA("five", "fifth", source="book"),
+        QA("six", "sixth", source="book"),  # a source that is no document here
+    ]
+    documents = [(), (), (), ("d",), ("d", "e"), (), ()]
+    assert connected(pairs, documents) == [[0, 1, 2], [3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_share_nothing(seed: int) -> None:
+    """Chains of pairs that share a question, an answer or a document lie in one part."""
+    documents = [Document(f"d{i}.txt", f"text {i} " + LONG.replace("fox", f"fox{i}")) for i in range(100)]
+    pairs = []
+    for i in range(100):
+        pairs.append(QA(f"question {i}", LONG.replace("fox", f"fox{i}")))
+        pairs.append(QA(f"question {i}", f"another answer {i}"))
+        pairs.append(QA(f"other question {i}", f"Another  answer {i}"))
+    found = split_pairs(pairs, documents, seed=seed)
+    counts = {part: found.parts.count(part) for part in ("train", "dev", "test")}
+    assert counts["test"] == pytest.approx(60, abs=3) and counts["dev"] == pytest.approx(30, abs=3)
+    for i in range(100):
+        assert len(set(found.parts[3 * i : 3 * i + 3])) == 1
+    assert found.by_document and found.linked == 100
+    held = {f"d{i}.txt" for i in range(100) if found.parts[3 * i] != "train"}
+    assert found.held_out == held, "documents of held-out pairs are not trained on"
+
+
+def test_few_pairs_are_all_held_out() -> None:
+    pairs = [QA(f"q{i}", f"a{i}") for i in range(FEW - 1)]
+    assert set(split_pairs(pairs, []).parts) == {"test"}
+    assert set(split_pairs([*pairs, QA("q", "a")], []).parts) == {"train", "test"}
+
+
+def test_one_document_is_split_by_question() -> None:
+    documents = [Document("book.pdf", LONG)]
+    pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(50)]
+    found = split_pairs(pairs, documents)
+    assert not found.by_document and not found.held_out
+    assert found.parts.count("test") == 10
+
+
+def test_one_answer_to_nearly_everything() -> None:
+    """Yes, and a few others: the connected ones are trained on, the others judge."""
+    pairs = [QA(f"q{i}", "yes") for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
+    found = split_pairs(pairs, [])
+    assert found.parts[:40] == ("train",) * 40 and "test" in found.parts[40:]
+
+
+def test_pairs_that_say_the_same_are_kept_once() -> None:
+    assert without_duplicates([QA("a", "b"), QA("A ", "b"), QA("a", "c")]) == [QA("a", "b"), QA("a", "c")]
