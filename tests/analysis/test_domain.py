@@ -229,6 +229,17 @@ def test_command_opens_recipes_untrained(files):
     assert model["data"][0]["separation"]["pairs"] == 10
 
 
+def test_a_folder_of_documents_is_texts(models, files):
+    (files / "docs").mkdir()
+    for i, text in enumerate(SENTENCES):
+        (files / "docs" / f"{i}.md").write_text(f"# {i}\n\n{text}")
+    given = ["--data", files / "pairs.jsonl", "--column", "question=answer", "--column", "answer=question"]
+    result = run("one", *given, "--general", files / "docs", "-o", files / "out.json")
+    assert result.exit_code == 0, result.stderr
+    (model,) = json.loads((files / "out.json").read_text())["models"]
+    assert model["data"][1]["perplexity"]["texts"] == 5 and model["data"][1]["separation"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

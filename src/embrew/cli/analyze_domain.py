@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,8 @@ def domain(
 
     check(models, overwrite, pictures=[plot], files=[output])
     mapping = columns_of(column)
-    samples = [read_sample(path, mapping, max_pairs) for path in (data, general) if path is not None]
+    samples = [read_sample(data, mapping, max_pairs)]
+    samples += [] if general is None else [read_sample(general, {}, max_pairs)]
     if plot is not None and not any(sample.questions for sample in samples):
         raise ValueError(f"{data} has texts alone, without pairs, so there is nothing to draw; leave out --plot")
     shown = new_table("data", "pairs", "d′", "ratio", "own is nearest", "texts", "perplexity", "bits a byte")
@@ -97,28 +99,31 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 
 def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
-    """Pairs where the rows have questions; texts otherwise."""
+    """Pairs where the rows have questions; texts otherwise, of a folder of documents its passages."""
     from embrew.analysis.diagnosis import Sample
     from embrew.analysis.texts import read_texts
+    from embrew.data.beir import is_beir, qrels_files
+    from embrew.data.folder import passages, read_folder
     from embrew.data.qa import ACCEPTED, read_qa
-    from embrew.data.reading import expand, public_name, read, splits
+    from embrew.data.reading import SUFFIXES, expand, public_name, read, splits
 
     place = Path(expand(path))
     name = public_name(path)[0]
     if not place.exists():
         raise FileNotFoundError(f"no file or folder {place}")
-    from embrew.data.beir import is_beir, qrels_files
-
     if is_beir(place):
         judged = sorted(qrels_files(place))
         split = next((one for one in ("train", "dev", "test") if one in judged), judged[0] if judged else "train")
         return Sample.of_pairs(name, read_qa(place, split=split), most=most)
+    rows = place.is_file() or any(file.name.endswith(SUFFIXES) for file in place.iterdir())
+    if not rows:
+        parts = [passage.content for document in read_folder(place) for passage in passages(document)]
+        return Sample(name, (), (), tuple(random.Random(42).sample(parts, min(most, len(parts)))))
     if not columns:
         found = splits(place) if place.is_dir() else []
         first = next(iter(read(place, split=found[0] if len(found) == 1 else "train")), None)
         if first is not None and not set(ACCEPTED["question"]) & set(first.values):
-            texts = tuple(read_texts(path, max_texts=most).texts)
-            return Sample(name, (), (), texts)
+            return Sample(name, (), (), tuple(read_texts(path, max_texts=most).texts))
     return Sample.of_pairs(name, read_qa(place, columns=columns), most=most)
 
 

@@ -55,7 +55,7 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
         return Split(("test",) * len(pairs), held, True, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
-        apart = connected(pairs, [frozenset()] * len(pairs))
+        apart = connected(pairs)
         if max(map(len, apart)) < max(map(len, groups)):
             groups, by_document = apart, False
     order = list(groups)
@@ -116,8 +116,8 @@ def _runs(words: Sequence[str]) -> set[str]:
     return {" ".join(words[i : i + WORDS]) for i in range(len(words) - WORDS + 1)}
 
 
-def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]]) -> list[list[int]]:
-    """Pairs in groups that share no question, answer or document, each group in order."""
+def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None = None) -> list[list[int]]:
+    """Pairs in groups that share no question, answer and, where these are given, document; each group in order."""
     parent = list(range(len(pairs)))
 
     def root(i: int) -> int:
@@ -127,10 +127,11 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]]) -> li
         return i
 
     known: dict[tuple[str, str], int] = {}
-    for i, (pair, documents) in enumerate(zip(pairs, from_document, strict=True)):
+    for i, pair in enumerate(pairs):
         keys = [("question", normalised(pair.question)), ("answer", normalised(pair.answer))]
-        keys += [("document", name) for name in documents]
-        keys += [("source", pair.source)] if pair.source and not documents else []
+        if from_document is not None:
+            keys += [("document", name) for name in from_document[i]]
+            keys += [("source", pair.source)] if pair.source and not from_document[i] else []
         for key in keys:
             parent[root(i)] = root(known.setdefault(key, i))
     groups: dict[int, list[int]] = defaultdict(list)
