@@ -167,6 +167,18 @@ def test_one_document_without_pairs(tmp_path: Path) -> None:
     assert not any(normalised(text) in one for text in read_beir(data.test, "test").queries.values() for one in trained)
 
 
+def test_one_document_with_few_pairs(tmp_path: Path) -> None:
+    """A handbook and a few questions: its passages are trained on, but those that hold an answer."""
+    (tmp_path / "book.txt").write_text("\n\n".join(words(i) for i in range(40)))
+    rows = [{"question": f"What of case {i}?", "answer": words(i), "source": "book"} for i in range(5)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = prepare(tmp_path / "book.txt", tmp_path / "pairs.jsonl", tmp_path / "data", max_chars=200)
+    assert data.count("test_queries") == 5 and data.count("train_pairs") == 0
+    trained = texts(data.passages, "text")
+    held = [normalised(words(i)) for i in range(5)]
+    assert len(trained) == 35 and not any(answer in text or text in answer for answer in held for text in trained)
+
+
 def test_too_little_of_everything(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     with pytest.raises(FileNotFoundError, match="holds no documents"):

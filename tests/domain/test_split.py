@@ -77,6 +77,12 @@ def test_one_document_is_split_by_question() -> None:
     assert found.parts.count("test") == 10
 
 
+def test_few_pairs_of_all_documents_leave_the_documents() -> None:
+    pairs = [QA(f"q{i}", f"a{i}", source="book") for i in range(5)]
+    found = split_pairs(pairs, [Document("book.pdf", LONG)])
+    assert set(found.parts) == {"test"} and not found.by_document and not found.held_out
+
+
 def test_one_answer_to_nearly_everything() -> None:
     """Yes, and a few others: the connected ones are trained on, the others judge."""
     pairs = [QA(f"q{i}", "yes") for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]

@@ -114,6 +114,9 @@ def prepare(
     held_out = split.held_out
     train_passages = [p for name, several in parts.items() if name not in held_out for p in several]
     by_part = {name: [p for p, part in zip(different, split.parts, strict=True) if part == name] for name in _PARTS}
+    if different and not split.by_document:
+        held = {normalised(pair.answer): pair.answer for pair in (*by_part["dev"], *by_part["test"])}
+        train_passages = [p for p in train_passages if not _alike(normalised(p.text), held)]
     if made:
         inside = {p.id for p in _last_passages(found, parts)} if not held_out else set()
         train_passages = [p for p in train_passages if p.id not in inside]

@@ -95,8 +95,8 @@ def _data(report: Mapping[str, Any]) -> list[str]:
         lines.append("- held-out pairs share no question, answer or known document with those that are trained on")
     else:
         lines.append(
-            "- most pairs are of one document (or of connected ones): held-out pairs share no question or answer with "
-            "those that are trained on, but documents they do"
+            "- the pairs are of too few documents to hold some out: held-out pairs share no question, answer or "
+            "passage that holds it with what is trained on, but documents they do"
         )
     return lines
 

@@ -41,7 +41,8 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
 
     Pairs with the same question, the same answer (but for case and white space) or the same document stay together, and
     so do all that are connected through such pairs. Fewer than `FEW` pairs are all held out. Where all pairs hang
-    together by their documents (a single one, for instance), they are held apart by question and answer alone.
+    together by their documents (a single one, for instance), or held-out ones are from all documents, they are held
+    apart by question and answer alone.
 
     Args:
         pairs: what is split.
@@ -51,8 +52,9 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
     from_document = find_documents(pairs, documents)
     linked = sum(bool(found) for found in from_document)
     if len(pairs) < FEW:
-        held = frozenset().union(*from_document)
-        return Split(("test",) * len(pairs), held, True, linked)
+        held: frozenset[str] = frozenset().union(*from_document)
+        kept = len(held) < len(documents)  # else nothing would be left to train on
+        return Split(("test",) * len(pairs), held if kept else frozenset(), kept, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
         apart = connected(pairs)
