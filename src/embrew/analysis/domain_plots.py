@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from embrew.analysis.diagnosis import Found
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.analysis.separation import BINS, Separation
 
+SHOWN = 25
 COLOURS = ("#2f6f8f", "#d98c3f")
 
 
@@ -33,18 +36,17 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Found]]], path: Path) -
     save_figure(figure, path)
 
 
-def draw_separation(axes: Any, found: Separation, *, style: str = "-", label: str = "", filled: bool = True) -> None:
-    """Both kinds of cosines as shares of their own number."""
-    middles = (BINS[1:] + BINS[:-1]) / 2
-    for counts, kind, colour in zip(found.histograms, ("matched", "mismatched"), COLOURS, strict=True):
-        shares = counts / counts.sum()
-        axes.plot(middles, shares, style, color=colour, linewidth=1.4, label=f"{label}{kind}")
-        if filled:
-            axes.fill_between(middles, shares, color=colour, alpha=0.25, linewidth=0)
+def draw_separation(axes: Any, found: Separation) -> None:
+    """Both kinds of cosines as shares of their own number, in about `SHOWN` bins over what occurs."""
     present = found.histograms.sum(0).nonzero()[0]
-    low, high = BINS[present[0]], BINS[present[-1] + 1]
-    left, right = axes.get_xlim() if axes.lines[2:] else (low, high)
-    axes.set_xlim(min(left, low), max(right, high))
+    low, high = present[0], present[-1] + 1
+    width = max(1, -(-(high - low) // SHOWN))
+    starts = np.arange(low, high, width)
+    edges = [*BINS[starts], BINS[min(starts[-1] + width, len(BINS) - 1)]]
+    for counts, kind, colour in zip(found.histograms, ("matched", "mismatched"), COLOURS, strict=True):
+        shares = np.add.reduceat(counts[:high], starts) / counts.sum()
+        axes.stairs(shares, edges, color=colour, linewidth=1.4)
+        axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25, label=kind)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("cosine")
     axes.set_ylabel("share of the pairs")

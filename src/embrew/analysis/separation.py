@@ -24,7 +24,7 @@ from embrew.protocol import encode_options, unit_vectors
 if TYPE_CHECKING:
     from embrew.protocol import TextEncoder
 
-BINS = np.linspace(-1, 1, 201)
+BINS = np.linspace(-1, 1, 2001)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Separation:
         means: of the matched and of the mismatched ones.
         deviations: standard deviations, likewise.
         nearest: share of the questions to which no other answer is as near as their own.
-        histograms: counts by `BINS`, matched and mismatched, `(2, 200)`.
+        histograms: counts by `BINS`, matched and mismatched, `(2, 2000)`.
     """
 
     matched: int

@@ -169,8 +169,8 @@ def _number(value: float | None, digits: int = 2) -> str:
 def plot_report(steps: Sequence[Step], path: Path) -> None:
     """Scores of every step as bars; cosines before and after training."""
     apart = [step for step in steps if step.separation is not None]
-    figure = new_figure(11, 0.55 * len(steps) + 2.2)
-    left, right = figure.subplots(1, 2)
+    figure = new_figure(12, 0.5 * len(steps) + 2.2)
+    left, *panels = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
     places = range(len(steps))
     for shift, key, colour in ((-0.2, "ndcg_at_10", "#2f6f8f"), (0.2, "recall_at_10", "#d98c3f")):
         values = [step.result.scores[key] for step in steps]
@@ -181,10 +181,11 @@ def plot_report(steps: Sequence[Step], path: Path) -> None:
     left.set_xlim(0, max(0.05, 1.15 * max(step.result.scores["recall_at_10"] for step in steps)))
     left.set_xlabel("score on held-out questions")
     left.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=9, loc="lower right")
-    for step, style in ((apart[0], "--"), (apart[-1], "-")):
+    left.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+    for axes, step in zip(panels, (apart[0], apart[-1]), strict=True):
         assert step.separation is not None
-        words = f"{step.name} (d′ {step.separation.d_prime:.2f}): "
-        draw_separation(right, step.separation, style=style, label=words, filled=style == "-")
-    right.legend(frameon=False, fontsize=8)
+        draw_separation(axes, step.separation)
+        axes.set_title(f"{step.name}: d′ {step.separation.d_prime:.2f}", fontsize=10)
+    panels[1].set_ylabel("")
+    panels[0].legend(frameon=False, fontsize=9)
     save_figure(figure, path)
