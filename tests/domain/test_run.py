@@ -211,7 +211,7 @@ def test_from_documents_to_report(
     assert trained == ["learn", "represent"]
     report = json.loads((out / "report.json").read_text())
     names = [step["step"] for step in report["steps"]]
-    assert names == ["untrained, last token", "untrained, mean", "learn", "represent"]
+    assert names == ["untrained, memory", "untrained, last token", "untrained, mean", "learn", "represent"]
     page = (out / "report.md").read_text()
     for step in report["steps"]:
         assert f"| {step['step']} | {step['ndcg_at_10']:.3f} | {step['recall_at_10']:.3f} |" in page

@@ -110,7 +110,7 @@ def plan(
     if steps is not None:
         wanted = (steps, max(1, round(PER_LEARN_STEP * steps)))
     for stage, count in zip((first, second), wanted, strict=True):
-        warmup = {"warmup_steps": max(1, round(0.03 * count))}
+        warmup = {"warmup_steps": round(0.03 * count)}  # none for a few steps: the first of a warm-up has a rate of 0
         rate = {} if model == "nano" else {"learning_rate": 1e-4}
         stage["training"] |= {"max_steps": max(1, count), **warmup, **rate}
     if batch < 2:

@@ -131,12 +131,15 @@ def _results(steps: Sequence[Step]) -> str:
 
 def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence[Step]) -> list[str]:
     """What has to be known to read the table."""
-    best, last = max(steps[:2], key=lambda step: step.result.main_score), steps[-1]
+    best, last = (
+        max((step for step in steps if step.seconds is None), key=lambda step: step.result.main_score),
+        steps[-1],
+    )
     lines = []
     tested = compare(best.result, last.result)
     if tested is not None:
         lines.append(
-            f"nDCG@10 after {last.name} less that of the better untrained reading: "
+            f"nDCG@10 after {last.name} less that of the best untrained reading: "
             f"{last.result.main_score - best.result.main_score:+.3f}, 95 % interval "
             f"[{tested.low:+.3f}, {tested.high:+.3f}] over questions"
         )

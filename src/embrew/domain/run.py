@@ -113,10 +113,11 @@ def run(
     recipe = made.recipe
     sample = _sample(data, public_name(documents)[0])
     steps: list[Step] = []
-    for how, said in (("last", "untrained, last token"), ("mean", "untrained, mean")):
-        encoder = build.encoder(untrained(recipe, how))  # type: ignore[arg-type]
-        result = _judge(encoder, data, folder / "results" / f"untrained-{how}", settings)
-        steps.append(Step(said, result, None, None))
+    readings = {"memory": recipe, "last token": untrained(recipe, "last"), "mean": untrained(recipe, "mean")}
+    for how, read in readings.items():
+        encoder = build.encoder(read)
+        result = _judge(encoder, data, folder / "results" / f"untrained-{how.replace(' ', '-')}", settings)
+        steps.append(Step(f"untrained, {how}", result, None, None))
     diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
     steps[-1] = Step(steps[-1].name, result, before, None)
     for line in diagnosis["words"]:
