@@ -123,8 +123,10 @@ def plan(
     return Plan(recipe, tuple(overrides), tuple(reasons))
 
 
-def untrained(recipe: Recipe, how: Literal["last", "mean"]) -> Recipe:
-    """The recipe's language model as it is, read at its last token or by the mean, with the same limits."""
+def untrained(recipe: Recipe, how: Literal["memory", "last", "mean"]) -> Recipe:
+    """The recipe's language model as it is, with the same limits: read at the memory token, the last one, or the mean."""
     values: dict[str, Any] = recipe.resolved()["encoder"]
+    if how == "memory":  # without the adapter, whose start is drawn anew each time and changes nothing
+        return Recipe.from_values({"encoder": {**values, "lora": None}, "seed": recipe.seed})
     kept = {key: values[key] for key in ("model", "revision", "dtype", "max_length", "trust_remote_code")}
     return Recipe.from_values({"encoder": {**kept, "pooling": {"mode": how}}, "seed": recipe.seed})

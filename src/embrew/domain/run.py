@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from embrew import build
 from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
@@ -30,6 +30,7 @@ from embrew.writing import atomic_path, write_json
 
 logger = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on
+READINGS: dict[Literal["memory", "last", "mean"], str] = {"memory": "memory", "last": "last token", "mean": "mean"}
 DIAGNOSIS = "diagnosis.json"
 
 
@@ -113,11 +114,10 @@ def run(
     recipe = made.recipe
     sample = _sample(data, public_name(documents)[0])
     steps: list[Step] = []
-    readings = {"memory": recipe, "last token": untrained(recipe, "last"), "mean": untrained(recipe, "mean")}
-    for how, read in readings.items():
-        encoder = build.encoder(read)
-        result = _judge(encoder, data, folder / "results" / f"untrained-{how.replace(' ', '-')}", settings)
-        steps.append(Step(f"untrained, {how}", result, None, None))
+    for how, said in READINGS.items():
+        encoder = build.encoder(untrained(recipe, how))
+        result = _judge(encoder, data, folder / "results" / f"untrained-{how}", settings)
+        steps.append(Step(f"untrained, {said}", result, None, None))
     diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
     steps[-1] = Step(steps[-1].name, result, before, None)
     for line in diagnosis["words"]:
