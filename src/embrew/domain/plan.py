@@ -124,7 +124,7 @@ def plan(
 
 
 def untrained(recipe: Recipe, how: Literal["memory", "last", "mean"]) -> Recipe:
-    """The recipe's language model as it is, with the same limits: read at the memory token, the last one, or the mean."""
+    """The recipe's language model as it is, within its limits, read at the memory, the last token or by the mean."""
     values: dict[str, Any] = recipe.resolved()["encoder"]
     if how == "memory":  # without the adapter, whose start is drawn anew each time and changes nothing
         return Recipe.from_values({"encoder": {**values, "lora": None}, "seed": recipe.seed})
