@@ -12,7 +12,7 @@ Keys of a row:
     recipe, set: what is trained or judged; `set` holds overrides.
     model: in their place, a folder that is judged as it is.
     seeds: [42] without it.
-    stages: train only these of the recipe.
+    stages: train only these of the recipe; with none, it is judged untrained.
     judge: judge only after these.
     tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
 """
@@ -100,7 +100,9 @@ def run(
     place = work / file_name(entry["row"])
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     for seed in entry.get("seeds", [0 if "model" in entry else 42]):
-        if only and not re.search(only, f"{entry['row']}, seed {seed}, until {entry.get('stages', ['the end'])[-1]}"):
+        if only and not re.search(
+            only, f"{entry['row']}, seed {seed}, until {(entry.get('stages') or ['the end'])[-1]}"
+        ):
             continue
         if "model" in entry:
             if missing is not None and not complete(place / "results", suite):
@@ -130,8 +132,11 @@ def run(
                     missing.append(f"{label}{said} (seed {seed})")
                     continue
                 if encoder is None:
-                    model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
-                    encoder = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
+                    if recipe.stages:
+                        encoder = build.open_model(str(folder / "model" / name), dtype=dtype)
+                    else:
+                        untrained = recipe.encoder.model_copy(update={"dtype": dtype})
+                        encoder = build.encoder(recipe.model_copy(update={"encoder": untrained}))
                 backbone = encoder.describe()["base"]["sha256"] or "unknown"
                 results = judge(pooled_over(encoder, tokens, plan), suite, results_folder)
                 yield Judged(label + said, seed, backbone, results)

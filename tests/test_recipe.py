@@ -20,6 +20,8 @@ SHIPPED = [
     "autoregembed/paper-llama2-7b",
     "autoregembed/qwen3-0.6b",
     "baselines/all-minilm-l6-v2",
+    "baselines/contrastive-last-nano",
+    "baselines/contrastive-mean-nano",
     "baselines/e5-mixture-llama2-7b",
     "baselines/echo",
     "baselines/last-token",
@@ -73,7 +75,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 41
+    assert len(SHIPPED) == 43
 
 
 @pytest.mark.parametrize("name", SHIPPED)
