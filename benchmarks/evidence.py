@@ -14,7 +14,8 @@ Keys of a row:
     seeds: [42] without it.
     stages: train only these of the recipe; with none, it is judged untrained.
     judge: judge only after these.
-    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
+    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`; or
+        `concat`, all of them behind each other.
 """
 
 from __future__ import annotations
@@ -170,9 +171,11 @@ def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
 
 
 def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:
-    """The encoder that pools all, its effective, or one of its memory tokens."""
+    """The encoder that pools all, its effective, or one of its memory tokens, or concatenates them."""
     if tokens == "all":
         return encoder
+    if tokens == "concat":
+        return pool_over(encoder, mode="concat")
     texts = read_texts(Path(expand(plan["texts"])), max_texts=512).texts
     slots = effective_tokens(memory_similarity(encoder, texts, batch_tokens=BATCH_TOKENS))
     if tokens == "one":

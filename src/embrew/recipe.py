@@ -26,7 +26,7 @@ class _Config(BaseModel):
 class PoolingConfig(_Config):
     """How token states become one vector."""
 
-    mode: Literal["cls", "last", "mean", "weighted_mean"]
+    mode: Literal["cls", "last", "mean", "weighted_mean", "concat"]
     over: Literal["all", "text", "echo", "memory"] = "all"
     latents: Annotated[int, Field(gt=0)] | None = None
     heads: Annotated[int, Field(gt=0)] | None = None
@@ -91,6 +91,8 @@ class EncoderConfig(_Config):
                 f"pooling.over='memory' with memory_tokens={self.memory_tokens} and template={self.template!r}; "
                 "pooling over memory needs memory_tokens of 1 or more and {memory} at the end of the template"
             )
+        if self.pooling.mode == "concat" and self.pooling.over != "memory":
+            raise ValueError(f"pooling.mode=concat over {self.pooling.over!r}; it is for memory tokens: over: memory")
         if has_memory != bool(self.memory_tokens):
             raise ValueError(
                 f"template={self.template!r} and memory_tokens={self.memory_tokens} do not go together; "

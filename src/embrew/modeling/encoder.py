@@ -229,9 +229,14 @@ class Encoder(nn.Module):
         """The longer of the two limits, in tokens."""
         return max(self.max_length.values())
 
+    @property
+    def width(self) -> int:
+        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
+        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+
     def get_embedding_dimension(self) -> int:
         """Dimensions of an embedding."""
-        return self.truncate_dim or self.backbone.hidden_size
+        return self.truncate_dim or self.width
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
@@ -247,7 +252,7 @@ class Encoder(nn.Module):
     def forward(
         self, tokens: Tokens, *, num_layers: int | None = None, prefix: Prefix | None = None, shared: int = 0
     ) -> Tensor:
-        """Pooled embeddings, float32 `(batch, hidden)`, neither truncated nor normalised.
+        """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
         `prefix` and `shared` as in `Backbone.hidden_states`.
         """
@@ -257,7 +262,7 @@ class Encoder(nn.Module):
         return self.pool(states, tokens)
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """States `(batch, tokens, hidden)` to float32 `(batch, hidden)`, through the head if there is one."""
+        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one."""
         return self.pooling(states if self.head is None else self.head(states), tokens)
 
     def layers(self, tokens: Tokens) -> Tensor:
@@ -403,9 +408,9 @@ class Encoder(nn.Module):
         single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
         texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
         instruction = self.instruction(prompt_name, prompt)
-        keep = truncate_dim or self.truncate_dim or self.backbone.hidden_size
-        if not 1 <= keep <= self.backbone.hidden_size:
-            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
+        keep = truncate_dim or self.get_embedding_dimension()
+        if not 1 <= keep <= self.width:
+            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.width}")
         if self.training:
             self.eval()
         limit = max_length or self.max_seq_length
