@@ -22,7 +22,7 @@ SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY
 class Pooling:
     """`cls` (the first) | `last` | `mean` | `weighted_mean` (SGPT) of the states of one segment, or of all of them.
 
-    `concat` puts the states of k memory tokens behind each other, in their order: k times as many dimensions as a state.
+    `concat` puts the states of k memory tokens behind each other, in their order: k times the dimensions of a state.
     Cosines of such vectors are means of the cosines of single tokens, weighted by the lengths of their states.
 
     A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0

@@ -29,7 +29,7 @@ from embrew.training.watch import Evaluate
 from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
-STAGE = "stage.json"
+STAGE, COMPUTED = "stage.json", "computed"
 
 
 def train(
@@ -142,7 +142,8 @@ class Run:
         if index == 0:
             self.log.score("base", encoder)
         self._set_up(index, encoder)
-        parts = build.datasets(stage, objective, encoder)
+        self._begin_work(index)
+        parts = build.datasets(stage, objective, encoder, keep=Path(self._arguments(index).output_dir) / COMPUTED)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         args = self._arguments(index)
@@ -151,7 +152,6 @@ class Run:
             raise ValueError(
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
-        self._begin_work(index)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         self.log.look_at(stage, parts)
         began = time.perf_counter()
@@ -180,14 +180,14 @@ class Run:
         return encoder
 
     def _begin_work(self, index: int) -> None:
-        """The folder of checkpoints: empty, or of a run with these settings."""
+        """The folder of checkpoints, and of what is computed once: empty, or of a run with these settings."""
         work = Path(self._arguments(index).output_dir)
-        if not self.process.is_main_process:
-            return
-        if not self.resume:
-            shutil.rmtree(work, ignore_errors=True)
-        if not self._is_of_this_run(work, index):
-            write_json(work / STAGE, self._settings(index))
+        if self.process.is_main_process:
+            if not self.resume:
+                shutil.rmtree(work, ignore_errors=True)
+            if not self._is_of_this_run(work, index):
+                write_json(work / STAGE, self._settings(index))
+        self.process.wait_for_everyone()
 
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()
