@@ -46,7 +46,7 @@ TEXTS = list("abcdefghij")
 @pytest.mark.parametrize("kept", [True, False])
 def test_every_row_has_its_own(kept: bool, tmp_path: Path) -> None:
     computer = run(TEXTS, tmp_path / "kept" if kept else None)
-    assert computer.asked == [range(0, 4), range(4, 8), range(8, 10)]
+    assert computer.asked == [range(4), range(4, 8), range(8, 10)]
     assert run([], tmp_path / "none").asked == []
     if kept:
         assert run(TEXTS, tmp_path / "kept").asked == []

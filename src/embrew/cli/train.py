@@ -14,6 +14,7 @@ from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
+    from embrew.training.watch import DevSets
 
 
 class Verify(StrEnum):
@@ -47,12 +48,16 @@ def train(
     loaded = Recipe.load(recipe, overrides or ())
     console = out()
     _announce(recipe, loaded)
-    evaluate = None
+    evaluate: DevSets | None = None
     if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
         from embrew.evaluation.dev import dev_sets
 
         found = loaded.evaluation
         evaluate = dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
+        if found.uniformity is not None:
+            from embrew.analysis.watched import with_uniformity
+
+            evaluate = with_uniformity(evaluate, **found.uniformity.model_dump())
     from embrew.training import stages
 
     try:

@@ -20,6 +20,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.saving import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
+from embrew.training.curves import samples_a_step
 from embrew.training.gradcache import Chunks
 from embrew.training.launched import refuse
 from embrew.training.runlog import RUN, RunLog
@@ -45,7 +46,8 @@ def train(
 
     Writes `output_dir/<stage>/` (a complete encoder) at the end of every stage and `output_dir/run.json` with scores
     and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage. Where the
-    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights.
+    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights;
+    with `evaluation.at`, it is scored at log-spaced samples, and the stage ends with its last.
 
     Args:
         recipe: what to train.
@@ -153,6 +155,7 @@ class Run:
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        self.log.count(stage.name, a_step=samples_a_step(args), an_epoch=len(rows))
         self.log.look_at(stage, parts)
         began = time.perf_counter()
         if self.sharded:
@@ -161,6 +164,7 @@ class Run:
         watch = self.log.watch(index, encoder)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, watch)
         steps = trainer.fit(checkpoints.newest(Path(args.output_dir)) if self.resume else None)
+        self.log.count(stage.name, steps=trainer.state.global_step)
         self.log.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # begun again as it was, and what was trained is put in
             trained = trainer.trained()
