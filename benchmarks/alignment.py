@@ -11,9 +11,7 @@ import harness
 import torch
 from ctkd import (
     BOS,
-    GRADIENTS,
     LORA,
-    LOSS,
     Side,
     bos_tokenizer,
     lora_parameters,
@@ -41,6 +39,8 @@ VOCABULARY = 32_000
 TRIPLETS = 8
 INSTRUCTION = 10  # tokens after every text that is encoded
 BETA = TEMPERATURE = 0.1
+# Scores are sums of some hundred logarithms in float32, and the loss looks at their differences.
+LOSS, GRADIENTS = 1e-5, 1e-4
 
 
 class Triplets(NamedTuple):
