@@ -252,7 +252,10 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
             r"unknown key stages\.2\.batch\.sizex; valid keys: size, .*; did you mean 'size'",
         ),
         ("stages.0.data=[{path: a}, {pathy: b}]", r"stages\.0\.data\.1\.path is missing; it is required"),
-        ("encoder.pooling.mode=avg", r"encoder\.pooling\.mode='avg'; choose from cls, last, mean, weighted_mean$"),
+        (
+            "encoder.pooling.mode=avg",
+            r"encoder\.pooling\.mode='avg'; choose from cls, last, mean, weighted_mean, concat$",
+        ),
         ("encoder.dtype=bfloat", r"encoder\.dtype='bfloat'; .*did you mean 'bfloat16'\?"),
         ("encoder.pooling=mean", r"encoder\.pooling='mean'; allowed: a mapping with keys mode, over"),
         ("encoder.memory_tokens=eight", r"encoder\.memory_tokens='eight'; allowed: a valid integer"),

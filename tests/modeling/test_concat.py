@@ -59,3 +59,8 @@ def test_a_recipe_says_it() -> None:
     assert Recipe.load("autoregembed/nano", ["encoder.pooling.mode=concat"]).encoder.pooling.mode == "concat"
     with pytest.raises(ValueError, match="it is for memory tokens: over: memory"):
         Recipe.load("baselines/mean", ["encoder.pooling.mode=concat"])
+
+
+def test_texts_with_a_number_of_their_own_are_refused(make_encoder: Callable[..., Encoder]) -> None:
+    with pytest.raises(ValueError, match="pooling over their states behind each other needs all 3"):
+        concatenating(make_encoder, memory_ratio=20.0)

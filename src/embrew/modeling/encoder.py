@@ -78,8 +78,9 @@ class Encoder(nn.Module):
         self.use_attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.pooling.check(len(backbone.memory_ids))
-        if self.pooling.slots is not None:
-            self.template.check_all_memory("pooling over some of them")
+        if self.pooling.slots is not None or self.pooling.mode == "concat":
+            how_many = "some of them" if self.pooling.slots is not None else "their states behind each other"
+            self.template.check_all_memory(f"pooling over {how_many}")
         head = self.pooling.head(backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
