@@ -12,11 +12,12 @@ Keys of a row:
     recipe, set: what is trained or judged; `set` holds overrides.
     model: in their place, a folder that is judged as it is.
     seeds: [42] without it.
-    stages: train only these of the recipe.
+    stages: train only these of the recipe; with none, it is judged untrained.
     judge: judge only after these.
     shots: judge with so many demonstrations of each task, one row of the table each (0: its instruction alone); the
         suite's instructions are then put in the form `prompt` ("{instruction}: " without it).
-    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`.
+    tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`; or
+        `concat`, all of them behind each other.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def run(
     place = work / file_name(entry["row"])
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     for seed in entry.get("seeds", [0 if "model" in entry else 42]):
-        if only and not re.search(only, f"{entry['row']}, seed {seed}, until {entry.get('stages', ['the end'])[-1]}"):
+        if only and not re.search(
+            only, f"{entry['row']}, seed {seed}, until {(entry.get('stages') or ['the end'])[-1]}"
+        ):
             continue
         if "model" in entry:
             if missing is not None and not complete(place / "results", suite):
@@ -135,8 +138,11 @@ def run(
                     missing.append(f"{label}{said} (seed {seed})")
                     continue
                 if encoder is None:
-                    model = str(folder / "model" / name) if recipe.stages else entry["recipe"]
-                    encoder = build.open_model(model, () if recipe.stages else settings, dtype=dtype)
+                    if recipe.stages:
+                        encoder = build.open_model(str(folder / "model" / name), dtype=dtype)
+                    else:
+                        untrained = recipe.encoder.model_copy(update={"dtype": dtype})
+                        encoder = build.encoder(recipe.model_copy(update={"encoder": untrained}))
                 backbone = encoder.describe()["base"]["sha256"] or "unknown"
                 results = judge(shot(pooled_over(encoder, tokens, plan), entry, suite, count), suite, results_folder)
                 yield Judged(label + said, seed, backbone, results)
@@ -168,9 +174,11 @@ def shot(encoder: Any, entry: dict[str, Any], suite: Any, count: int | None) -> 
 
 
 def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:
-    """The encoder that pools all, its effective, or one of its memory tokens."""
+    """The encoder that pools all, its effective, or one of its memory tokens, or concatenates them."""
     if tokens == "all":
         return encoder
+    if tokens == "concat":
+        return pool_over(encoder, mode="concat")
     texts = read_texts(Path(expand(plan["texts"])), max_texts=512).texts
     slots = effective_tokens(memory_similarity(encoder, texts, batch_tokens=BATCH_TOKENS))
     if tokens == "one":

@@ -22,6 +22,8 @@ SHIPPED = [
     "baselines/all-minilm-l6-v2",
     "baselines/bge-en-icl-mistral-7b",
     "baselines/bge-en-icl-nano",
+    "baselines/contrastive-last-nano",
+    "baselines/contrastive-mean-nano",
     "baselines/e5-mixture-llama2-7b",
     "baselines/echo",
     "baselines/last-token",
@@ -82,7 +84,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 50
+    assert len(SHIPPED) == 52
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -259,7 +261,10 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
             r"unknown key stages\.2\.batch\.sizex; valid keys: size, .*; did you mean 'size'",
         ),
         ("stages.0.data=[{path: a}, {pathy: b}]", r"stages\.0\.data\.1\.path is missing; it is required"),
-        ("encoder.pooling.mode=avg", r"encoder\.pooling\.mode='avg'; choose from cls, last, mean, weighted_mean$"),
+        (
+            "encoder.pooling.mode=avg",
+            r"encoder\.pooling\.mode='avg'; choose from cls, last, mean, weighted_mean, concat$",
+        ),
         ("encoder.dtype=bfloat", r"encoder\.dtype='bfloat'; .*did you mean 'bfloat16'\?"),
         ("encoder.pooling=mean", r"encoder\.pooling='mean'; allowed: a mapping with keys mode, over"),
         ("encoder.memory_tokens=eight", r"encoder\.memory_tokens='eight'; allowed: a valid integer"),

@@ -239,18 +239,18 @@ def check_stage(recipe: Recipe, index: int) -> None:
     training_arguments(stage, objective(stage.objective), Path(stage.name), seed=recipe.seed)
 
 
-def datasets(stage: StageConfig, built: Objective, encoder: Encoder) -> list[Dataset]:
-    """The rows of each of the stage's data sets, as the objective wants them."""
+def datasets(stage: StageConfig, built: Objective, encoder: Encoder, *, keep: Path | None = None) -> list[Dataset]:
+    """The rows of each of the stage's data sets, as the objective wants them; in `keep`, what it computes once."""
     parts = []
-    for config in stage.datasets:
+    for number, config in enumerate(stage.datasets):
         part = rows(config, built, max_rows=config.max_rows)
         understood = describe(part)
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
             logger.info("    %s", example)
-        parts.append(
-            built.prepare(part if config.max_tokens is None else _short(part, config.max_tokens, encoder), encoder)
-        )
+        short = part if config.max_tokens is None else _short(part, config.max_tokens, encoder)
+        place = None if keep is None else keep / str(number)
+        parts.append(built.precompute(built.prepare(short, encoder), encoder, place))
     return parts
 
 

@@ -27,7 +27,7 @@ class _Config(BaseModel):
 class PoolingConfig(_Config):
     """How token states become one vector."""
 
-    mode: Literal["cls", "last", "mean", "weighted_mean"]
+    mode: Literal["cls", "last", "mean", "weighted_mean", "concat"]
     over: Literal["all", "text", "echo", "memory"] = "all"
     latents: Annotated[int, Field(gt=0)] | None = None
     heads: Annotated[int, Field(gt=0)] | None = None
@@ -112,6 +112,8 @@ class EncoderConfig(_Config):
                 f"pooling.over='memory' with memory_tokens={self.memory_tokens} and template={self.template!r}; "
                 "pooling over memory needs memory_tokens of 1 or more and {memory} at the end of the template"
             )
+        if self.pooling.mode == "concat" and self.pooling.over != "memory":
+            raise ValueError(f"pooling.mode=concat over {self.pooling.over!r}; it is for memory tokens: over: memory")
         if has_memory != bool(self.memory_tokens):
             raise ValueError(
                 f"template={self.template!r} and memory_tokens={self.memory_tokens} do not go together; "
@@ -247,16 +249,36 @@ class StageConfig(_Config):
         return self.data if isinstance(self.data, list) else [self.data]
 
 
+class UniformityConfig(_Config):
+    """On what alignment and uniformity are taken: pairs with scores (those above `above` are positives), or positives.
+
+    Attributes:
+        path: a data folder or file, such as an STS set, or held-out rows of what is trained on.
+        split: of a folder; by default dev, else test, else train.
+        columns: as in a stage's data.
+        above: scores above this are positives.
+        max_texts: a sample of so many different texts, for uniformity, and of so many positives.
+    """
+
+    path: str
+    split: str | None = None
+    columns: dict[str, str] = {}
+    above: float = 4.0
+    max_texts: Annotated[int, Field(ge=2)] = 1000
+
+
 class EvaluationConfig(_Config):
-    """What is scored before, between and after the stages; with `every`, also within them.
+    """What is scored before, between and after the stages; with `every` or `at`, also within them.
 
     Attributes:
         dev: data folders or files of the domain that is trained for.
         guard: of other domains, which must not get worse.
         metric: the score by which the best step of a stage is chosen: `dev`, the mean, or one dev set's name.
-        every: steps between two evaluations within a stage; below 1, a part of the stage.
+        every: steps between two evaluations within a stage; below 1, a part of the stage. The best step is kept.
+        at: `log`: score after 1, 2, 4, 8, … steps and the last; or after so many samples. The last step is kept.
         patience: end a stage after so many evaluations without a better `metric`.
-        stages: those that `every` holds for; by default all.
+        stages: those that `every` or `at` holds for; by default all.
+        uniformity: score alignment and uniformity (Wang & Isola) too; nothing is chosen by them.
         batch_tokens: padded tokens a batch.
     """
 
@@ -264,13 +286,18 @@ class EvaluationConfig(_Config):
     guard: list[str] = []
     metric: str = "dev"
     every: Annotated[int | float, Field(gt=0)] | None = None
+    at: Literal["log"] | Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)] | None = None
     patience: Annotated[int, Field(gt=0)] | None = None
     stages: Annotated[list[str], Field(min_length=1)] | None = None
+    uniformity: UniformityConfig | None = None
     batch_tokens: Annotated[int, Field(gt=0)] = 8192
 
     @model_validator(mode="after")
     def _check_every(self) -> EvaluationConfig:
-        if self.every is None and (self.patience is not None or self.stages is not None or self.metric != "dev"):
+        if self.every is not None and self.at is not None:
+            raise ValueError("every keeps the best step, at draws a curve to the last; give one of them")
+        chosen = self.patience is not None or self.metric != "dev" or (self.stages is not None and self.at is None)
+        if self.every is None and chosen:
             raise ValueError("metric, patience and stages choose among evaluations within a stage; give every as well")
         if self.every is not None and self.every >= 1 and not float(self.every).is_integer():
             raise ValueError(f"every={self.every}; give whole steps, or a number below 1 for a part of the stage")
@@ -315,7 +342,7 @@ class Recipe(_Config):
     def watched(self, index: int) -> EvaluationConfig | None:
         """The evaluation that goes on within stage `index`, or None where it is not evaluated before its end."""
         found = self.evaluation
-        if found is None or found.every is None:
+        if found is None or (found.every is None and found.at is None):
             return None
         return found if found.stages is None or self.stages[index].name in found.stages else None
 

@@ -103,6 +103,7 @@ def test_pooling_over_effective_tokens(make_encoder):
         states = encoder.memory(encoder.tokens(SENTENCES))
     np.testing.assert_allclose(fewer.encode(SENTENCES), states[:, [1, 3]].mean(1), atol=1e-6)
     np.testing.assert_allclose(encoder.encode(SENTENCES), states.mean(1), atol=1e-6)  # untouched
+    np.testing.assert_array_equal(pool_over(encoder).encode(SENTENCES), encoder.encode(SENTENCES))
     np.testing.assert_allclose(pool_over(encoder, range(4)).encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
     query = fewer.encode_query(SENTENCES)
     np.testing.assert_array_equal(query, fewer.encode(SENTENCES, prompt="q: "))

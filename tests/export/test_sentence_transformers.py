@@ -26,6 +26,7 @@ CASES = {
     },
     "some-memory-tokens": {"pooling": Pooling("mean", "memory", slots=(2, 0)), "memory_tokens": 3},
     "one-memory-token": {"pooling": Pooling("last", "memory"), "memory_tokens": 1},
+    "concat-of-one": {"pooling": Pooling("concat", "memory"), "memory_tokens": 1},
     "last-with-words": {
         "template": 'This text: "{text}" means in one word: "',
         "pooling": Pooling("last", "all"),
@@ -134,6 +135,7 @@ def _saved(encoder: Encoder, folder: Path) -> Path:
     [
         ({"attention": "memory_causal"}, "only causal and bidirectional are stock"),
         ({"pooling": Pooling("weighted_mean", "memory")}, "has no stock module"),
+        ({"pooling": Pooling("concat", "memory"), "memory_tokens": 2}, "there is no stock module; their mean has one"),
         ({"template": ["{text}", "say {text}"], "memory_tokens": 0, "pooling": "last"}, "mean over 2 templates"),
         ({"template": "{text} {echo}", "memory_tokens": 0, "pooling": "last"}, "repeats the text"),
         ({"preparation": "sentence", "memory_tokens": 0, "pooling": "last"}, "changes the text first"),

@@ -43,6 +43,21 @@ def test_chosen_memory_tokens_by_hand() -> None:
         Pooling("mean", "text", slots=(0,))
 
 
+def test_memory_tokens_behind_each_other_by_hand() -> None:
+    tokens = Tokens.pad([Row([1, 5, 7, 8], [P, X, M, M]), Row([1, 7, 8], [P, M, M])])
+    states = torch.arange(16.0).view(2, 4, 2)
+    pooling = Pooling("concat", "memory")
+    assert pooling(states, tokens).tolist() == [[4, 5, 6, 7], [10, 11, 12, 13]]
+    assert pooling.dimensions(2, 2) == 4
+    second = Pooling("concat", "memory", slots=(1,))
+    assert second(states, tokens).tolist() == [[6, 7], [12, 13]]
+    assert second.dimensions(2, 2) == 2
+    assert pooling(states.bfloat16(), tokens).dtype == torch.float32
+    for over in ("all", "text"):
+        with pytest.raises(ValueError, match="only memory tokens are of one number in all texts"):
+            Pooling("concat", over)  # type: ignore[arg-type]
+
+
 def test_float32_whatever_the_states_are() -> None:
     assert Pooling("mean", "all")(STATES.bfloat16(), TOKENS).dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -50,7 +65,7 @@ def test_float32_whatever_the_states_are() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="choose from cls, last, mean, weighted_mean"):
+    with pytest.raises(ValueError, match="choose from cls, last, mean, weighted_mean, concat"):
         Pooling("max")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose from all, text, echo, memory"):
         Pooling("mean", "prompt")  # type: ignore[arg-type]

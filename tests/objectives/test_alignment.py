@@ -30,7 +30,7 @@ def ready(make_encoder, family="llama", **settings):
     encoder = make_encoder(family, **ENCODER)
     objective = build.objective({"type": "alignment", **settings})
     objective.setup(encoder)
-    dataset = objective.prepare(Dataset.from_list(ROWS), encoder)
+    dataset = objective.precompute(objective.prepare(Dataset.from_list(ROWS), encoder), encoder)
     return encoder, objective, dataset
 
 
@@ -88,7 +88,7 @@ def test_the_same_text_and_prompt_on_both_sides(make_encoder):
     objective = build.objective({"type": "alignment"})
     objective.setup(encoder)
     rows = [{"query": row["positive"], "positive": row["positive"], "negatives": row["negatives"]} for row in ROWS]
-    dataset = objective.prepare(Dataset.from_list(rows), encoder)
+    dataset = objective.precompute(Dataset.from_list(rows), encoder)
     value = objective(encoder, objective.collate(list(dataset), encoder))["loss"]
     wanted = sum(math.log(1 + len(row["negatives"])) for row in rows) / len(rows)
     assert value.item() == pytest.approx(wanted, rel=1e-4)

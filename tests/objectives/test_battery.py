@@ -125,7 +125,7 @@ def rows_for(objective):
 def prepared(objective, encoder):
     """Rows as training gives them to the objective."""
     rows = rows_for(objective)
-    return list(objective.prepare(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
+    return list(objective.precompute(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
 
 
 def ready(make_encoder, name, settings, *, dropout=False):

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from torch.nn.functional import cross_entropy, normalize
 
 from embrew import build
@@ -123,6 +124,36 @@ def test_rows_without_negatives(make_encoder):
     candidates = [encoder.encode_document(row["positive"]) for row in bare]
     assert call(Contrastive(), encoder, bare) == pytest.approx(plain_loop(queries, candidates, [0, 1, 2]), rel=1e-4)
     assert call(Contrastive(), encoder, bare[:1]) == 0.0  # a single candidate
+
+
+def test_without_in_batch_negatives_a_query_sees_its_own_documents(make_encoder):
+    encoder = make_encoder(lora={})
+    rows = PAIRS[1:]
+    columns = [row["positive"] for row in rows] + [text for row in rows for text in row["negatives"]]
+    owners = [0, 1, 0, 0, 1]
+    queries = [encoder.encode_query(row["query"]) for row in rows]
+    candidates = [encoder.encode_document(text) for text in columns]
+    dropped = {(b, j) for b in range(2) for j, owner in enumerate(owners) if owner != b}
+    alone = plain_loop(queries, candidates, [0, 1], dropped=dropped)
+    assert abs(alone - plain_loop(queries, candidates, [0, 1])) > 0.01
+    objective = Contrastive(in_batch_negatives=False)
+    assert call(objective, encoder, rows) == pytest.approx(alone, rel=1e-4)
+    apart = [call(objective, encoder, [row]) for row in rows]  # so nothing of another row enters
+    assert sum(apart) / 2 == pytest.approx(alone, rel=1e-4)
+
+
+def test_without_in_batch_negatives_rows_need_their_own(make_encoder):
+    encoder = make_encoder(lora={})
+    objective = Contrastive(in_batch_negatives=False)
+    kept = objective.prepare(Dataset.from_list(PAIRS), encoder)
+    assert kept["query"] == ["embedding?", "who sells shells"]
+    with pytest.raises(ValueError, match="none of 1 rows has negatives"):
+        objective.prepare(
+            Dataset.from_list([{**PAIRS[0], "negatives": [""]}]).map(lambda row: {"negatives": []}), encoder
+        )
+    for wrong in ({"symmetric": True}, {"positives": "dropout", "attention_dropout": 0.1}):
+        with pytest.raises(ValueError, match="in_batch_negatives=false compares a query with its own"):
+            Contrastive(in_batch_negatives=False, **wrong).setup(encoder)
 
 
 def test_columns_of_the_same_text_are_left_out(make_encoder):

@@ -1,5 +1,6 @@
 """Look inside an encoder's vectors: what they use of their space, their spread, what layers and dimensions give."""
 
+from embrew.analysis.efficiency import Curve, Moment, pareto, read_curve
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
 from embrew.analysis.spectrum import Spectrum, spectrum_of
 from embrew.analysis.surface import Cell, Surface, surface_of
@@ -7,20 +8,26 @@ from embrew.analysis.texts import Texts, read_texts
 from embrew.analysis.truncation import Truncation, truncation_of
 from embrew.analysis.uniformity import AlignmentUniformity, alignment_uniformity, positive_pairs
 from embrew.analysis.vectors import unnormalised, vector_chunks
+from embrew.analysis.watched import WithUniformity, with_uniformity
 
 __all__ = [
     "AlignmentUniformity",
     "Cell",
+    "Curve",
+    "Moment",
     "Spectrum",
     "Surface",
     "Texts",
     "Truncation",
+    "WithUniformity",
     "alignment_uniformity",
     "clusters",
     "effective_tokens",
     "memory_similarity",
+    "pareto",
     "pool_over",
     "positive_pairs",
+    "read_curve",
     "read_texts",
     "spectrum_of",
     "summarize",
@@ -28,4 +35,5 @@ __all__ = [
     "truncation_of",
     "unnormalised",
     "vector_chunks",
+    "with_uniformity",
 ]

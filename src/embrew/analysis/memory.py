@@ -144,15 +144,19 @@ def summarize(
     }
 
 
-def pool_over(encoder: Encoder, slots: Sequence[int]) -> Encoder:
-    """The same encoder, on the same weights, whose embedding is the mean of these memory tokens only.
+def pool_over(
+    encoder: Encoder, slots: Sequence[int] | None = None, *, mode: Literal["mean", "concat"] = "mean"
+) -> Encoder:
+    """The same encoder, on the same weights, whose embedding is made of these memory tokens only (None: of all).
+
+    With `mean` it is their mean; with `concat` their states behind each other, so that it has more dimensions.
 
     Examples:
         >>> similarity = memory_similarity(encoder, texts)  # doctest: +SKIP
         >>> fewer = pool_over(encoder, effective_tokens(similarity))  # doctest: +SKIP
         >>> embrew.evaluate(fewer, ["STSB"])  # doctest: +SKIP
     """
-    pooling = Pooling("mean", "memory", slots=tuple(slots))
+    pooling = Pooling(mode, "memory", slots=None if slots is None else tuple(slots))
     pooling.check(_memory_tokens(encoder))
     view = copy.copy(encoder)
     view.pooling = pooling

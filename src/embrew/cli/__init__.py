@@ -12,6 +12,7 @@ from embrew.cli import (
     analyze_domain,
     data,
     domain,
+    efficiency,
     encode,
     evaluate,
     export,
@@ -44,6 +45,7 @@ app.command("export")(export.export)
 app.command("merge")(merge.merge)
 analyze.app.command("surface")(surface.surface)
 analyze.app.command("domain")(analyze_domain.domain)
+analyze.app.command("efficiency")(efficiency.efficiency)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
 )

@@ -15,6 +15,7 @@ from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
+    from embrew.training.watch import DevSets
 
 
 class Verify(StrEnum):
@@ -57,11 +58,11 @@ def train(
     loaded = Recipe.load(recipe, overrides or ())
     console = out()
     _announce(recipe, loaded)
-    evaluate = None
+    evaluate: DevSets | None = None
     if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
-        from embrew.evaluation.dev import dev_sets_of
+        from embrew.analysis.watched import watched_by
 
-        evaluate = dev_sets_of(loaded)
+        evaluate = watched_by(loaded)
     from embrew.training import stages
 
     try:

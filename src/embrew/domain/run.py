@@ -12,13 +12,13 @@ from typing import Any, Literal
 from embrew import build
 from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
 from embrew.analysis.separation import Separation, separation_of
+from embrew.analysis.watched import watched_by
 from embrew.data.qa import QA
 from embrew.data.reading import public_name, read_file
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
 from embrew.evaluation import Result, evaluate
-from embrew.evaluation.dev import dev_sets_of
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.protocol import model_hash
@@ -123,7 +123,7 @@ def run(
     for line in diagnosis["words"]:
         logger.info("diagnosis: %s", line)
     model = folder / "model"
-    train(recipe, model, resume=model.exists(), evaluate=dev_sets_of(recipe), verify=settings.verify)
+    train(recipe, model, resume=model.exists(), evaluate=watched_by(recipe), verify=settings.verify)
     seconds = json.loads((model / "run.json").read_text(encoding="utf-8"))["seconds"]
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)

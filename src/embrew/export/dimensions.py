@@ -32,7 +32,7 @@ def nested_dimensions(encoder: Encoder) -> list[int]:
     """Dimensions at which vectors may be cut: those its recipe trained, and what this encoder keeps of them."""
     keep = encoder.get_embedding_dimension()
     trained = _trained_dimensions(yaml.safe_load(encoder.recipe or ""))
-    if not trained and keep == encoder.backbone.hidden_size:
+    if not trained and keep == encoder.width:
         return []
     return sorted({keep} | {dim for dim in trained if dim < keep})
 

@@ -161,6 +161,11 @@ def _check_stock(encoder: Encoder) -> None:
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
     elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
+    elif pooling.mode == "concat" and not _is_single_last(encoder):
+        reason = (
+            "it puts the states of several memory tokens behind each other, for which there is no stock module; their "
+            "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
+        )
     elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
     elif pooling.over == "text" and (template.after or any(stock_prompts(encoder).values())):

@@ -84,8 +84,9 @@ class Encoder(nn.Module):
         self.use_attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.pooling.check(len(backbone.memory_ids))
-        if self.pooling.slots is not None:
-            self.template.check_all_memory("pooling over some of them")
+        if self.pooling.slots is not None or self.pooling.mode == "concat":
+            how_many = "some of them" if self.pooling.slots is not None else "their states behind each other"
+            self.template.check_all_memory(f"pooling over {how_many}")
         head = self.pooling.head(backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
         self.demonstrator: Demonstrator | None = None
@@ -242,9 +243,14 @@ class Encoder(nn.Module):
         """The longer of the two limits, in tokens."""
         return max(self.max_length.values())
 
+    @property
+    def width(self) -> int:
+        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
+        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+
     def get_embedding_dimension(self) -> int:
         """Dimensions of an embedding."""
-        return self.truncate_dim or self.backbone.hidden_size
+        return self.truncate_dim or self.width
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
@@ -260,7 +266,7 @@ class Encoder(nn.Module):
     def forward(
         self, tokens: Tokens, *, num_layers: int | None = None, prefix: Prefix | None = None, shared: int = 0
     ) -> Tensor:
-        """Pooled embeddings, float32 `(batch, hidden)`, neither truncated nor normalised.
+        """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
         `prefix` and `shared` as in `Backbone.hidden_states`.
         """
@@ -270,7 +276,7 @@ class Encoder(nn.Module):
         return self.pool(states, tokens)
 
     def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """States `(batch, tokens, hidden)` to float32 `(batch, hidden)`, through the head if there is one."""
+        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one."""
         return self.pooling(states if self.head is None else self.head(states), tokens)
 
     def layers(self, tokens: Tokens) -> Tensor:
@@ -417,9 +423,9 @@ class Encoder(nn.Module):
         single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
         texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
         instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
-        keep = truncate_dim or self.truncate_dim or self.backbone.hidden_size
-        if not 1 <= keep <= self.backbone.hidden_size:
-            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.backbone.hidden_size}")
+        keep = truncate_dim or self.get_embedding_dimension()
+        if not 1 <= keep <= self.width:
+            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.width}")
         if self.training:
             self.eval()
         limit = max_length or self.max_seq_length

@@ -11,9 +11,9 @@ from torch import Tensor
 from embrew.modeling.latent import LatentAttention
 from embrew.modeling.tokens import Segment, Tokens
 
-PoolingMode = Literal["cls", "last", "mean", "weighted_mean"]
+PoolingMode = Literal["cls", "last", "mean", "weighted_mean", "concat"]
 Over = Literal["all", "text", "echo", "memory"]
-MODES: tuple[PoolingMode, ...] = ("cls", "last", "mean", "weighted_mean")
+MODES: tuple[PoolingMode, ...] = ("cls", "last", "mean", "weighted_mean", "concat")
 OVERS: tuple[Over, ...] = ("all", "text", "echo", "memory")
 SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
 
@@ -21,6 +21,9 @@ SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY
 @dataclass(frozen=True)
 class Pooling:
     """`cls` (the first) | `last` | `mean` | `weighted_mean` (SGPT) of the states of one segment, or of all of them.
+
+    `concat` puts the states of k memory tokens behind each other, in their order: k times the dimensions of a state.
+    Cosines of such vectors are means of the cosines of single tokens, weighted by the lengths of their states.
 
     A text without any position to pool (an empty text pooled over `text`) gives the zero vector, which has cosine 0
     with everything, as stock Sentence-Transformers gives it.
@@ -48,6 +51,11 @@ class Pooling:
             raise ValueError("pooling heads and head_width belong to latents; give latents too, or leave them out")
         if self.mode == "cls" and self.over != "all":
             raise ValueError(f"pooling mode=cls over={self.over!r}; CLS stands before everything, so pool over all")
+        if self.mode == "concat" and self.over != "memory":
+            raise ValueError(
+                f"pooling mode=concat over={self.over!r}; only memory tokens are of one number in all texts, so set "
+                "over: memory, or mode: mean"
+            )
         if self.slots is not None:
             object.__setattr__(self, "slots", tuple(self.slots))  # JSON has lists only
             if self.over != "memory":
@@ -61,6 +69,12 @@ class Pooling:
             )
         if self.slots is not None and not (self.slots and set(self.slots) <= set(range(memory_tokens))):
             raise ValueError(f"pooling slots={self.slots}; choose one or more from 0 to {memory_tokens - 1}")
+
+    def dimensions(self, width: int, memory_tokens: int) -> int:
+        """Dimensions of what is pooled from states of a width."""
+        if self.mode != "concat":
+            return width
+        return width * (memory_tokens if self.slots is None else len(set(self.slots)))
 
     def head(self, width: int) -> LatentAttention | None:
         """The trained part that these settings ask for, new, for states of a width."""
@@ -84,19 +98,24 @@ class Pooling:
         return chosen
 
     def weights(self, tokens: Tokens) -> Tensor:
-        """`(batch, tokens)` float32 weights that sum to 1 a row (0 where nothing is pooled)."""
+        """`(batch, tokens)` float32 weights that sum to 1 a row (0 where nothing is pooled).
+
+        What is concatenated counts alike.
+        """
         chosen = self.positions(tokens)
         count = chosen.long().cumsum(-1)
         if self.mode == "cls":
             return (chosen & (count == 1)).float()
         if self.mode == "last":
             return (chosen & (count == count[:, -1:])).float()
-        weights = chosen.float() if self.mode == "mean" else (chosen * count).float()
+        weights = (chosen * count).float() if self.mode == "weighted_mean" else chosen.float()
         return weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
 
     def __call__(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, hidden)`; a row must be one text."""
+        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`; a row must be one text."""
         if tokens.document_ids is not None:
             raise ValueError("pooling gives one vector a row, and these rows are packed; pad them instead")
         with torch.autocast(states.device.type, enabled=False):
+            if self.mode == "concat":
+                return states[self.positions(tokens)].float().reshape(len(states), -1)
             return torch.einsum("bt,bth->bh", self.weights(tokens), states.float())

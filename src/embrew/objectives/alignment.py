@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -19,9 +20,10 @@ from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.references import keyed_scores
 
 logger = logging.getLogger(__name__)
-ROWS = 64  # rows whose reference scores are computed, and kept, at a time
+ROWS = 64  # rows whose reference scores are computed at a time
 
 
 @dataclass(kw_only=True)
@@ -73,10 +75,7 @@ class Alignment(Objective):
         encoder.backbone.set_attention_dropout(0.0)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out rows without negatives; add `reference`, the scores of the encoder as it is now.
-
-        A row keeps its scores with it, so that no shuffling or filtering can part them; `reference_key` is a hash of
-        what they are the scores of, and is looked at in every batch.
+        """Leave out rows without negatives.
 
         Raises:
             ValueError: no row has a negative.
@@ -86,20 +85,34 @@ class Alignment(Objective):
             raise ValueError(f"none of {len(dataset)} rows has negatives; alignment contrasts with one or more")
         if len(keep) < len(dataset):
             logger.info("alignment leaves out %d of %d rows without negatives", len(dataset) - len(keep), len(dataset))
-        dataset = dataset.select(keep)
+        return dataset.select(keep)
+
+    def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
+        """Add `reference`, the scores of the encoder as it is now, and `reference_key`, a hash of the row's texts.
+
+        Scores are kept by that key, in `folder` and in the row, and the key is looked at in every batch: no shuffling,
+        filtering or resuming can give a row the scores of another. A file of another encoder is not read.
+        """
         if not self.has_references:
             return dataset
+
+        def compute(rows: range) -> list[list[float]]:
+            found: list[list[float]] = []
+            for start in range(rows.start, rows.stop, ROWS):
+                found += self._references([dataset[i] for i in range(start, min(start + ROWS, rows.stop))], encoder)
+            return found
+
+        keys = [row_key(row) for row in dataset]
+        origin = "" if folder is None else f"{encoder.weights_hash()} {encoder.backbone.dtype} {self._layout()}"
         was_training = encoder.training
         encoder.eval()
-        scores: list[list[float]] = []
-        for start in range(0, len(dataset), ROWS):
-            rows = [dataset[i] for i in range(start, min(start + ROWS, len(dataset)))]
-            scores += self._references(rows, encoder)
-            if start % (16 * ROWS) == 0:
-                logger.info("reference scores  %d/%d rows", len(scores), len(dataset))
+        scores = keyed_scores(keys, compute, folder=folder, origin=origin)
         encoder.train(was_training)
-        keys = [row_key(row) for row in dataset]
         return dataset.add_column("reference", scores).add_column("reference_key", keys)
+
+    def _layout(self) -> str:
+        """The settings that decide a text's score, beside the encoder's."""
+        return f"end={self.end} decoder_bos={self.decoder_bos}"
 
     @property
     def has_references(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -43,7 +44,14 @@ class Objective:
         return {}
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Drop rows that the objective cannot use, or add columns it wants computed once."""
+        """Drop rows that the objective cannot use."""
+        return dataset
+
+    def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
+        """Add columns that the encoder, as it is when the stage begins, computes once.
+
+        What takes long is kept in `folder`, where there is one, for a run that is stopped and goes on.
+        """
         return dataset
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:

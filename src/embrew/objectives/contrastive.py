@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
@@ -15,6 +17,8 @@ from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -37,6 +41,9 @@ class Contrastive(EmbeddingObjective):
             negatives to the model's (the column `scores`).
         distillation_temperature: of the teacher's scores.
         symmetric: average with the opposite direction (positives looking for their queries).
+        in_batch_negatives: candidates are the documents of the whole batch; without, a row's own positive and hard
+            negatives only (the baselines without in-batch negatives of *Following the Autoregressive Nature of LLM
+            Embeddings via Compression and Alignment*, appendix A), and rows without negatives are left out.
         gather: share candidates across processes.
     """
 
@@ -49,6 +56,7 @@ class Contrastive(EmbeddingObjective):
     distillation_weight: float = 0.0
     distillation_temperature: float = 1.0
     symmetric: bool = False
+    in_batch_negatives: bool = True
     gather: bool = True
 
     @property
@@ -69,12 +77,34 @@ class Contrastive(EmbeddingObjective):
             )
         if self.distillation_weight and self.positives == "dropout":
             raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
+        if not self.in_batch_negatives and (self.positives == "dropout" or self.symmetric):
+            raise ValueError(
+                "in_batch_negatives=false compares a query with its own documents alone; it goes with "
+                "positives=column and without symmetric"
+            )
         encoder.backbone.set_attention_dropout(self.attention_dropout)
         if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
             raise ValueError(
                 "positives=dropout without any dropout gives every text twice the same vector; set "
                 "objective.attention_dropout or encoder.lora.lora_dropout"
             )
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Without in-batch negatives, leave out rows that have none of their own.
+
+        Raises:
+            ValueError: nothing is left.
+        """
+        if self.in_batch_negatives:
+            return dataset
+        keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
+        if not keep:
+            raise ValueError(f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true")
+        if len(keep) < len(dataset):
+            logger.info(
+                "contrastive leaves out %d of %d rows without negatives", len(dataset) - len(keep), len(dataset)
+            )
+        return dataset.select(keep)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Token batches by role, and keys that are equal where texts are equal."""
@@ -83,7 +113,11 @@ class Contrastive(EmbeddingObjective):
             asked = encoder.prompts.get(encoder.default_prompt_name or "", "")
             tokens = Tokens.pad(encoder.template.rows(texts, instruction=asked, max_length=encoder.max_seq_length))
             return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
-        return collate_pairs(rows, encoder, scores=self.distillation_weight > 0)
+        batch = collate_pairs(rows, encoder, scores=self.distillation_weight > 0)
+        if not self.in_batch_negatives:
+            owners = [*range(len(rows)), *(i for i, row in enumerate(rows) for _ in row["negatives"])]
+            batch["owner"] = torch.tensor(owners)
+        return batch
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """`query`, and `document`: positives first, then negatives; with dropout positives, the same texts twice."""
@@ -96,7 +130,7 @@ class Contrastive(EmbeddingObjective):
         parts = [documents[:size], documents[size:]]
         keys = [batch["document_keys"][:size], batch["document_keys"][size:]]
         labels = torch.arange(size, device=queries.device)
-        if self.gather and world_size() > 1:
+        if self.gather and self.in_batch_negatives and world_size() > 1:
             sizes = torch.zeros(world_size(), dtype=torch.long, device=queries.device)
             sizes[rank()] = size
             labels = labels + sum_over_processes(sizes)[: rank()].sum()
@@ -143,6 +177,9 @@ class Contrastive(EmbeddingObjective):
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """What each row leaves out of its softmax, and the share that only the model's own scores ask for."""
         mask = same_text_mask(row_keys, column_keys, labels) if self.mask_same_text else None
+        if not self.in_batch_negatives:
+            others = batch["owner"] != labels[:, None]
+            mask = others if mask is None else mask | others
         if self.false_negative_margin is None:
             return mask, {}
         found = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)

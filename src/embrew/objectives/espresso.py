@@ -90,7 +90,7 @@ class Espresso(Nested):
 
     def setup(self, encoder: Encoder) -> None:
         """Check k and the weights; say which sums are meant."""
-        width, depth, k = encoder.backbone.hidden_size, encoder.backbone.num_layers, self.compression_size
+        width, depth, k = encoder.width, encoder.backbone.num_layers, self.compression_size
         if not 1 <= k <= width:
             raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
         if k % 2 and isinstance(self.base, Angle) and self.base.angle_weight:

@@ -97,7 +97,7 @@ class Matryoshka(Nested):
 
     def setup(self, encoder: Encoder) -> None:
         """Check the dimensions; set up the base objective."""
-        width = encoder.backbone.hidden_size
+        width = encoder.width
         if not self.dims or len(set(self.dims)) < len(self.dims) or not all(0 < m <= width for m in self.dims):
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
         if self.weights is not None and len(self.weights) != len(self.dims):

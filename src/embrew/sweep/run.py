@@ -11,6 +11,7 @@ import torch
 from accelerate import PartialState
 
 from embrew import build
+from embrew.analysis.watched import watched_by
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
 from embrew.recipe import Recipe
@@ -66,7 +67,7 @@ def run_sweep(
     suite = None if sweep.suite is None else read_suite(sweep.suite)
     for row in sweep.rows:  # what is missing is found before anything is trained
         for recipe in row.recipes.values():
-            dev_sets_of(recipe)
+            watched_by(recipe)
     process.wait_for_everyone()  # all have looked before the first one writes
     done: list[Trained] = []
     for number, row in enumerate(sweep.rows, start=1):
@@ -78,7 +79,7 @@ def run_sweep(
             if process.is_main_process and start is None:
                 take_over(recipe, place, finished_runs(root))
             process.wait_for_everyone()
-            watched = dev_sets_of(recipe) if suite is not None or _within(recipe) else None
+            watched = watched_by(recipe) if suite is not None or _within(recipe) else None
             stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
             if process.is_main_process:
                 results.append(_judge(recipe, place, suite, batch_tokens))
@@ -95,7 +96,7 @@ def finished_runs(root: Path) -> list[Path]:
 
 
 def _within(recipe: Recipe) -> bool:
-    return recipe.evaluation is not None and recipe.evaluation.every is not None
+    return recipe.evaluation is not None and (recipe.evaluation.every or recipe.evaluation.at) is not None
 
 
 def _judge(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:

@@ -32,7 +32,7 @@ def refuse(
         )
     if sharded and watched:
         raise ValueError(
-            f"stage {stage.name}: evaluation.every under FSDP2: no process has the whole weights while they are "
+            f"stage {stage.name}: evaluation.every or at under FSDP2: no process has the whole weights while they are "
             "trained; leave it out, and the stage is evaluated at its end"
         )
     if sharded and args.fp16:

@@ -27,8 +27,9 @@ class RunLog:
 
     Attributes:
         values: the content of the file. `scores` and `seconds` by stage; `data`: what each stage is trained on, and
-            which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and
-            `kept`, the step whose weights are saved; `final`, the last stage.
+            which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and,
+            where it is chosen, `kept`, the step whose weights are saved; `final`, the last stage.
+            `samples`: how many rows each stage sees in a step and in an epoch, and its steps.
         writes: whether this is the process that scores and writes.
     """
 
@@ -95,21 +96,32 @@ class RunLog:
             self.values.setdefault("curves", {})[name] = curve
             self.write()
             now = curve[-1]
-            best = "  best so far" if watch.best(curve) == now else ""
+            best = "  best so far" if watch.metric is not None and watch.best(curve) == now else ""
             logger.info("%s  step %d/%d  %s%s", name, now["step"], steps, in_words(now["scores"], self.base), best)
             if watch.is_over(curve):
                 logger.info("%s  stopped: %d evaluations without a better %s", name, watch.patience, watch.metric)
 
-        watch = Watch(score=lambda: evaluate(encoder), report=report, metric=config.metric, patience=config.patience)
+        watch = Watch(
+            score=lambda: evaluate(encoder),
+            report=report,
+            metric=None if config.every is None else config.metric,
+            patience=config.patience,
+            at=config.at,
+        )
         return watch
+
+    def count(self, name: str, **counts: int) -> None:
+        """Note how many rows a stage sees in an optimiser step (`a_step`) and in an epoch, and its `steps`."""
+        self.values.setdefault("samples", {}).setdefault(name, {}).update(counts)
 
     def keep(self, name: str, watch: Watch, curve: list[Point]) -> None:
         """Note the curve of a watched stage that is done; its scores are those of the step that is kept."""
         best = watch.best(curve)
         self.values.setdefault("curves", {})[name] = curve
-        self.values.setdefault("kept", {})[name] = best["step"]
         self.values["scores"][name] = best["scores"]
-        logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), watch.metric)
+        if watch.metric is not None:
+            self.values.setdefault("kept", {})[name] = best["step"]
+            logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), watch.metric)
         self._say(name, best["scores"])
 
     def record(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -125,9 +137,10 @@ class RunLog:
     def _check_metric(self, known: list[str] | None) -> None:
         """Raise where the recipe chooses by a score that there is not."""
         wanted = self.recipe.evaluation
-        if wanted is None or wanted.every is None:
+        if wanted is None or (wanted.every is None and wanted.at is None):
             return
         if self.evaluate is None:
-            raise ValueError(f"the recipe has evaluation.every={wanted.every}, and train was given nothing to evaluate")
-        if known is not None and wanted.metric not in known:
+            asked = f"at={wanted.at}" if wanted.every is None else f"every={wanted.every}"
+            raise ValueError(f"the recipe has evaluation.{asked}, and train was given nothing to evaluate")
+        if wanted.every is not None and known is not None and wanted.metric not in known:
             raise ValueError(f"evaluation.metric={wanted.metric!r} is no score; choose from {', '.join(known)}")

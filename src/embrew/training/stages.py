@@ -20,6 +20,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.saving import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
+from embrew.training.curves import samples_a_step
 from embrew.training.gradcache import Chunks
 from embrew.training.launched import refuse
 from embrew.training.runlog import RUN, RunLog
@@ -29,7 +30,7 @@ from embrew.training.watch import Evaluate
 from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
-STAGE = "stage.json"
+STAGE, COMPUTED = "stage.json", "computed"
 
 
 def train(
@@ -45,7 +46,8 @@ def train(
 
     Writes `output_dir/<stage>/` (a complete encoder) at the end of every stage and `output_dir/run.json` with scores
     and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage. Where the
-    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights.
+    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights;
+    with `evaluation.at`, it is scored at log-spaced samples, and the stage ends with its last.
 
     Args:
         recipe: what to train.
@@ -142,7 +144,8 @@ class Run:
         if index == 0:
             self.log.score("base", encoder)
         self._set_up(index, encoder)
-        parts = build.datasets(stage, objective, encoder)
+        self._begin_work(index)
+        parts = build.datasets(stage, objective, encoder, keep=Path(self._arguments(index).output_dir) / COMPUTED)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         args = self._arguments(index)
@@ -151,8 +154,8 @@ class Run:
             raise ValueError(
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
-        self._begin_work(index)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        self.log.count(stage.name, a_step=samples_a_step(args), an_epoch=len(rows))
         self.log.look_at(stage, parts)
         began = time.perf_counter()
         if self.sharded:
@@ -161,6 +164,7 @@ class Run:
         watch = self.log.watch(index, encoder)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, watch)
         steps = trainer.fit(checkpoints.newest(Path(args.output_dir)) if self.resume else None)
+        self.log.count(stage.name, steps=trainer.state.global_step)
         self.log.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # begun again as it was, and what was trained is put in
             trained = trainer.trained()
@@ -180,14 +184,14 @@ class Run:
         return encoder
 
     def _begin_work(self, index: int) -> None:
-        """The folder of checkpoints: empty, or of a run with these settings."""
+        """The folder of checkpoints, and of what is computed once: empty, or of a run with these settings."""
         work = Path(self._arguments(index).output_dir)
-        if not self.process.is_main_process:
-            return
-        if not self.resume:
-            shutil.rmtree(work, ignore_errors=True)
-        if not self._is_of_this_run(work, index):
-            write_json(work / STAGE, self._settings(index))
+        if self.process.is_main_process:
+            if not self.resume:
+                shutil.rmtree(work, ignore_errors=True)
+            if not self._is_of_this_run(work, index):
+                write_json(work / STAGE, self._settings(index))
+        self.process.wait_for_everyone()
 
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()

@@ -29,6 +29,7 @@ from transformers import (
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients
 from embrew.training import checkpoints, sharding
+from embrew.training.curves import EvaluateAt, samples_a_step
 from embrew.training.step import TrainStep
 from embrew.training.watch import Point, Watch, curve_of, to_log
 from embrew.writing import atomic_path
@@ -42,8 +43,8 @@ class StageTrainer(Trainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
     Checkpoints hold the trained tensors only (safetensors) beside the Trainer's own optimiser, schedule and RNG
-    state, and count from the moment their manifest is written. With `watch`, the stage is evaluated on the way; the
-    trained tensors of the best step lie beside the checkpoints, and in each of them.
+    state, and count from the moment their manifest is written. With `watch`, the stage is evaluated on the way; where a
+    best step is chosen, its trained tensors lie beside the checkpoints, and in each of them.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class StageTrainer(Trainer):
         if args.disable_tqdm:
             self.remove_callback(ProgressCallback)
         self.add_callback(LogInWords(name))
+        if watch is not None and watch.at is not None:
+            self.add_callback(EvaluateAt(watch.at, samples_a_step(args)))
 
     def compute_loss(
         self,
@@ -149,7 +152,7 @@ class StageTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         curve = self.curve
         if self.args.process_index == 0:
-            if self.watch.best(curve) == curve[-1]:
+            if self.watch.metric is not None and self.watch.best(curve) == curve[-1]:
                 self._write_trained(self._best)
             self.watch.report(curve, self.state.max_steps)
         if self.watch.is_over(curve):
@@ -211,14 +214,14 @@ class StageTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            if self.watch is not None and self.curve:
+            if self.watch is not None and self.watch.metric is not None and self.curve:
                 _same_file(self._best, checkpoint / BEST)
             checkpoints.seal(checkpoint)
             checkpoints.rotate(folder, KEEP)
         self.accelerator.wait_for_everyone()
 
     def fit(self, checkpoint: Path | None) -> int:
-        """Train to the end, from a checkpoint where there is one; a watched stage ends with its best weights.
+        """Train to the end, from a checkpoint where there is one; a stage whose best step is chosen ends with that.
 
         Returns:
             Optimiser steps that the weights have had.
@@ -230,7 +233,7 @@ class StageTrainer(Trainer):
             self.load_weights(checkpoint / WEIGHTS)  # only the stage's folder was not written yet
         else:
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        if self.watch is None:
+        if self.watch is None or self.watch.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()
         self.load_weights(self._best)

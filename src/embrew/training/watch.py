@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypedDict, runtime_checkable
 
 from embrew.modeling.encoder import Encoder
 from embrew.protocol import GUARD
+from embrew.training.curves import At
 
 Scores = dict[str, float]
 Evaluate = Callable[[Encoder], Scores]
@@ -46,22 +47,26 @@ class Watch:
     Attributes:
         score: the scores of the weights as they are; asked of the first process only.
         report: told the curve after each evaluation, and how many steps the stage has.
-        metric: the score that the best step has the highest of; of equal ones, the first.
+        metric: the score that the best step has the highest of; of equal ones, the first. None: nothing is chosen, the
+            weights of the last step stay.
         patience: stop after so many evaluations without a better one.
+        at: where it is scored, if not every so many steps: see `curves.steps_at`.
     """
 
     score: Callable[[], Scores]
     report: Callable[[list[Point], int], None]
-    metric: str
+    metric: str | None
     patience: int | None = None
+    at: At | None = None
 
     def best(self, curve: Sequence[Point]) -> Point:
-        """The point whose weights are kept."""
-        return max(curve, key=lambda point: point["scores"][self.metric])  # the first of equals
+        """The point whose weights are kept: the best one (the first of equals), or the last where none is chosen."""
+        metric = self.metric
+        return curve[-1] if metric is None else max(curve, key=lambda point: point["scores"][metric])
 
     def is_over(self, curve: Sequence[Point]) -> bool:
         """Whether patience is at its end."""
-        if self.patience is None or not curve:
+        if self.patience is None or self.metric is None or not curve:
             return False
         return len(curve) - 1 - curve.index(self.best(curve)) >= self.patience
 
@@ -86,10 +91,11 @@ def curve_of(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
 def in_words(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
     """`dev 0.612 (base 0.588)  guard 0.701 (base 0.744)  got worse: STSB 0.744 → 0.701`.
 
-    Named are the mean of the dev sets and each guard set that is below the base.
+    Named are the mean of the dev sets and each guard set that is below the base; alignment and uniformity, where they
+    are asked for.
     """
     said = []
-    for name in ("dev", "guard"):
+    for name in ("dev", "guard", "alignment", "uniformity"):
         if name in scores:
             before = f" (base {base[name]:.3f})" if name in base else ""
             said.append(f"{name} {scores[name]:.3f}{before}")

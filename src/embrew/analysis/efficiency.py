@@ -1,0 +1,136 @@
+"""Learning efficiency: what a score costs in samples, steps and epochs, read off the logs of training runs.
+
+*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment* compares methods by score against
+samples seen and against epochs (Fig. 3) and by the Pareto front of samples and score (Fig. 1).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RUN = "run.json"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A scored moment of a run.
+
+    Attributes:
+        stage: its stage.
+        step: optimiser steps of the stage so far.
+        samples: rows seen so far, in this stage and those before that are counted.
+        epochs: passes over the stage's data so far.
+        scores: all scores taken then.
+    """
+
+    stage: str
+    step: int
+    samples: int
+    epochs: float
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run's scored moments, in order; the first is before any sample."""
+
+    name: str
+    moments: tuple[Moment, ...]
+
+    def best(self, metric: str) -> float:
+        """The highest score."""
+        return max(moment.scores[metric] for moment in self.moments)
+
+    def passes(self, score: float, metric: str) -> Moment | None:
+        """The first moment with a score above `score`: measured, not interpolated."""
+        return next((moment for moment in self.moments if moment.scores[metric] > score), None)
+
+
+def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None = None) -> Curve:
+    """The curve of a run that was scored on the way (`evaluation.at` or `every` in its recipe).
+
+    Args:
+        folder: what `embrew train` wrote.
+        name: what the run is called; its folder's name without it.
+        stage: this stage alone, samples counted from its beginning. Without it, all stages behind each other: a stage
+            that was not scored on the way counts with its end.
+
+    Raises:
+        FileNotFoundError: no `run.json` there.
+        ValueError: no such stage, or it was not scored on the way.
+    """
+    place = Path(folder) / RUN
+    if not place.is_file():
+        raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
+    log = json.loads(place.read_text())
+    scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
+    names = list(samples)  # in the order in which they were begun
+    if stage is not None and stage not in names:
+        raise ValueError(f"{folder} has no stage {stage!r}; it has {', '.join(names) or 'none that noted its samples'}")
+    if not any(name in curves for name in ([stage] if stage else names)):
+        raise ValueError(
+            f"{folder} was not scored on the way; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
+        )
+    before = names[: names.index(stage)] if stage else []
+    start = next((name for name in reversed(before) if name in scores), "base")
+    first = stage or names[0]
+    moments = [Moment(first, 0, 0, 0.0, scores[start])] if start in scores else []
+    seen = 0
+    for current in [stage] if stage else names:
+        a_step, an_epoch = samples[current]["a_step"], samples[current]["an_epoch"]
+        points = curves.get(current) or []
+        for point in points:
+            step = point["step"]
+            moments.append(
+                Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), point["scores"])
+            )
+        steps = samples[current].get("steps", points[-1]["step"] if points else 0)
+        if not points and current in scores:
+            epochs = round(steps * a_step / an_epoch, 4)
+            moments.append(Moment(current, steps, seen + steps * a_step, epochs, scores[current]))
+        seen += steps * a_step
+    return Curve(name or Path(folder).name, tuple(moments))
+
+
+def check_metric(curves: Sequence[Curve], metric: str) -> None:
+    """Raise where a run has no score of that name."""
+    for curve in curves:
+        for moment in curve.moments:
+            if metric not in moment.scores:
+                raise ValueError(f"{curve.name} has no score {metric!r}; choose from {', '.join(moment.scores)}")
+
+
+def pareto(curves: Iterable[Curve], metric: str) -> list[tuple[str, Moment]]:
+    """The moments of all runs that no other beats: none has a score as high with as few samples.
+
+    In order of samples; of equal ones the first run's.
+    """
+    every = [(curve.name, moment) for curve in curves for moment in curve.moments]
+    every.sort(key=lambda one: (one[1].samples, -one[1].scores[metric]))
+    front: list[tuple[str, Moment]] = []
+    for name, moment in every:
+        if not front or moment.scores[metric] > front[-1][1].scores[metric]:
+            front.append((name, moment))
+    return front
+
+
+def as_rows(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
+    """A row a moment: run, stage, steps, samples, epochs, whether it lies on the Pareto front, and all its scores."""
+    front = {(name, moment.samples, moment.step) for name, moment in pareto(curves, metric)}
+    return [
+        {
+            "run": curve.name,
+            "stage": moment.stage,
+            "step": moment.step,
+            "samples": moment.samples,
+            "epochs": moment.epochs,
+            "pareto": (curve.name, moment.samples, moment.step) in front,
+            **moment.scores,
+        }
+        for curve in curves
+        for moment in curve.moments
+    ]

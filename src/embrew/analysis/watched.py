@@ -1,0 +1,125 @@
+"""Alignment and uniformity beside the scores of dev and guard sets, wherever a run is scored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
+from embrew.data.datasets import load
+from embrew.data.reading import expand, read, splits
+from embrew.evaluation.dev import DevSets, dev_sets_of
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+    from embrew.recipe import Recipe
+
+NAMES = ("alignment", "uniformity")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class WithUniformity:
+    """Dev and guard sets, and after their scores `alignment` and `uniformity`; made by `with_uniformity`.
+
+    Less is better for both, and nothing is chosen by them.
+    """
+
+    sets: DevSets
+    positives: tuple[tuple[str, str], ...]
+    different: tuple[str, ...]
+    split: str
+
+    @property
+    def metrics(self) -> list[str]:
+        """The scores that a best step can be chosen by: those of the dev sets."""
+        return self.sets.metrics
+
+    @property
+    def about(self) -> dict[str, dict[str, str]]:
+        """Kind, split and metric of each set, and of both figures."""
+        added = {"kind": "pairs", "split": self.split, "metric": "less is better"}
+        return {**self.sets.about, **dict.fromkeys(NAMES, added)}
+
+    def __call__(self, encoder: Encoder) -> dict[str, float]:
+        """The scores of the sets, `alignment` and `uniformity`."""
+        found = alignment_uniformity(encoder, self.positives, self.different, batch_tokens=self.sets.batch_tokens)
+        return {**self.sets(encoder), "alignment": found.alignment, "uniformity": found.uniformity}
+
+    def texts(self) -> Mapping[str, Iterable[str]]:
+        """The texts of the dev and guard sets."""
+        return self.sets.texts()
+
+
+def watched_by(recipe: Recipe) -> DevSets | WithUniformity | None:
+    """What a recipe's `evaluation` names to score a run by; None where it has none.
+
+    Raises:
+        ValueError, FileNotFoundError: as `dev_sets` and `with_uniformity`.
+    """
+    sets = dev_sets_of(recipe)
+    if sets is None or recipe.evaluation is None or recipe.evaluation.uniformity is None:
+        return sets
+    return with_uniformity(sets, **recipe.evaluation.uniformity.model_dump())
+
+
+def with_uniformity(
+    sets: DevSets,
+    path: str | Path,
+    *,
+    split: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    above: float = 4.0,
+    max_texts: int = 1000,
+    seed: int = 42,
+) -> WithUniformity:
+    """Score alignment and uniformity of some pairs too.
+
+    Args:
+        sets: dev and guard sets.
+        path: pairs with scores, of which those above `above` are positives (*SimCSE* takes STS-B above 4), or rows of
+            query and positive, such as held-out ones of what is trained on.
+        split: of a folder; by default dev, else test, else train.
+        columns: which column is what.
+        above: scores above this are positives.
+        max_texts: a sample of so many different texts, and of so many positives.
+        seed: of the sample.
+
+    Raises:
+        ValueError: there are no positives, or fewer than two different texts; a dev set has one of the two names.
+    """
+    taken = [name for name in NAMES if name in sets.about]
+    if taken:
+        raise ValueError(f"a dev set is called {taken[0]}, as a figure of evaluation.uniformity; rename its folder")
+    split = _split(path, split)
+    record = next(iter(read(path, split=split)), None)
+    if "score" in {*(columns or {}), *(record.values if record is not None else ())}:
+        rows = load(path, kind="scored", split=split, columns=dict(columns or {}))
+        left, right = list(rows["sentence1"]), list(rows["sentence2"])
+        positives = positive_pairs(left, right, rows["score"], above=above)
+    else:
+        rows = load(path, kind="pairs", split=split, columns=dict(columns or {}))
+        left, right = list(rows["query"]), list(rows["positive"])
+        positives = list(zip(left, right, strict=True))
+    different = _sample(list(dict.fromkeys([*left, *right])), max_texts, seed)
+    if not positives or len(different) < 2:
+        raise ValueError(f"{path}: {len(positives)} positives and {len(different)} different texts; give more rows")
+    return WithUniformity(sets, tuple(_sample(positives, max_texts, seed)), tuple(different), split)
+
+
+def _split(path: str | Path, split: str | None) -> str:
+    place = Path(expand(path))
+    if split is not None or not place.is_dir():
+        return split or "train"
+    there = splits(place)
+    return next((name for name in ("dev", "validation", "valid", "test") if name in there), "train")
+
+
+def _sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
+    """So many of them, in their order."""
+    if len(items) <= most:
+        return list(items)
+    return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), most))]

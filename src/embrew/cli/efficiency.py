@@ -1,0 +1,126 @@
+"""`embrew analyze efficiency`: what a score costs in samples, steps and epochs, for several training runs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from embrew.cli.analyses import Output, Overwrite, check, write
+from embrew.cli.console import out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from embrew.analysis.efficiency import Curve
+
+
+def efficiency(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders that embrew train wrote.")],
+    metric: Annotated[str, typer.Option(help="The score: dev, their mean, or one set's name.")] = "dev",
+    stage: Annotated[
+        str | None, typer.Option(help="This stage alone; by default all stages of a run behind each other.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Say what each run needs to pass the best score of this one.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all runs into one picture.")] = None,
+    table: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write every scored moment.")] = None,
+    output: Output = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Show learning curves of runs that were scored on the way (evaluation.at: log): score against samples seen."""
+    from embrew.analysis.efficiency import as_rows, check_metric, pareto, read_curve
+    from embrew.analysis.efficiency_plots import plot_efficiency
+
+    check(runs, overwrite, pictures=[plot], files=[table, output])
+    wanted = [*runs, *([against] if against and against not in runs else [])]
+    names = _names(wanted)
+    curves = [read_curve(run, name=name, stage=stage) for run, name in zip(wanted, names, strict=True)]
+    check_metric(curves, metric)
+    target = None if against is None else curves[wanted.index(against)]
+    goal = None if target is None else target.best(metric)
+    front = pareto(curves, metric)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("run", style="bold")
+    heads = ["first", "best", "samples", "steps", "epochs", "on the front"]
+    for head in [*heads, *([] if target is None else [f"samples to pass {target.name}", "share of its"])]:
+        shown.add_column(head, justify="right")
+    entries = []
+    for curve, run in zip(curves, wanted, strict=True):
+        entry = _entry(curve, metric, front=sum(name == curve.name for name, _ in front))
+        if target is not None and goal is not None:
+            entry |= _passing(curve, target, goal, metric)
+        entries.append({"run": run, **entry})
+        shown.add_row(Text(curve.name), *_cells(entry, target))
+    out().print(shown)
+    if goal is not None and target is not None:
+        said = f"the best of {target.name} is {goal:.4f}; counted are scored moments, nothing is interpolated"
+        out().print(Text(said), style="dim")
+    if plot is not None:
+        plot_efficiency(curves, metric, plot, mark=goal)
+    if table is not None:
+        _write_csv(table, as_rows(curves, metric))
+    if output is not None:
+        moments = as_rows(curves, metric)
+        write(output, "efficiency", entries, metric=metric, stage=stage, against=against, moments=moments)
+
+
+def _entry(curve: Curve, metric: str, *, front: int) -> dict[str, Any]:
+    """A run's first and best score, and what the best one took."""
+    best = max(curve.moments, key=lambda moment: moment.scores[metric])
+    return {
+        "name": curve.name,
+        "first": curve.moments[0].scores[metric],
+        "best": best.scores[metric],
+        "samples": best.samples,
+        "steps": best.step,
+        "epochs": best.epochs,
+        "pareto": front,
+    }
+
+
+def _passing(curve: Curve, target: Curve, goal: float, metric: str) -> dict[str, Any]:
+    """What a run needs to pass the best score of another, and as a share of what that one took."""
+    if curve is target:
+        return {}
+    found = curve.passes(goal, metric)
+    taken = next(moment.samples for moment in target.moments if moment.scores[metric] == goal)
+    if found is None:
+        return {"passes": None}
+    passes = {"samples": found.samples, "stage": found.stage, "steps": found.step, "epochs": found.epochs}
+    return {"passes": passes, "share": found.samples / taken if taken else None}
+
+
+def _cells(entry: dict[str, Any], target: Curve | None) -> list[str]:
+    cells = [f"{100 * entry['first']:.2f}", f"{100 * entry['best']:.2f}", f"{entry['samples']:,}", str(entry["steps"])]
+    cells += [f"{entry['epochs']:.2f}", str(entry["pareto"])]
+    if target is None:
+        return cells
+    passes, share = entry.get("passes"), entry.get("share")
+    never = "–" if "passes" not in entry else "never"
+    return [*cells, never if passes is None else f"{passes['samples']:,}", "" if share is None else f"{share:.0%}"]
+
+
+def _names(runs: Sequence[str]) -> list[str]:
+    """The shortest ends of the folders' paths that tell them apart."""
+    parts = [Path(run).absolute().parts for run in runs]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise ValueError(f"{', '.join(runs)}: two of these are one folder; name each run once")
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    from embrew.writing import atomic_path
+
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows({**row, "pareto": int(row["pareto"])} for row in rows)

@@ -1,0 +1,66 @@
+"""Pooling that puts memory tokens' states behind each other, in an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embrew.analysis import pool_over
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.recipe import Recipe
+from tests.conftest import SENTENCES
+
+
+def concatenating(make_encoder: Callable[..., Encoder], **settings: object) -> Encoder:
+    return make_encoder(memory_tokens=3, pooling=Pooling("concat", "memory"), **settings)
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_vectors_are_the_memory_states(make_encoder: Callable[..., Encoder], attention: str) -> None:
+    encoder = concatenating(make_encoder, attention=attention)
+    assert encoder.get_embedding_dimension() == encoder.describe()["dimensions"] == 3 * 32
+    vectors = encoder.encode(SENTENCES)
+    with torch.no_grad():
+        for text, vector in zip(SENTENCES, vectors, strict=True):  # one text at a time, without padding
+            states = encoder.hidden_states(encoder.tokens([text]))[0, -3:]
+            wanted = torch.nn.functional.normalize(states.flatten(), dim=0)
+            assert np.abs(vector - wanted.numpy()).max() < 1e-5
+
+
+def test_dimensions_are_cut_before_they_are_normalised(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = concatenating(make_encoder)
+    first = pool_over(encoder, [0])
+    assert np.abs(encoder.encode(SENTENCES, truncate_dim=32) - first.encode(SENTENCES)).max() < 1e-6
+    assert encoder.encode(SENTENCES, truncate_dim=40).shape == (5, 40)
+    with pytest.raises(ValueError, match="truncate_dim=97; choose from 1 to 96"):
+        encoder.encode(SENTENCES, truncate_dim=97)
+
+
+def test_a_trained_mean_is_read_so_and_saved_so(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    settings = {"template": "{text}{memory}", "memory_tokens": 3, "pooling": Pooling("mean", "memory")}
+    encoder = Encoder.from_pretrained(model_folder("llama"), **settings)  # type: ignore[arg-type]
+    view = pool_over(encoder, mode="concat")
+    vectors = view.encode(SENTENCES)
+    assert vectors.shape == (5, 96)
+    assert encoder.encode(SENTENCES).shape == (5, 32)
+    assert view.weights_hash() != encoder.weights_hash()
+    view.save_pretrained(tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved")
+    assert again.get_embedding_dimension() == 96
+    np.testing.assert_array_equal(again.encode(SENTENCES), vectors)
+
+
+def test_a_recipe_says_it() -> None:
+    assert Recipe.load("autoregembed/nano", ["encoder.pooling.mode=concat"]).encoder.pooling.mode == "concat"
+    with pytest.raises(ValueError, match="it is for memory tokens: over: memory"):
+        Recipe.load("baselines/mean", ["encoder.pooling.mode=concat"])
+
+
+def test_texts_with_a_number_of_their_own_are_refused(make_encoder: Callable[..., Encoder]) -> None:
+    with pytest.raises(ValueError, match="pooling over their states behind each other needs all 3"):
+        concatenating(make_encoder, memory_ratio=20.0)

@@ -1,0 +1,121 @@
+"""Alignment that is stopped while its reference scores are computed, or after: nothing is computed twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embrew.objectives import alignment
+from embrew.objectives.references import keyed_scores
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from tests.conftest import SENTENCES
+from tests.training.test_stages import LORA, equal
+
+UNIT = 5  # of 25 rows: five files
+
+
+@pytest.fixture
+def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
+    rows = [
+        {"query": f"{a[:20]} {i}", "positive": b[:30], "negative": a[20:40]}
+        for i, a in enumerate(SENTENCES)
+        for b in SENTENCES
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 2, "per_device_train_batch_size": 4}
+    return Recipe.from_values(
+        {
+            "encoder": {
+                "model": str(model_folder("llama")),
+                "template": "{text}\n{instruction}{memory}",
+                "memory_tokens": 2,
+                "pooling": {"mode": "mean", "over": "memory"},
+                "max_length": {"query": 64, "document": 64},
+                "lora": LORA,
+            },
+            "stages": [
+                {
+                    "name": "align",
+                    "objective": {"type": "alignment"},
+                    "data": {"path": str(tmp_path / "pairs.jsonl")},
+                    "training": {**training, "use_cpu": True},
+                }
+            ],
+        }
+    )
+
+
+class Counted:
+    """The objective's own computation of references, counted, and stopped after so many calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls, self.stop_after = 0, -1
+        original = alignment.Alignment._references
+        counter = self
+
+        def references(self: Any, rows: Any, encoder: Any) -> Any:
+            if counter.calls == counter.stop_after:
+                raise KeyboardInterrupt
+            counter.calls += 1
+            return original(self, rows, encoder)
+
+        monkeypatch.setattr(alignment.Alignment, "_references", references)
+        monkeypatch.setattr(alignment, "keyed_scores", partial(keyed_scores, unit=UNIT))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def test_stopped_among_the_references(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
+    train(recipe, tmp_path / "whole")
+    assert counted.calls == 25 // UNIT
+    counted.calls, counted.stop_after = 0, 3
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "halves")
+    kept = tmp_path / "halves" / "align.work" / "computed" / "0"
+    assert sorted(path.name for path in kept.iterdir()) == [f"{i:06d}.safetensors" for i in range(3)]
+    counted.calls, counted.stop_after = 0, -1
+    train(recipe, tmp_path / "halves", resume=True)
+    assert counted.calls == 2  # the other two
+    equal(tmp_path / "whole" / "align", tmp_path / "halves" / "align")
+    assert not kept.exists()  # a finished stage keeps nothing that only training needs
+
+
+def test_stopped_in_the_steps(
+    recipe: Recipe, counted: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train(recipe, tmp_path / "whole")
+    counted.calls = 0
+    original = StageTrainer._save_checkpoint
+
+    def stop(self: Any, *args: Any) -> None:
+        original(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StageTrainer, "_save_checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "halves")
+    monkeypatch.setattr(StageTrainer, "_save_checkpoint", original)
+    assert counted.calls == 25 // UNIT
+    train(recipe, tmp_path / "halves", resume=True)
+    assert counted.calls == 25 // UNIT  # none was computed again
+    equal(tmp_path / "whole" / "align", tmp_path / "halves" / "align")
+
+
+def test_a_fresh_start_reads_nothing(recipe: Recipe, counted: Counted, tmp_path: Path) -> None:
+    counted.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()  # so that the folder is taken for a new run
+    counted.calls, counted.stop_after = 0, -1
+    train(recipe, tmp_path / "run")
+    assert counted.calls == 25 // UNIT
