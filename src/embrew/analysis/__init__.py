@@ -1,6 +1,7 @@
 """Look inside an encoder's vectors: what they use of their space, their spread, what layers and dimensions give."""
 
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
+from embrew.analysis.sink import Sink, sink_of
 from embrew.analysis.spectrum import Spectrum, spectrum_of
 from embrew.analysis.surface import Cell, Surface, surface_of
 from embrew.analysis.texts import Texts, read_texts
@@ -11,6 +12,7 @@ from embrew.analysis.vectors import unnormalised, vector_chunks
 __all__ = [
     "AlignmentUniformity",
     "Cell",
+    "Sink",
     "Spectrum",
     "Surface",
     "Texts",
@@ -22,6 +24,7 @@ __all__ = [
     "pool_over",
     "positive_pairs",
     "read_texts",
+    "sink_of",
     "spectrum_of",
     "summarize",
     "surface_of",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embrew.cli import analyze, data, encode, evaluate, export, merge, recipe, results, search, surface, train
+from embrew.cli import analyze, data, encode, evaluate, export, merge, recipe, results, search, sink, surface, train
 from embrew.cli.errors import Commands
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("merge")(merge.merge)
 analyze.app.command("surface")(surface.surface)
+analyze.app.command("sink")(sink.sink)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
 )
