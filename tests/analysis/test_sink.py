@@ -8,6 +8,8 @@ import torch
 
 from embrew.analysis.sink import PARTS, parts_of, sink_of
 from embrew.modeling.attention import Attention
+from embrew.modeling.contexts import Context, insert
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.shares import read_attention
 from embrew.modeling.tokens import Row, Segment, Tokens
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
@@ -79,10 +81,35 @@ def test_parts_by_hand():
         "after",
         "itself",
     ]
+    found = parts_of(tokens.select([0]), examples=2, begin=3)
+    assert found.tolist() == [[PARTS.index(name) for name in names]]
+    names[3:5] = 2 * ["prompt"]
     assert parts_of(tokens).tolist() == [
         [PARTS.index(name) for name in names],
         [PARTS.index(name) for name in ("first", "text", "itself")] + [-1] * 7,
     ]
+
+
+@pytest.mark.parametrize("compress", ["pair", "none"])
+def test_demonstrations_are_a_part_of_their_own(compress, make_encoder):
+    encoder = make_encoder(
+        memory_tokens=0, attention="causal", template=TEMPLATE, demonstrations=Demonstrations(compress=compress)
+    )
+    pairs = (Demonstration("fox", SENTENCES[0]), Demonstration("sea", SENTENCES[3]))
+    context = encoder.add_context("task", Context("Find it: ", pairs))
+    reference = copy.deepcopy(encoder.backbone.causal_lm)
+    reference.set_attn_implementation("eager")
+    (row,) = insert(encoder.template.rows(SENTENCES[:1], instruction="Find it: "), context.row, encoder.template)
+    with torch.no_grad():
+        embedded = encoder.backbone.embed(Tokens.pad([row]).with_soft(context.vectors))
+        layers = reference(inputs_embeds=embedded, output_attentions=True).attentions
+    found = sink_of(encoder, SENTENCES[:1], prompt_name="task")
+    count = len(context.row.ids)
+    assert found.tokens == len(row.ids)
+    for layer, weights in enumerate(layers):
+        shares = weights[0, :, -1].mean(0)
+        assert found.of("first")[layer] == pytest.approx(float(shares[0]), abs=1e-6)
+        assert found.of("demonstrations")[layer] == pytest.approx(float(shares[1 : 1 + count].sum()), abs=1e-6)
 
 
 def test_no_two_layers_are_held_at_once(make_encoder):

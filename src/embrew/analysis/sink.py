@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from embrew.analysis.vectors import Side
+from embrew.modeling.contexts import insert
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import encode_rows
 from embrew.modeling.shares import read_attention
@@ -31,9 +32,9 @@ class Sink:
 
     Attributes:
         shares: `(layers, parts)` float64, parts as in `PARTS`; every row sums to 1. `first`: the first token (BOS,
-            where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: vectors of examples;
-            `text`: the text, its repetition included; `after`: words and memory tokens behind it; `itself`: the last
-            token's own state.
+            where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: those of a context, with
+            instructions among them; `text`: the text, its repetition included; `after`: words and memory tokens
+            behind it; `itself`: the last token's own state.
         texts: how many the mean is over.
         tokens: real tokens of a row, mean.
     """
@@ -95,18 +96,21 @@ def sink_of(
         raise ValueError("no texts; the shares are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
     instruction = "" if prompt_name is None else encoder.instruction(prompt_name)
+    context = None if prompt_name is None else encoder.context(prompt_name)
+    examples = 0 if context is None else len(context.row.ids)
     layers, width = encoder.backbone.num_layers, len(PARTS)
     lengths: list[int] = []
     encoder.eval()
 
     def rows(start: int, stop: int) -> list[Row]:
         made = encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        made = made if context is None else insert(made, context.row, encoder.template)
         lengths.extend(len(row.ids) for row in made)
         return made
 
     def shares(tokens: Tokens, _: int) -> Tensor:
-        tokens = tokens.to(encoder.device)
-        parts = parts_of(tokens)
+        tokens = (tokens if context is None else tokens.with_soft(context.vectors)).to(encoder.device)
+        parts = parts_of(tokens, examples=examples, begin=len(encoder.template.first_ids))
         last = tokens.attention_mask.sum(1) - 1
         each = torch.arange(len(tokens), device=last.device)
         found = torch.zeros(len(tokens), layers, width, device=last.device)
@@ -133,8 +137,14 @@ def sink_of(
     return Sink(mean, len(texts), float(np.mean(lengths)))
 
 
-def parts_of(tokens: Tokens) -> Tensor:
-    """`(batch, tokens)`: which of `PARTS` every position belongs to; -1 is padding."""
+def parts_of(tokens: Tokens, *, examples: int = 0, begin: int = 1) -> Tensor:
+    """`(batch, tokens)`: which of `PARTS` every position belongs to; -1 is padding.
+
+    Args:
+        tokens: a batch.
+        examples: positions of demonstrations in every row.
+        begin: the first of these.
+    """
     segments = tokens.segment_ids
     at = torch.arange(segments.shape[1], device=segments.device)
     last = tokens.attention_mask.sum(1, keepdim=True) - 1
@@ -144,7 +154,7 @@ def parts_of(tokens: Tokens) -> Tensor:
     parts = torch.full_like(segments, PARTS.index("prompt"))
     parts[behind] = PARTS.index("after")
     parts[is_text] = PARTS.index("text")
-    parts[segments == Segment.SOFT] = PARTS.index("demonstrations")
+    parts[:, begin : begin + examples] = PARTS.index("demonstrations")
     parts[:, 0] = PARTS.index("first")
     parts[at == last] = PARTS.index("itself")
     return parts.masked_fill(segments == Segment.PAD, -1)

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from embrew.cli import analyze, data, encode, evaluate, export, merge, recipe, results, search, sink, surface, train
+from embrew.cli import (
+    analyze,
+    context,
+    data,
+    encode,
+    evaluate,
+    export,
+    merge,
+    recipe,
+    results,
+    search,
+    sink,
+    surface,
+    train,
+)
 from embrew.cli.errors import Commands
 
 app = typer.Typer(
@@ -32,6 +46,7 @@ analyze.app.command("sink")(sink.sink)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
 )
+app.add_typer(context.app, name="context", help="Prompts with demonstrations, kept beside a model and used by name.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(
     data.app, name="data", help="Look at training data as the model will see it; find hard negatives; fetch test data."

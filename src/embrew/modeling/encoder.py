@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
+from embrew.modeling.context_files import check_name
 from embrew.modeling.contexts import Context, PreparedContext, check_reads, insert, prepare
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.demonstrator import Demonstrator, start
@@ -558,14 +560,15 @@ class Encoder(nn.Module):
     def add_context(self, name: str, context: Context) -> PreparedContext:
         """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
 
-        Its vectors are those of the weights as they are now: add it again after further training.
+        Its vectors are those of the weights as they are now: add it again after further training, or save, which does.
 
         Raises:
             ValueError: the name is that of a prompt; or see `modeling.contexts.prepare`.
         """
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
-        self.contexts[name] = prepare(self, context)
+        check_name(name)
+        self.contexts[name] = replace(prepare(self, context), model_hash=self.weights_hash())
         return self.contexts[name]
 
     def similarity(self, a: Any, b: Any) -> Tensor:
