@@ -32,8 +32,8 @@ class Sink:
 
     Attributes:
         shares: `(layers, parts)` float64, parts as in `PARTS`; every row sums to 1. `first`: the first token (BOS,
-            where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: those of a context, with
-            instructions among them; `text`: the text, its repetition included; `after`: words and memory tokens
+            where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: those of a context,
+            instructions included; `text`: the text, its repetition included; `after`: words and memory tokens
             behind it; `itself`: the last token's own state.
         texts: how many the mean is over.
         tokens: real tokens of a row, mean.

@@ -24,6 +24,11 @@ print(model.similarity(queries, documents))
 `parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
 runs the same model.
 """
+MARKERS = """
+Their vectors are rows of the vocabulary, and `<|NAME.HASH.NUMBER|>` are their tokens. A text that holds such a token's
+name is read as if it held the vector: keep these names out of texts. A context counts among the tokens of a text, so
+that less of a long text is read than with a plain prompt.
+"""
 OWN = """```python
 from embrew import Encoder
 
@@ -90,7 +95,7 @@ def _parts(encoder: Encoder, stock: Mapping[str, str] | None) -> Iterator[str]:
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
     if encoder.contexts:
-        yield _contexts(encoder)
+        yield _contexts(encoder) + ("" if stock is None else "\n\n" + MARKERS)
     if encoder.record is not None:
         yield _scores(encoder.record)
         for past in _history(encoder.record):
