@@ -13,7 +13,9 @@ from rich.text import Text
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
+    from embrew.modeling.contexts import Context
     from embrew.modeling.demonstrations import Demonstration
+    from embrew.modeling.encoder import Encoder
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]
@@ -45,6 +47,14 @@ def add(
     most: Annotated[
         int | None, typer.Option("--max-demos", min=0, metavar="N", help="Take the first N demonstrations.")
     ] = None,
+    choose: Annotated[
+        str | None,
+        typer.Option(metavar="0..8", help="Try so many of the demonstrations, and keep what is best on --dev."),
+    ] = None,
+    dev: Annotated[
+        list[str] | None,
+        typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose; may be given again."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
@@ -60,13 +70,38 @@ def add(
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
     words, pairs = _given(instruction, demos)
     pairs = pairs if most is None else pairs[:most]
+    if (choose is None) != (not dev):
+        raise ValueError("--choose and --dev go together: numbers of demonstrations to try, and what they are tried on")
     encoder = Encoder.from_pretrained(folder)
-    prepared = encoder.add_context(name, Context(words, pairs, passage_instruction))
+    context = Context(words, pairs, passage_instruction)
+    if choose is not None:
+        pairs = pairs[: _chosen(encoder, context, choose, dev or [])]
+        context = Context(words, pairs, passage_instruction)
+    prepared = encoder.add_context(name, context)
     write_context(folder, name, prepared, overwrite=overwrite)
     out().print(
         f"[bold]{escape(name)}[/]: {len(pairs)} demonstrations in {len(prepared.row.ids)} positions before the "
         f'instruction; encode(texts, prompt_name="{escape(name)}")'
     )
+
+
+def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str]) -> int:
+    """How many demonstrations a dev split chooses; all scores are shown."""
+    from embrew.evaluation.choose import choose_demonstrations, read_counts
+
+    choice = choose_demonstrations(encoder, context, read_counts(choose), dev)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("demonstrations", justify="right", style="bold")
+    columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
+    for column in (*columns, ""):
+        shown.add_column(column, justify="right" if column else "left")
+    for count in choice.dev:
+        scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
+        notes = {0: "all off", max(choice.dev): "all on"}
+        said = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
+        shown.add_row(str(count), *scores, ", ".join(said))
+    out().print(shown)
+    return choice.chosen
 
 
 def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
