@@ -169,8 +169,17 @@ def test_what_cannot_be(make_encoder, tmp_path):
         export(made(make_encoder, pooling=Pooling("mean", "text"), template="{instruction}{text}"), tmp_path / "stock")
     encoder = made(make_encoder)
     encoder.add_context("around", Context("<q>{text}<r>", PAIRS))
-    with pytest.raises(ValueError, match="context around: its instruction stands around the text"):
+    with pytest.raises(ValueError, match="where stock prompts cannot stand; .* around, document, find, query, same"):
         export(encoder, tmp_path / "stock")
-    with pytest.raises(ValueError, match="a prompt stands around the text"):
-        export(made(make_encoder, prompts={"query": "<q>{text}<r>"}), tmp_path / "stock")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_instruction_around_the_text_is_baked_with_its_context(make_encoder, tmp_path):
+    """As bge-en-icl's: what stands behind the text is the same for all texts of a stock folder, so there is one."""
+    encoder = made(make_encoder, settings=Demonstrations(compress="none"))
+    encoder.add_context("around", Context("<q>{text}<r>", PAIRS))
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", prompt_name="around")
+    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
+    assert set(stock.prompts) == {"query", "document", "text", "around"}
+    found = stock.encode(TEXTS, prompt_name="around", show_progress_bar=False)
+    assert np.abs(found - encoder.encode(TEXTS, prompt_name="around")).max() < 1e-5

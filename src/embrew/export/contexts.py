@@ -21,7 +21,6 @@ from embrew.modeling.context_files import digest
 from embrew.modeling.contexts import PreparedContext, insert
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.proof import TEXTS
-from embrew.modeling.template import HOLE
 from embrew.modeling.tokens import Row, Segment, Tokens
 
 
@@ -63,10 +62,6 @@ def write_rows(model: Any, baked: Iterable[Baked]) -> None:
 
 def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, context: PreparedContext) -> Baked:
     instruction, limit = context.context.instruction, encoder.max_seq_length
-    if HOLE in instruction:
-        raise ValueError(
-            f"context {name}: its instruction stands around the text ({instruction!r}), a stock prompt before it"
-        )
     room = limit - len(context.row.ids)
     if room < 16:
         raise ValueError(

@@ -134,20 +134,23 @@ def export_sentence_transformer(
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
     """The encoder with the words of one prompt in its template, where they stand after the text, or around it."""
     follows = any("{instruction}" in template.after for template in encoder.templates)
-    if not follows and not any(HOLE in prompt for prompt in encoder.prompts.values()):
+    instructions = [context.context.instruction for context in encoder.contexts.values()]
+    if not follows and not any(HOLE in words for words in (*encoder.prompts.values(), *instructions)):
         if prompt_name is not None:
             raise ValueError(
                 f"prompt_name={prompt_name!r}: this encoder's prompts stand before the text, where stock models have "
                 "theirs; all are exported, so leave it out"
             )
         return encoder
-    if prompt_name is None and any(encoder.prompts.values()):
+    if prompt_name is None and (any(encoder.prompts.values()) or encoder.contexts):
+        names = ", ".join(sorted([*encoder.prompts, *encoder.contexts]))
         raise ValueError(
-            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt with {HOLE} goes "
-            "on behind it, where stock prompts cannot stand; say whose words are baked in: prompt_name is one of "
-            f"{', '.join(sorted(encoder.prompts))}"
+            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt goes on behind it "
+            f"({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of {names}"
         )
-    return encoder.with_instruction(prompt_name or "query")
+    made = encoder.with_instruction(prompt_name or "query")
+    made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}
+    return made
 
 
 def _check_stock(encoder: Encoder) -> None:
@@ -164,8 +167,6 @@ def _check_stock(encoder: Encoder) -> None:
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
     elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
-    elif any(HOLE in prompt for prompt in encoder.prompts.values()):
-        reason = f"a prompt stands around the text ({HOLE}), and stock prompts stand before it"
     elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
     elif pooling.over == "text" and (template.after or encoder.contexts or any(stock_prompts(encoder).values())):
