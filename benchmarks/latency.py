@@ -1,17 +1,18 @@
 """Score against time: `python benchmarks/latency.py PLAN.yaml`, one point a method.
 
-A row of the plan is a trained model, or a recipe as it is, with the prompt or context that its queries get. All rows embed
-the same queries and passages, one batch size for all, in turn, and the median over rounds counts. Time and tokens are per
-query–passage pair for retrieval, as the paper reports them, else per text. Prompts and contexts are kept between calls, as
-in use; `again` measures the same with everything run anew for every batch.
+A row of the plan is a trained model, or a recipe as it is, with the prompt or context that its queries get. All rows
+embed the same queries and passages, one batch size for all, in turn, and the median over rounds counts. Time and tokens
+are per query–passage pair for retrieval, as EPIC's paper reports them, else per text. Prompts and contexts are kept
+between calls, as in use.
 
 Keys of a plan:
     title: of the page.
     data: a data folder (`$NAME` is replaced from the environment), whose test split is embedded and scored.
     texts: how many queries and as many documents, or how many texts, are timed.
     batch_size, rounds: of the timing.
-    rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `context`, a context of the
-        model; `instruction`, words before texts and queries; `demos`, `count`: demonstrations to add as a context first.
+    rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `context`, a context of
+        the model; `instruction`, words before texts and queries; `demos`, `count`: demonstrations that are added as a
+        context first.
 """
 
 from __future__ import annotations
@@ -81,9 +82,8 @@ def measure(plan: dict[str, Any]) -> list[Point]:
     opened = [prepared(entry) for entry in plan["rows"]]
     scores, runs, counts = [], [], []
     for entry, (encoder, prompt) in zip(plan["rows"], opened, strict=True):
-        judged = find_task(
-            expand(plan["data"]), **({"instruction": entry["instruction"]} if "instruction" in entry else {})
-        )
+        settings = {"instruction": prompt["prompt"]} if "prompt" in prompt else {}
+        judged = find_task(expand(plan["data"]), **settings)
         (result,) = evaluate(encoder, [judged], context=prompt.get("prompt_name"), batch_tokens=2048)
         scores.append(result.main_score)
         runs.append(lambda encoder=encoder, prompt=prompt: embed(encoder, sides, prompt, plan["batch_size"]))
@@ -108,7 +108,6 @@ def prepared(entry: dict[str, Any]) -> tuple[Any, dict[str, str]]:
         found = read_demonstrations(expand(entry["demos"]))
         words = entry.get("instruction", found.instruction) or ""
         encoder.add_context("demonstrated", Context(words, found.demonstrations[: entry.get("count")]))
-        entry.pop("instruction", None)  # the context brings it
         return encoder, {"prompt_name": "demonstrated"}
     if "context" in entry:
         return encoder, {"prompt_name": entry["context"]}
@@ -142,10 +141,8 @@ def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str])
     for side, texts in sides.items():
         given = {} if side == "document" else prompt
         name = given.get("prompt_name") or (None if "prompt" in given or side == "text" else side)
-        instruction, context = (
-            encoder.instruction(name, given.get("prompt")),
-            encoder.context(name, given.get("prompt")),
-        )
+        words = given.get("prompt")
+        instruction, context = encoder.instruction(name, words), encoder.context(name, words)
         limit = encoder.max_length.get(side, encoder.max_seq_length)
         for template in encoder.templates:
             rows = template.rows(texts, instruction=instruction, max_length=limit)
