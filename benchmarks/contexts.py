@@ -125,7 +125,8 @@ def reuse(benchmark: Benchmark) -> Outcome:
     context = built.add_context("five", Context(INSTRUCTION, pairs))
     notes["positions of five demonstrations as vectors"] = float(len(context.row.ids))
     five, plain = once(built, "five", texts), once(built, "plain", texts)
-    equality["components, five demonstrations as vectors"] = require_equal(five(), again(built, "five", texts, len(texts))())
+    whole = again(built, "five", texts, len(texts))
+    equality["components, five demonstrations as vectors"] = require_equal(five(), whole())
     bar = Bar(gate=1 / 1.10, target=1 / 1.10, stretch=1 / 1.05)
     what = "time of five demonstrations as vectors; peer: the plain instruction"
     measures.append(harness.time_pairs(what, five, plain, bar, unit="ms", rounds=11, repeat=(3, 3)))
