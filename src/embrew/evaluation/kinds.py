@@ -15,7 +15,7 @@ from embrew.evaluation.answers import can_be_found
 from embrew.evaluation.classification import evaluate_classification
 from embrew.evaluation.clustering import evaluate_clustering
 from embrew.evaluation.generation import Generator
-from embrew.evaluation.instructed import instructed
+from embrew.evaluation.instructed import Instructed, instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
 from embrew.evaluation.rag import Common, depth_option, encode, evaluate_rag
 from embrew.evaluation.reranking import evaluate_reranking
@@ -185,6 +185,10 @@ def _generation(
     asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
 
     def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
+        if isinstance(encoder, Instructed) and encoder.context is not None:
+            raise ValueError(
+                f"task {task.name}: retention reads no demonstrations; leave out context={encoder.context!r}"
+            )
         bare, instruction = (
             (encoder.encoder, encoder.instruction) if isinstance(encoder, Instructed) else (encoder, None)
         )
