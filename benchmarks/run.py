@@ -13,6 +13,7 @@ import harness  # first: it sets the environment that torch reads at import
 import report
 import torch
 from alignment import BENCHMARKS as ALIGNMENT
+from contexts import BENCHMARKS as CONTEXTS
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from depth import BENCHMARKS as DEPTH
@@ -24,7 +25,7 @@ from walls import BENCHMARKS as WALLS
 
 from encode import BENCHMARKS as ENCODE
 
-SUITES = (ALIGNMENT, CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX, WALLS)
+SUITES = (ALIGNMENT, CONTEXTS, CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX, WALLS)
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
 

@@ -148,3 +148,25 @@ def test_overwrite_replaces(models, sts, tmp_path):
     assert output.read_text() == "old"
     assert run("uniformity", "one", "--data", sts, "-o", output, "--overwrite").exit_code == 0
     assert json.loads(output.read_text())["models"]
+
+
+def test_sink(models, texts, tmp_path):
+    output, plot = tmp_path / "out.json", tmp_path / "out.png"
+    options = ["--prompt-name", "document", "--max-texts", 12]
+    result = run("sink", "one", "two", "--data", texts, "--plot", plot, "-o", output, *options)
+    assert result.exit_code == 0, result.stderr
+    written = json.loads(output.read_text())["models"]
+    assert [(entry["model"], entry["prompt_name"]) for entry in written] == [
+        ("one", None),
+        ("one", "document"),
+        ("two", None),
+        ("two", "document"),
+    ]
+    for line, entry in zip(result.stdout.splitlines()[2:], written, strict=True):
+        assert line.split()[:2] == [entry["model"], entry["prompt_name"] or "–"]
+        assert line.split()[2] == f"{entry['shares']['first'][0]:.3f}"  # a quarter of two layers is the first
+        assert line.split()[5] == f"{entry['shares']['first'][1]:.3f}"
+        assert sum(entry["mean"].values()) == pytest.approx(1)
+    assert written[0]["shares"] == written[1]["shares"]  # its prompt is empty
+    assert written[2]["mean"]["prompt"] == 0 < written[3]["mean"]["prompt"]
+    assert plot.read_bytes().startswith(b"\x89PNG")

@@ -134,8 +134,8 @@ def test_the_limit_is_that_of_the_text_and_its_instruction(make_encoder):
     encoder.add_context("task", TASK)
     long = " ".join(SENTENCES)
     tokens = []
-    original = encoder.backbone.hidden_states
-    encoder.backbone.hidden_states = lambda given, *a, **k: tokens.append(given) or original(given, *a, **k)
+    original = encoder.pool
+    encoder.pool = lambda states, given, *a: tokens.append(given) or original(states, given, *a)
     encoder.encode([long], "task", max_length=20)
     assert tokens[0].input_ids.shape[1] == 20 + 2 * 3 + 3 * len(ids(encoder, "find: "))
     assert tokens[0].position_ids is None, "so they are counted one by one, vectors too"
@@ -323,7 +323,7 @@ def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_enco
     from embrew.modeling.prefix import Prefix
 
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
-        encoder(one, prefix=Prefix(), shared=head)
+        encoder(one, shared=Prefix().at(one, head))
     assert np.abs(encoder.encode(SENTENCES, "task") - encoder.encode(SENTENCES, prompt="find: ")).max() > 1e-4
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import weakref
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from embrew.modeling import prefix as module
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.prefix import Prefix, shared_beginning
-from embrew.modeling.tokens import Row, Segment
+from embrew.modeling.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 
 WORDS = "Read this text with care, and say in a single word what it means. "
@@ -88,7 +94,7 @@ def test_a_bidirectional_model_reads_it_anew_with_every_text(make_encoder):
     assert sum(seen) >= sum(len(row.ids) for row in encoder.template.rows(TEXTS))
     tokens = encoder.tokens(TEXTS)
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
-        encoder.backbone.hidden_states(tokens, encoder.attention, prefix=Prefix(), shared=20)
+        encoder.backbone.hidden_states(tokens, encoder.attention, shared=Prefix().at(tokens, 20))
 
 
 def test_what_is_shared():
@@ -100,5 +106,161 @@ def test_what_is_shared():
     assert shared_beginning([row(30, [1]), row(30, [])]) == 29  # a row keeps a token of its own
     assert shared_beginning([row(30, [1]), Row.of([*range(20), 99], Segment.PROMPT)]) == 20
     assert shared_beginning([row(10, [1]), row(10, [2])]) == 0
-    assert shared_beginning([row(30, [1])]) == 0
+    assert shared_beginning([row(30, [1])]) == 30  # for the calls to come
     assert shared_beginning([]) == 0
+    places = Row.of(range(30), Segment.SOFT) + Row.of([1], Segment.TEXT)
+    assert shared_beginning([places, places]) == 30
+    assert shared_beginning([places, row(30, [1])]) == 0  # the same numbers, but other things
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_library_gives_the_same_states_padded_on_either_side(family, side, make_encoder):
+    """Against one pass of the model itself over whole rows, with a mask and positions of its own."""
+    encoder = make_encoder(family, template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="last")
+    rows = encoder.template.rows(SENTENCES)
+    tokens, count = Tokens.pad(rows), shared_beginning(rows)
+    assert count > 30  # far beyond the window of the families that have one
+    width = tokens.input_ids.shape[1]
+    ids, mask = torch.zeros(2, len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        at = slice(width - len(row.ids), None) if side == "left" else slice(len(row.ids))
+        ids[i, at], mask[i, at] = torch.tensor(row.ids), 1
+    with torch.no_grad():
+        wanted = encoder.backbone.inner(
+            input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)
+        ).last_hidden_state
+        seen = counted(encoder)
+        found = encoder.backbone.hidden_states(tokens, encoder.attention, shared=Prefix().at(tokens, count))
+    assert sum(seen) == count + len(rows) * (width - count)
+    for i, row in enumerate(rows):
+        real = wanted[i, -len(row.ids) :] if side == "left" else wanted[i, : len(row.ids)]
+        torch.testing.assert_close(found[i, : len(row.ids)], real, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "mistral"])
+def test_vectors_in_the_beginning(family, make_encoder):
+    """A table of vectors, whose rows the ids of their places count: as one pass over whole rows gives it."""
+    encoder = make_encoder(family, template="{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    generator = torch.Generator().manual_seed(5)
+    tables = [torch.randn(8, 32, generator=generator) for _ in range(2)]
+    begin = Row.of([1], Segment.PROMPT)
+    for number in range(8):
+        begin += Row.of([50, 51], Segment.PROMPT) + Row.of([7 - number], Segment.SOFT)
+    rows = [
+        begin + Row.of(encoder.tokenizer(text, add_special_tokens=False).input_ids, Segment.TEXT) for text in SENTENCES
+    ]
+    assert shared_beginning(rows) == len(begin.ids) == 25
+    prefix, found = Prefix(), []
+    with torch.no_grad():
+        for table in (*tables, tables[0]):
+            tokens = Tokens.pad(rows).with_soft(table)
+            wanted = encoder(tokens)
+            assert (encoder(tokens, shared=prefix.at(tokens, 25)) - wanted).abs().max() < 5e-6
+            found.append(wanted)
+    assert (found[0] - found[1]).abs().max() > 0.01
+    assert len(prefix._kept) == 2
+    with pytest.raises(ValueError, match="vectors of each row's own cannot be shared"):
+        prefix.at(Tokens.pad(rows).with_soft(torch.zeros(5, 8, 32)), 25)
+
+
+def changes(encoder: Encoder) -> dict[str, Callable[[], object]]:
+    """Everything that makes the same words mean something else to a model."""
+    parameter = next(p for name, p in encoder.backbone.named_parameters() if "lora_B" in name)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    layer = next(m for m in encoder.backbone.modules() if isinstance(m, BaseTunerLayer))
+
+    def step() -> None:
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    return {
+        "an optimiser's step": step,
+        "a copy": lambda: parameter.detach().copy_(torch.randn_like(parameter)),
+        "an assignment": lambda: setattr(parameter, "data", parameter.data * 3),
+        "loading": lambda: encoder.load_state_dict({k: 1.1 * v for k, v in encoder.state_dict().items()}),
+        "a scale": lambda: layer.scaling.update(default=7.0),
+        "merging": encoder.merge_adapter,
+        "another precision": lambda: encoder.to(torch.bfloat16),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["an optimiser's step", "a copy", "an assignment", "loading", "a scale", "merging", "another precision"],
+)
+def test_it_is_kept_for_further_calls_until_the_model_changes(what, make_encoder, monkeypatch):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    shared = shared_beginning(encoder.template.rows(TEXTS))
+    first = encoder.encode(TEXTS)
+    seen = counted(encoder)
+    assert np.array_equal(encoder.encode(TEXTS), first)
+    assert np.array_equal(encoder.encode(SENTENCES[0]), encoder.encode([SENTENCES[0]])[0])
+    assert shared not in seen
+    change = changes(encoder)[what]
+    with torch.no_grad():
+        change()
+    after = encoder.encode(TEXTS)
+    assert shared in seen
+    wanted = plain(encoder, TEXTS, monkeypatch)
+    assert np.abs(after - wanted).max() < (2e-2 if what == "another precision" else 5e-6)
+    assert np.abs(after - first).max() > 1e-4 or what == "merging"
+
+
+def test_the_adapter_off_and_on_again(make_encoder, monkeypatch):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    on = encoder.encode(TEXTS)
+    with encoder.backbone.adapter_off():
+        off = encoder.encode(TEXTS)
+        assert np.abs(off - plain(encoder, TEXTS, monkeypatch)).max() < 5e-6
+    assert np.abs(on - off).max() > 1e-3
+    assert np.array_equal(encoder.encode(TEXTS), on)
+
+
+def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):
+    make = partial(make_encoder, template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
+    encoder = make()
+    for prompt in ("Find: ", "Find it now, and do not wait: ", ""):
+        for texts in (TEXTS, SENTENCES[:2], SENTENCES[0], TEXTS):
+            assert np.array_equal(encoder.encode(texts, prompt=prompt), make().encode(texts, prompt=prompt))
+
+
+def test_what_is_kept_is_bounded(make_encoder, monkeypatch):
+    monkeypatch.setattr(module, "KEPT_TOKENS", 200)
+    encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
+    for number in range(8):
+        encoder.encode(TEXTS, prompt=f"Number {number}: ")
+    kept = encoder.prefixes.of(encoder.backbone)._kept
+    lengths = [len(beginning.states[0]) for beginning in kept.values()]
+    assert 100 < sum(lengths) <= 200
+    seen = counted(encoder)
+    encoder.encode(TEXTS, prompt="Number 7: ")
+    assert max(lengths) not in seen
+    monkeypatch.setattr(module, "KEPT_TOKENS", 1)
+    encoder.encode(TEXTS, prompt="Number 8: ")
+    assert len(kept) == 1  # the latest always stays
+
+
+def test_a_copy_keeps_nothing(make_encoder):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal")
+    encoder.encode(TEXTS)
+    assert encoder.prefixes.of(encoder.backbone)._kept
+    for copied in (copy.deepcopy(encoder.prefixes), pickle.loads(pickle.dumps(encoder.prefixes))):  # noqa: S301
+        assert not copied.of(encoder.backbone)._kept
+
+
+def test_no_two_layers_stand_beside_a_batch_at_once(make_encoder, monkeypatch):
+    """Keys of a whole row, beginning included, exist for one layer at a time."""
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal")
+    alive: list[weakref.ref[torch.Tensor]] = []
+    update = module._Before.update
+
+    def watched(self, *args: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        assert all(tensor() is None for tensor in alive)
+        made = update(self, *args, **options)
+        alive.extend(map(weakref.ref, made))
+        return made
+
+    monkeypatch.setattr(module._Before, "update", watched)
+    encoder.encode(TEXTS, batch_size=4)
+    assert len(alive) >= 2 * 2 * 3

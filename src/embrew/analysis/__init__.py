@@ -2,6 +2,7 @@
 
 from embrew.analysis.efficiency import Curve, Moment, pareto, read_curve
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
+from embrew.analysis.sink import Sink, sink_of
 from embrew.analysis.spectrum import Spectrum, spectrum_of
 from embrew.analysis.surface import Cell, Surface, surface_of
 from embrew.analysis.texts import Texts, read_texts
@@ -15,6 +16,7 @@ __all__ = [
     "Cell",
     "Curve",
     "Moment",
+    "Sink",
     "Spectrum",
     "Surface",
     "Texts",
@@ -29,6 +31,7 @@ __all__ = [
     "positive_pairs",
     "read_curve",
     "read_texts",
+    "sink_of",
     "spectrum_of",
     "summarize",
     "surface_of",

@@ -10,6 +10,7 @@ import typer
 from embrew.cli import (
     analyze,
     analyze_domain,
+    context,
     data,
     domain,
     efficiency,
@@ -20,6 +21,7 @@ from embrew.cli import (
     recipe,
     results,
     search,
+    sink,
     surface,
     train,
 )
@@ -46,9 +48,11 @@ app.command("merge")(merge.merge)
 analyze.app.command("surface")(surface.surface)
 analyze.app.command("domain")(analyze_domain.domain)
 analyze.app.command("efficiency")(efficiency.efficiency)
+analyze.app.command("sink")(sink.sink)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
 )
+app.add_typer(context.app, name="context", help="Prompts with demonstrations, kept beside a model and used by name.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(
     data.app, name="data", help="Look at training data as the model will see it; find hard negatives; fetch test data."

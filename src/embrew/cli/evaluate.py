@@ -62,6 +62,10 @@ def evaluate(
             metavar="MODEL", help="A causal LM that answers the questions of rag tasks: nano, folder, Hub id."
         ),
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A context of the model, before texts and queries."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
     dtype: Computes = Dtype.AUTO,
     overwrite: Annotated[
@@ -101,6 +105,7 @@ def evaluate(
         sts_protocol=protocol,
         generator=generator,
         batch_tokens=batch_tokens,
+        context=context,
         overwrite=overwrite,
         show_progress_bar=out().is_terminal,
     )

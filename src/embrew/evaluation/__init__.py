@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.generation import find_generator
+from embrew.evaluation.instructed import instructed
 from embrew.evaluation.kinds import check_settings, judge
 from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
 from embrew.evaluation.rag import Common, cells, check_grid
@@ -15,6 +16,7 @@ from embrew.evaluation.report import Result, averages, finished, grid_table, tab
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
+from embrew.modeling.context_files import digest
 from embrew.protocol import TextEncoder, encode_options
 from embrew.provenance import content_hash, describe_run
 
@@ -46,6 +48,7 @@ def evaluate(
     sts_protocol: Protocol | None = None,
     generator: str | None = None,
     batch_tokens: int | None = None,
+    context: str | None = None,
     overwrite: bool = False,
     show_progress_bar: bool = False,
 ) -> list[Result]:
@@ -63,6 +66,8 @@ def evaluate(
         sts_protocol: For folders of scored pairs; default: `all` pairs together.
         generator: A causal LM (`nano`, a folder, a Hub id) that answers the questions of `rag` tasks.
         batch_tokens: Tokens a batch, for encoders that know it.
+        context: Name of a context of the encoder, for all tasks: its demonstrations stand before both sides of
+            symmetric tasks, and before the queries of asymmetric ones.
         overwrite: Judge everything, and replace what is in `output_dir`.
 
     Raises:
@@ -76,6 +81,7 @@ def evaluate(
         raise TypeError(f"data={data!r}; give a list of folders")
     given = data.tasks if isinstance(data, Suite) else data
     found = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
+    found = [_in_context(one, encoder, context) for one in found]
     tasks = [cell for one in found for cell in _cells(one, generator)]
     names = [(task.name, task.split) for task in tasks]
     for task in tasks:
@@ -91,7 +97,7 @@ def evaluate(
     folder = Path(output_dir) if output_dir else None
     sidecar = describe_run(encoder, batch_tokens=batch_tokens) if folder else {}
     generators = _generators(tasks)
-    runs = [_run_of(task, sidecar, generators) if folder else {} for task in tasks]
+    runs = [_run_of(task, sidecar, generators, encoder) if folder else {} for task in tasks]
     known = [finished(folder, run) if folder and not overwrite else None for run in runs]
     waiting = [task for task, before in zip(tasks, known, strict=True) if before is None and isinstance(task, Task)]
     check_grid(encoder, [task for task in waiting if _is_rag(task)], options)
@@ -130,7 +136,10 @@ def _judge(
 
 
 def _run_of(
-    task: Task | MtebTask, sidecar: Mapping[str, Any], generators: Mapping[str, Mapping[str, Any]]
+    task: Task | MtebTask,
+    sidecar: Mapping[str, Any],
+    generators: Mapping[str, Mapping[str, Any]],
+    encoder: TextEncoder,
 ) -> dict[str, Any]:
     """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
     if isinstance(task, MtebTask):
@@ -142,6 +151,9 @@ def _run_of(
         settings, split, kind = dict(task.settings), task.split, task.kind
         if settings.get("generator") in generators:  # no path of one machine
             settings["generator"] = generators[settings["generator"]]
+        if settings.get("context") is not None:
+            name = settings["context"]
+            settings["context"] = {"name": name, "sha256": digest(_contexts(encoder)[name])}
         revision, files = content_hash(task.files), {file.name: content_hash([file]) for file in task.files}
     about = {"task": task.name, "split": split, "kind": kind, "dataset_revision": revision, "data": files}
     return {**sidecar, **about, "settings": {**sidecar["settings"], **settings}}
@@ -152,6 +164,26 @@ def _find(path: str | Path, split: str | None, kind: Kind | None, sts_protocol: 
     if sts_protocol is None or task.kind != "sts":
         return task
     return find_task(path, split=split, kind=kind, protocol=sts_protocol)
+
+
+def _contexts(encoder: TextEncoder) -> Mapping[str, Any]:
+    return getattr(encoder, "contexts", {})
+
+
+def _in_context(task: Task | MtebTask, encoder: TextEncoder, context: str | None) -> Task | MtebTask:
+    """The task with a context in its settings; one that the encoder lacks is an error, before any text is encoded."""
+    if isinstance(task, MtebTask):
+        if context is not None:
+            raise ValueError(f"task {task.name}: contexts are for data folders; of MTEB give the folder of its data")
+        return task
+    if context is not None:
+        task = replace(task, settings={**task.settings, "context": context})
+    wanted = task.settings.get("context")
+    instructed(encoder, task.settings)  # both an instruction and a context are too much
+    if wanted is not None and wanted not in _contexts(encoder):
+        names = ", ".join(_contexts(encoder)) or "none"
+        raise ValueError(f"task {task.name}: context={wanted!r}; this encoder has {names} (embrew context add)")
+    return task
 
 
 def _is_rag(task: Task | MtebTask) -> bool:

@@ -1,4 +1,4 @@
-"""An encoder with a task's instruction put before its texts."""
+"""An encoder with a task's instruction, or a context, put before its texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,45 @@ class Instructed:
     """`encoder`, with `instruction` as the prompt of texts and queries; documents keep their own prompt.
 
     This is how instruction-tuned encoders are judged on MTEB: symmetric tasks instruct both sides, asymmetric ones the
-    queries only.
+    queries only. With `context`, the name of a context of the encoder, its demonstrations stand there too, and the
+    instruction is the context's.
     """
 
     encoder: TextEncoder
-    instruction: str
+    instruction: str = ""
+    context: str | None = None
 
     @property
     def prompts(self) -> Mapping[str, str]:
         """The encoder's own prompts."""
         return self.encoder.prompts
 
+    @property
+    def _prompt(self) -> dict[str, str]:
+        return {"prompt": self.instruction} if self.context is None else {"prompt_name": self.context}
+
     def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
         """Vectors of texts, instructed."""
-        return self.encoder.encode(inputs, *args, **{"prompt": self.instruction, **kwargs})
+        return self.encoder.encode(inputs, *args, **{**self._prompt, **kwargs})
 
     def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
         """Vectors of queries, instructed."""
-        return self.encoder.encode_query(inputs, *args, **{"prompt": self.instruction, **kwargs})
+        return self.encoder.encode_query(inputs, *args, **{**self._prompt, **kwargs})
 
     def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
         """Vectors of documents."""
         return self.encoder.encode_document(inputs, *args, **kwargs)
+
+
+def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder:
+    """The encoder as a task's settings `instruction` and `context` want it.
+
+    Raises:
+        ValueError: both are set.
+    """
+    instruction, context = settings.get("instruction"), settings.get("context")
+    if instruction is None and context is None:
+        return encoder
+    if instruction is not None and context is not None:
+        raise ValueError(f"context={context!r} brings its own instruction; leave out instruction={instruction!r}")
+    return Instructed(encoder, instruction or "", context)

@@ -15,7 +15,7 @@ from embrew.evaluation.answers import can_be_found
 from embrew.evaluation.classification import evaluate_classification
 from embrew.evaluation.clustering import evaluate_clustering
 from embrew.evaluation.generation import Generator
-from embrew.evaluation.instructed import Instructed
+from embrew.evaluation.instructed import Instructed, instructed
 from embrew.evaluation.pair_classification import evaluate_pair_classification
 from embrew.evaluation.rag import Common, depth_option, encode, evaluate_rag
 from embrew.evaluation.reranking import evaluate_reranking
@@ -29,19 +29,19 @@ from embrew.protocol import TextEncoder
 Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and how much was judged
 Judge = Callable[[TextEncoder, Mapping[str, Any]], Judged]  # an encoder, and keywords for its encode methods
 Columns = Mapping[str, str] | None
+COMMON = ("instruction", "context")  # settings that every kind has
 
 
 def judge(encoder: TextEncoder, task: Task, options: Mapping[str, Any], common: Common | None = None) -> Judged:
     """Scores and counts of an encoder on a task; `options` go to the encode methods.
 
     Tasks of one grid that are given the same `common` share what is expensive. The setting `instruction`, which every
-    kind has, is put before texts and queries.
+    kind has, is put before texts and queries; so is the encoder's context that the setting `context` names.
     """
     if task.kind != "rag":
         return prepare(task)(encoder, options)
-    settings = {name: value for name, value in task.settings.items() if name != "instruction"}
-    instruction = task.settings.get("instruction")
-    judged = encoder if instruction is None else Instructed(encoder, instruction)
+    settings = {name: value for name, value in task.settings.items() if name not in COMMON}
+    judged = instructed(encoder, task.settings)
     return _rag(encoder, judged, task, options, common or Common(), **settings)
 
 
@@ -53,18 +53,15 @@ def prepare(task: Task) -> Judge:
     """
     if task.kind == "rag":
         raise ValueError(f"task {task.name}: rag has settings layers and dims of its own; list them in a suite instead")
-    settings = {name: value for name, value in task.settings.items() if name != "instruction"}
-    instruction = task.settings.get("instruction")
+    settings = {name: value for name, value in task.settings.items() if name not in COMMON}
     judged: Judge = JUDGES[task.kind](task, **settings)
-    if instruction is None:
-        return judged
-    return lambda encoder, options: judged(Instructed(encoder, instruction), options)
+    return lambda encoder, options: judged(instructed(encoder, task.settings), options)
 
 
 def check_settings(task: Task) -> None:
     """Raise where a setting is not one of the task's kind."""
     parameters = inspect.signature(JUDGES[task.kind]).parameters.values()
-    allowed = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY] + ["instruction"]
+    allowed = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY] + [*COMMON]
     unknown = sorted(set(task.settings) - set(allowed))
     if unknown:
         raise ValueError(
@@ -188,6 +185,10 @@ def _generation(
     asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
 
     def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
+        if isinstance(encoder, Instructed) and encoder.context is not None:
+            raise ValueError(
+                f"task {task.name}: retention reads no demonstrations; leave out context={encoder.context!r}"
+            )
         bare, instruction = (
             (encoder.encoder, encoder.instruction) if isinstance(encoder, Instructed) else (encoder, None)
         )
@@ -237,7 +238,7 @@ def _rag(
         return asked, filled, len(corpus) - len(filled)
 
     # Only the settings that follow differ within what is read once.
-    later = {"dims", "layers", "generator", "max_new_tokens", "batch_size", "instruction"}
+    later = {"dims", "layers", "generator", "max_new_tokens", "batch_size", *COMMON}
     source = task.files, task.split, repr({name: value for name, value in task.settings.items() if name not in later})
     asked, corpus, empty = common.get("data", source, read)
     model = None
@@ -245,7 +246,7 @@ def _rag(
         key = generator, max_new_tokens
         model = common.get("generator", key, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
     how = {**options, **depth_option(encoder, layers)}
-    place = source, layers, task.settings.get("instruction")
+    place = source, layers, *(task.settings.get(name) for name in COMMON)
     vectors = common.get("vectors", place, lambda: encode(judged, asked, corpus, **how))
     shown = bool(options.get("show_progress_bar"))
     scores = evaluate_rag(

@@ -23,6 +23,7 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.export.contexts import Baked, bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
@@ -95,7 +96,9 @@ def export_sentence_transformer(
         quiet(),
     ):
         tokenizer, ids = stock_tokenizer(encoder)
+        baked = bake(encoder, tokenizer)
         model = _merged(encoder, ids, len(tokenizer))
+        write_rows(model, baked.values())
         nested = nested_dimensions(encoder)
         if nested:  # what vLLM reads, to allow its requests other dimensions
             model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
@@ -105,7 +108,7 @@ def export_sentence_transformer(
         modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
         if encoder.normalize:
             modules.append(Normalize())
-        prompts = stock_prompts(encoder)
+        prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in baked.items()}}
         stock = SentenceTransformer(
             modules=modules,
             prompts=prompts,
@@ -115,7 +118,7 @@ def export_sentence_transformer(
         )
         stock.save_pretrained(str(out), create_model_card=False)
         _write_widely_understood(out)
-        cases = parity_cases(encoder, prompts, ids)
+        cases = [*parity_cases(encoder, prompts, ids), *context_cases(encoder, baked, ids)]
         parity = {
             "tolerance": tolerance(encoder.backbone.dtype),
             "encoder": encoder.describe(),
@@ -131,20 +134,23 @@ def export_sentence_transformer(
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
     """The encoder with the words of one prompt in its template, where they stand after the text, or around it."""
     follows = any("{instruction}" in template.after for template in encoder.templates)
-    if not follows and not any(HOLE in prompt for prompt in encoder.prompts.values()):
+    instructions = [context.context.instruction for context in encoder.contexts.values()]
+    if not follows and not any(HOLE in words for words in (*encoder.prompts.values(), *instructions)):
         if prompt_name is not None:
             raise ValueError(
                 f"prompt_name={prompt_name!r}: this encoder's prompts stand before the text, where stock models have "
                 "theirs; all are exported, so leave it out"
             )
         return encoder
-    if prompt_name is None and any(encoder.prompts.values()):
+    if prompt_name is None and (any(encoder.prompts.values()) or encoder.contexts):
+        names = ", ".join(sorted([*encoder.prompts, *encoder.contexts]))
         raise ValueError(
-            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt with {HOLE} goes "
-            "on behind it, where stock prompts cannot stand; say whose words are baked in: prompt_name is one of "
-            f"{', '.join(sorted(encoder.prompts))}"
+            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt goes on behind it "
+            f"({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of {names}"
         )
-    return encoder.with_instruction(prompt_name or "query")
+    made = encoder.with_instruction(prompt_name or "query")
+    made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}
+    return made
 
 
 def _check_stock(encoder: Encoder) -> None:
@@ -168,7 +174,7 @@ def _check_stock(encoder: Encoder) -> None:
         )
     elif pooling.mode != "mean" and pooling.over != "all" and not _is_single_last(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
-    elif pooling.over == "text" and (template.after or any(stock_prompts(encoder).values())):
+    elif pooling.over == "text" and (template.after or encoder.contexts or any(stock_prompts(encoder).values())):
         reason = (
             f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
             "from the text; pool over all, or over memory tokens"
@@ -300,12 +306,31 @@ def parity_cases(encoder: Encoder, prompts: dict[str, str], ids: dict[int, int])
         rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=encoder.max_seq_length)
         vectors = encoder.encode(list(TEXTS), prompt=instruction, batch_size=8, show_progress_bar=False)
         stock_name = ("text" if "text" in prompts else None) if name is None else name
-        texts = [
-            {"text": text, "ids": [ids.get(i, i) for i in row.ids], "vector": [round(float(x), 7) for x in vector]}
-            for text, row, vector in zip(TEXTS, rows, np.asarray(vectors), strict=True)
-        ]
+        texts = reference_texts([[ids.get(i, i) for i in row.ids] for row in rows], vectors)
         cases.append({"prompt_name": stock_name, "prompt": prompts.get(stock_name or "", ""), "texts": texts})
     return cases
+
+
+def context_cases(encoder: Encoder, baked: dict[str, Baked], ids: dict[int, int]) -> list[dict[str, Any]]:
+    """The same for every context; a stock folder counts it among the tokens of a text, so the text has less room."""
+    begin, cases = len(encoder.template.first_ids), []
+    for name, context in baked.items():
+        instruction = encoder.instruction(name)
+        rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=context.room)
+        own = [[ids.get(i, i) for i in row.ids] for row in rows]
+        whole = [[*row[:begin], *context.ids, *row[begin:]] for row in own]
+        vectors = encoder.encode(list(TEXTS), name, max_length=context.room, batch_size=8, show_progress_bar=False)
+        texts = reference_texts(whole, vectors)
+        cases.append({"prompt_name": name, "prompt": context.prompt, "texts": texts})
+    return cases
+
+
+def reference_texts(ids: list[list[int]], vectors: Any) -> list[dict[str, Any]]:
+    """The proof's texts with their token ids and vectors, for JSON."""
+    return [
+        {"text": text, "ids": own, "vector": [round(float(x), 7) for x in vector]}
+        for text, own, vector in zip(TEXTS, ids, np.asarray(vectors), strict=True)
+    ]
 
 
 def _prove(out: Path, parity: dict[str, Any], device: str) -> None:

@@ -17,7 +17,7 @@ from embrew.modeling.attention import Attention
 from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
-from embrew.modeling.prefix import Prefix, reusable
+from embrew.modeling.prefix import Shared
 from embrew.modeling.tokens import Segment, Tokens
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -200,8 +200,7 @@ class Backbone(nn.Module):
         attention: Attention,
         *,
         num_layers: int | None = None,
-        prefix: Prefix | None = None,
-        shared: int = 0,
+        shared: Shared | None = None,
     ) -> Tensor:
         """Final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
@@ -209,24 +208,30 @@ class Backbone(nn.Module):
             tokens: a batch.
             attention: who reads whom.
             num_layers: run only the first so many layers and then the final norm; equals the model cut to them.
-            prefix: what was computed of the first `shared` tokens, which all rows have in common; equals the pass
-                without it, under causal attention alone.
-            shared: see `prefix`.
+            shared: a beginning that all rows have in common and that is computed once; equals the pass without it,
+                under causal attention alone.
 
         Raises:
-            ValueError: a prefix under another attention.
+            ValueError: a shared beginning under another attention.
         """
-        if prefix is None or not shared:
+        if shared is None:
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
-        if not attention.is_causal or tokens.document_ids is not None:
+        before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
+        return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
+
+    def split_states(
+        self, tokens: Tokens, attention: Attention, shared: Shared, *, num_layers: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Final hidden states of a shared beginning `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
+
+        Arguments and errors as in `hidden_states`.
+        """
+        if not attention.is_causal or tokens.position_ids is not None:
             raise ValueError(
                 f"a shared beginning can be computed once under causal attention only, not {attention.mode}: there it "
                 "depends on what follows"
             )
-        seen = view(self.inner, is_causal=True, num_layers=num_layers)
-        if not reusable(seen, shared):
-            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
-        return prefix.states(seen, self.embed(tokens), tokens.input_ids[0, :shared], shared)
+        return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """What `read` makes of every layer's states in one pass, the first layer's first.

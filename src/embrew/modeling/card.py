@@ -24,6 +24,11 @@ print(model.similarity(queries, documents))
 `parity.json` holds reference texts with token ids and vectors: another runtime that gives the same ids and vectors
 runs the same model.
 """
+MARKERS = """
+Their vectors are rows of the vocabulary, and `<|NAME.HASH.NUMBER|>` are their tokens. A text that holds such a token's
+name is read as if it held the vector: keep these names out of texts. A context counts among the tokens of a text, so
+that less of a long text is read than with a plain prompt.
+"""
 OWN = """```python
 from embrew import Encoder
 
@@ -89,10 +94,21 @@ def _parts(encoder: Encoder, stock: Mapping[str, str] | None) -> Iterator[str]:
     prompts = encoder.prompts if stock is None else stock
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
+    if encoder.contexts:
+        yield _contexts(encoder) + ("" if stock is None else "\n\n" + MARKERS)
     if encoder.record is not None:
         yield _scores(encoder.record)
         for past in _history(encoder.record):
             yield _training(past, again=past is not encoder.record)
+
+
+def _contexts(encoder: Encoder) -> str:
+    lines = [
+        f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
+        f"{len(prepared.row.ids)} positions"
+        for name, prepared in encoder.contexts.items()
+    ]
+    return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
 def _what_it_is(encoder: Encoder) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
+from embrew.modeling.context_files import check_name
 from embrew.modeling.contexts import Context, PreparedContext, check_reads, insert, prepare
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.demonstrator import Demonstrator, start
@@ -26,7 +28,7 @@ from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
-from embrew.modeling.prefix import Prefix
+from embrew.modeling.prefix import Prefixes, Shared
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Preparation, Template
 from embrew.modeling.tokens import Row, Segment, Tokens
@@ -44,6 +46,7 @@ class Encoder(nn.Module):
         demonstrator: how it reads demonstrations, with what is trained for that; or None: it does not.
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
+        prefixes: what was computed of prompts, for further calls.
         chain: adapters of earlier stages that were merged into the weights, in order.
         steps: optimiser steps trained so far.
         default_prompt_name: which prompt `encode` uses where none is named; None: none.
@@ -109,6 +112,7 @@ class Encoder(nn.Module):
             raise ValueError(
                 f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
             )
+        self.prefixes = Prefixes()
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
         self.chain: list[AdapterState] = []
@@ -263,21 +267,24 @@ class Encoder(nn.Module):
         """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
         return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
 
-    def forward(
-        self, tokens: Tokens, *, num_layers: int | None = None, prefix: Prefix | None = None, shared: int = 0
-    ) -> Tensor:
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
         """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
-        `prefix` and `shared` as in `Backbone.hidden_states`.
+        `num_layers` and `shared` as in `Backbone.hidden_states`.
         """
-        states = self.backbone.hidden_states(
-            tokens, self.attention, num_layers=num_layers, prefix=prefix, shared=shared
-        )
-        return self.pool(states, tokens)
+        if shared is None:
+            return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
+        before, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
+        return self.pool(states, tokens, before)
 
-    def pool(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one."""
-        return self.pooling(states if self.head is None else self.head(states), tokens)
+    def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
+
+        `before` as in `Pooling`.
+        """
+        if self.head is not None:
+            states, before = self.head(states), None if before is None else self.head(before)
+        return self.pooling(states, tokens, before)
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
@@ -431,11 +438,12 @@ class Encoder(nn.Module):
         limit = max_length or self.max_seq_length
         unit = self.normalize or normalize_embeddings
         shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
-        prefix = Prefix()
+        shared_by = self.prefixes.opened(self.backbone)
 
-        def embed(tokens: Tokens, shared: int) -> Tensor:
+        def embed(tokens: Tokens, count: int) -> Tensor:
             tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            pooled = self(tokens.to(self.device), num_layers=num_layers, prefix=prefix, shared=shared)[:, :keep]
+            shared = shared_by(tokens, count)
+            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
             return nn.functional.normalize(pooled, dim=-1) if unit and len(self.templates) == 1 else pooled
 
         with torch.inference_mode():
@@ -558,14 +566,15 @@ class Encoder(nn.Module):
     def add_context(self, name: str, context: Context) -> PreparedContext:
         """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
 
-        Its vectors are those of the weights as they are now: add it again after further training.
+        Its vectors are those of the weights as they are now: add it again after further training, or save, which does.
 
         Raises:
             ValueError: the name is that of a prompt; or see `modeling.contexts.prepare`.
         """
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
-        self.contexts[name] = prepare(self, context)
+        check_name(name)
+        self.contexts[name] = replace(prepare(self, context), model_hash=self.weights_hash())
         return self.contexts[name]
 
     def similarity(self, a: Any, b: Any) -> Tensor:

@@ -111,11 +111,19 @@ class Pooling:
         weights = (chosen * count).float() if self.mode == "weighted_mean" else chosen.float()
         return weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
 
-    def __call__(self, states: Tensor, tokens: Tokens) -> Tensor:
-        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`; a row must be one text."""
+    def __call__(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+        """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`; a row must be one text.
+
+        `before` `(1, count, hidden)` are states of the first positions, which all rows share; `states` follow them.
+        """
         if tokens.document_ids is not None:
             raise ValueError("pooling gives one vector a row, and these rows are packed; pad them instead")
         with torch.autocast(states.device.type, enabled=False):
+            count = 0 if before is None else before.shape[1]
             if self.mode == "concat":
-                return states[self.positions(tokens)].float().reshape(len(states), -1)
-            return torch.einsum("bt,bth->bh", self.weights(tokens), states.float())
+                return states[self.positions(tokens)[:, count:]].float().reshape(len(states), -1)
+            weights = self.weights(tokens)
+            if before is None:
+                return torch.einsum("bt,bth->bh", weights, states.float())
+            rest = torch.einsum("bt,bth->bh", weights[:, count:], states.float())
+            return rest if self.mode == "last" else rest + weights[:, :count] @ before[0].float()

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from embrew.modeling.context_files import check_written
 from embrew.modeling.contexts import Context, prepare
 from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.identity import AdapterState, adapter_state
@@ -84,6 +85,7 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     vectors = proof_vectors(encoder)
     checks: dict[str, Any] = {"verify": verify}
     _check_settings(encoder, folder)
+    check_written(encoder, folder)
     reopened = _in_fresh_process(folder, vectors) if verify == "full" else _reopened(encoder, folder)
     difference = float((reopened - vectors).abs().max())
     checks["reopened_max_difference"] = difference

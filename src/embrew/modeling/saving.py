@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from embrew.modeling.adapters import peft_warnings_off
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
+from embrew.modeling.context_files import read_contexts, up_to_date, write_context
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
@@ -78,6 +79,9 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             **encoder.settings(),
             "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
         }
+        encoder.contexts = up_to_date(encoder)
+        for name, context in encoder.contexts.items():
+            write_context(out, name, context)
         if encoder.record is not None:
             (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
@@ -184,6 +188,7 @@ def load_encoder(
     )
     for part in parts(encoder):
         getattr(encoder, part).load_state_dict(load_file(folder / PARTS[part]))
+    encoder.contexts = read_contexts(folder)
     encoder.chain = list(merged)
     encoder.steps = settings["steps"]
     if base.kind == "folder" and (folder / "base").is_dir():

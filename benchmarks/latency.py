@@ -1,0 +1,195 @@
+"""Score against time: `python benchmarks/latency.py PLAN.yaml`, one point a method.
+
+A row of the plan is a trained model, or a recipe as it is, with the prompt or context that its queries get. All rows
+embed the same queries and passages, one batch size for all, in turn, and the median over rounds counts. Time and tokens
+are per query–passage pair for retrieval, as EPIC's paper reports them, else per text. Prompts and contexts are kept
+between calls, as in use.
+
+Keys of a plan:
+    title: of the page.
+    data: a data folder (`$NAME` is replaced from the environment), whose test split is embedded and scored.
+    texts: how many queries and as many documents, or how many texts, are timed.
+    batch_size, rounds: of the timing.
+    rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `context`, a context of
+        the model; `instruction`, words before texts and queries; `demos`, `count`: demonstrations that are added as a
+        context first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import yaml
+from harness import RESULTS
+from report import circumstances, origin, table
+
+from embrew import build
+from embrew.analysis.plots import new_figure, save_figure
+from embrew.data.beir import read_beir
+from embrew.data.demonstrations import read_demonstrations
+from embrew.data.reading import expand
+from embrew.evaluation import evaluate, find_task
+from embrew.evaluation.dev import dev_sets
+from embrew.modeling.contexts import Context, insert
+from embrew.writing import atomic_path, write_json
+
+KEYS = ("title", "data", "texts", "batch_size", "rounds", "rows")
+ROW_KEYS = ("row", "model", "set", "context", "instruction", "demos", "count")
+
+
+@dataclass
+class Point:
+    """One method: its score, and what a query–passage pair (or a text) takes."""
+
+    row: str
+    score: float
+    milliseconds: float
+    low: float
+    high: float
+    tokens: float
+    computed: float
+
+
+def main() -> None:
+    """Run a plan; write the table, the figures and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    plan = yaml.safe_load(arguments.plan.read_text())
+    unknown = [key for key in plan if key not in KEYS]
+    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
+    if unknown:
+        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
+    harness.one_core()
+    points = measure(plan)
+    write(arguments.plan, plan, points, arguments.output)
+
+
+def measure(plan: dict[str, Any]) -> list[Point]:
+    """Score every row, then time all of them in turn."""
+    task = find_task(expand(plan["data"]))
+    sides = sides_of(task, plan["texts"])
+    pairs = min(map(len, sides.values()))
+    opened = [prepared(entry) for entry in plan["rows"]]
+    scores, runs, counts = [], [], []
+    for entry, (encoder, prompt) in zip(plan["rows"], opened, strict=True):
+        settings = {"instruction": prompt["prompt"]} if "prompt" in prompt else {}
+        judged = find_task(expand(plan["data"]), **settings)
+        (result,) = evaluate(encoder, [judged], context=prompt.get("prompt_name"), batch_tokens=2048)
+        scores.append(result.main_score)
+        runs.append(lambda encoder=encoder, prompt=prompt: embed(encoder, sides, prompt, plan["batch_size"]))
+        counts.append(tokens_of(encoder, sides, prompt))
+        print(f"{entry['row']}: {result.main_score:.4f}", flush=True)
+    taken: list[list[float]] = [[] for _ in runs]
+    for number in range(plan["rounds"] + 1):
+        for seconds, run in zip(taken, runs, strict=True):
+            found = harness.sample(run).wall
+            if number:  # the first warms up
+                seconds.append(1e3 * found / pairs)
+    return [
+        Point(entry["row"], score, statistics.median(ms), min(ms), max(ms), whole / pairs, new / pairs)
+        for entry, score, ms, (whole, new) in zip(plan["rows"], scores, taken, counts, strict=True)
+    ]
+
+
+def prepared(entry: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """A row's encoder, and the prompt of its texts and queries."""
+    encoder: Any = build.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
+    if "demos" in entry:
+        found = read_demonstrations(expand(entry["demos"]))
+        words = entry.get("instruction", found.instruction) or ""
+        encoder.add_context("demonstrated", Context(words, found.demonstrations[: entry.get("count")]))
+        return encoder, {"prompt_name": "demonstrated"}
+    if "context" in entry:
+        return encoder, {"prompt_name": entry["context"]}
+    return encoder, {"prompt": entry["instruction"]} if "instruction" in entry else {}
+
+
+def sides_of(task: Any, count: int) -> dict[str, list[str]]:
+    """Queries and documents, or texts alone: the first of the test split."""
+    if task.kind == "retrieval":
+        data = read_beir(task.path, task.split)
+        return {
+            "query": list(data.queries.values())[:count],
+            "document": [document.content for document in data.corpus if document.content][:count],
+        }
+    (texts,) = dev_sets([task.path]).texts().values()
+    return {"text": list(dict.fromkeys(texts))[:count]}
+
+
+def embed(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str], batch_size: int) -> None:
+    """All sides once; documents without the prompt."""
+    for side, texts in sides.items():
+        encode = {"query": encoder.encode_query, "document": encoder.encode_document, "text": encoder.encode}[side]
+        encode(texts, batch_size=batch_size, show_progress_bar=False, **({} if side == "document" else prompt))
+
+
+def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str]) -> tuple[int, int]:
+    """Tokens of all rows, templates together; and those that are computed where a beginning is computed once."""
+    from embrew.modeling.prefix import shared_beginning
+
+    whole = new = 0
+    for side, texts in sides.items():
+        given = {} if side == "document" else prompt
+        name = given.get("prompt_name") or (None if "prompt" in given or side == "text" else side)
+        words = given.get("prompt")
+        instruction, context = encoder.instruction(name, words), encoder.context(name, words)
+        limit = encoder.max_length.get(side, encoder.max_seq_length)
+        for template in encoder.templates:
+            rows = template.rows(texts, instruction=instruction, max_length=limit)
+            rows = rows if context is None else insert(rows, context.row, template)
+            lengths = np.array([len(row.ids) for row in rows])
+            shared = shared_beginning(rows) if encoder.attention.is_causal else 0
+            whole += int(lengths.sum())
+            new += int((lengths - shared).sum())
+    return whole, new
+
+
+def write(plan_file: Path, plan: dict[str, Any], points: list[Point], folder: Path) -> None:
+    """One Markdown and one JSON file, and one picture."""
+    unit = "query–passage pair" if find_task(expand(plan["data"])).kind == "retrieval" else "text"
+    around = circumstances(f"python benchmarks/latency.py benchmarks/plans/{plan_file.name}")
+    header = ["method", "score", f"ms per {unit}", "min to max", f"tokens per {unit}", "of them computed"]
+    rows = [
+        [
+            point.row,
+            f"{100 * point.score:.2f}",
+            f"{point.milliseconds:.2f}",
+            f"{point.low:.2f} to {point.high:.2f}",
+            f"{point.tokens:.1f}",
+            f"{point.computed:.1f}",
+        ]
+        for point in points
+    ]
+    name = plan_file.stem
+    page = [f"# {name}", plan["title"], table(header, rows), f"![score against time]({name}.png)", origin(around)]
+    with atomic_path(folder / f"{name}.md") as temporary:
+        temporary.write_text("\n\n".join(page) + "\n", encoding="utf-8")
+    write_json(folder / f"{name}.json", {"plan": plan, "points": [vars(point) for point in points], **around})
+    figure = new_figure(7.2, 4.8)
+    axes = figure.subplots()
+    for point in points:
+        axes.plot(point.milliseconds, 100 * point.score, "o")
+        text = f"{point.row} ({point.tokens:.0f})"
+        axes.annotate(text, (point.milliseconds, 100 * point.score), (5, 5), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.margins(0.15)
+    axes.set_xlabel(f"milliseconds per {unit} (tokens in brackets)")
+    axes.set_ylabel("score")
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    main()
+    print(json.dumps({"seconds": round(time.perf_counter() - started)}))

@@ -1,0 +1,160 @@
+"""Where the last token looks: the share of its attention that ends on the first token, and on each part of a row.
+
+A causal LM rests much attention on its first token, whatever that is (an attention *sink*), and an embedding read at
+the last token gains nothing from it. *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*
+(EPIC), Table 9, reports the share of the first token by layer, with and without demonstrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embrew.analysis.vectors import Side
+from embrew.modeling.contexts import insert
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.encoding import encode_rows
+from embrew.modeling.shares import read_attention
+from embrew.modeling.tokens import Row, Segment, Tokens
+
+PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
+BATCH_TOKENS = 2048  # a layer's weights are heads × this × the longest row
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Shares of the last token's attention.
+
+    Attributes:
+        shares: `(layers, parts)` float64, parts as in `PARTS`; every row sums to 1. `first`: the first token (BOS,
+            where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: those of a context,
+            instructions included; `text`: the text, its repetition included; `after`: words and memory tokens
+            behind it; `itself`: the last token's own state.
+        texts: how many the mean is over.
+        tokens: real tokens of a row, mean.
+    """
+
+    shares: np.ndarray
+    texts: int
+    tokens: float
+
+    def of(self, part: str) -> np.ndarray:
+        """One part's share by layer, `(layers,)`."""
+        column: np.ndarray = self.shares[:, PARTS.index(part)]
+        return column
+
+    def at(self, depth: float, part: str = "first") -> float:
+        """A part's share at a share of the depth: 0.5 is layer 16 of 32."""
+        return float(self.of(part)[max(1, round(depth * len(self.shares))) - 1])
+
+    def summary(self) -> dict[str, Any]:
+        """The figures, JSON-able."""
+        layers = len(self.shares)
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "layers": list(range(1, layers + 1)),
+            "depth_percent": [100 * layer / layers for layer in range(1, layers + 1)],
+            "shares": {part: self.of(part).tolist() for part in PARTS},
+            "mean": {part: float(self.of(part).mean()) for part in PARTS},
+        }
+
+
+def sink_of(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    prompt_name: str | None = None,
+    side: Side = "text",
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> Sink:
+    """The mean over heads and texts of the last real token's attention weights, by layer and by part of the row.
+
+    The weights are those of eager attention, the only one that has any to show; a layer's are summed up before the
+    next layer's are computed. Under a sliding window that a row is longer than, a layer cannot look at the first token.
+
+    Args:
+        encoder: one with a single template.
+        texts: what is read.
+        prompt_name: the prompt, or the context, in front of them; None: none, whatever the encoder's default is.
+        side: `document` takes the length limit of documents.
+        batch_tokens: padded tokens a batch; by default 2,048.
+        show_progress_bar: show one.
+
+    Raises:
+        ValueError: an unknown prompt name, several templates, no texts, or no attention weights to read.
+    """
+    if len(encoder.templates) > 1:
+        raise ValueError(f"this encoder has {len(encoder.templates)} templates, so several last tokens a text")
+    if not texts:
+        raise ValueError("no texts; the shares are a mean over texts")
+    limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
+    instruction = "" if prompt_name is None else encoder.instruction(prompt_name)
+    context = None if prompt_name is None else encoder.context(prompt_name)
+    examples = 0 if context is None else len(context.row.ids)
+    layers, width = encoder.backbone.num_layers, len(PARTS)
+    lengths: list[int] = []
+    encoder.eval()
+
+    def rows(start: int, stop: int) -> list[Row]:
+        made = encoder.template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        made = made if context is None else insert(made, context.row, encoder.template)
+        lengths.extend(len(row.ids) for row in made)
+        return made
+
+    def shares(tokens: Tokens, _: int) -> Tensor:
+        tokens = (tokens if context is None else tokens.with_soft(context.vectors)).to(encoder.device)
+        parts = parts_of(tokens, examples=examples, begin=len(encoder.template.first_ids))
+        last = tokens.attention_mask.sum(1) - 1
+        each = torch.arange(len(tokens), device=last.device)
+        found = torch.zeros(len(tokens), layers, width, device=last.device)
+
+        def read(layer: int, weights: Tensor) -> None:
+            looked = weights[each, :, last].float().mean(1)  # (batch, tokens), mean over heads
+            found[:, layer - 1].scatter_add_(1, parts.clamp(min=0), looked * (parts >= 0))
+
+        backbone = encoder.backbone
+        read_attention(backbone.inner, backbone.embed(tokens), tokens, encoder.attention, read)
+        return found.flatten(1)
+
+    with torch.inference_mode():
+        every = encode_rows(
+            rows,
+            len(texts),
+            shares,
+            layers * width,
+            batch_size=len(texts),
+            batch_tokens=batch_tokens or BATCH_TOKENS,
+            show_progress_bar=show_progress_bar,
+        )
+    mean = every.mean(0, dtype=torch.float64).view(layers, width).numpy()
+    return Sink(mean, len(texts), float(np.mean(lengths)))
+
+
+def parts_of(tokens: Tokens, *, examples: int = 0, begin: int = 1) -> Tensor:
+    """`(batch, tokens)`: which of `PARTS` every position belongs to; -1 is padding.
+
+    Args:
+        tokens: a batch.
+        examples: positions of demonstrations in every row.
+        begin: the first of these.
+    """
+    segments = tokens.segment_ids
+    at = torch.arange(segments.shape[1], device=segments.device)
+    last = tokens.attention_mask.sum(1, keepdim=True) - 1
+    is_text = (segments == Segment.TEXT) | (segments == Segment.ECHO)
+    begun = is_text.long().cumsum(1) > 0
+    behind = begun & ~is_text
+    parts = torch.full_like(segments, PARTS.index("prompt"))
+    parts[behind] = PARTS.index("after")
+    parts[is_text] = PARTS.index("text")
+    parts[:, begin : begin + examples] = PARTS.index("demonstrations")
+    parts[:, 0] = PARTS.index("first")
+    parts[at == last] = PARTS.index("itself")
+    return parts.masked_fill(segments == Segment.PAD, -1)

@@ -1,0 +1,148 @@
+"""`embrew context`: prompts with demonstrations, kept beside a model and used by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from embrew.cli.console import out
+
+if TYPE_CHECKING:
+    from embrew.modeling.contexts import Context
+    from embrew.modeling.demonstrations import Demonstration
+    from embrew.modeling.encoder import Encoder
+
+app = typer.Typer(no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What encode takes as prompt_name.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Prompts with demonstrations."""
+
+
+@app.command()
+def add(
+    model: Folder,
+    name: Name,
+    instruction: Annotated[
+        str | None, typer.Option(help="What stands before the texts; by default what the demonstrations' file says.")
+    ] = None,
+    demos: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Demonstrations: rows with query and response, as JSON Lines, JSON, CSV or Parquet."
+        ),
+    ] = None,
+    passage_instruction: Annotated[
+        str | None,
+        typer.Option(help="The same of their passages; by default the prompt of documents."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max-demos", min=0, metavar="N", help="Take the first N demonstrations.")
+    ] = None,
+    choose: Annotated[
+        str | None,
+        typer.Option(metavar="0..8", help="Try so many of the demonstrations, and keep what is best on --dev."),
+    ] = None,
+    dev: Annotated[
+        list[str] | None,
+        typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose; may be given again."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
+) -> None:
+    """Embed the demonstrations of a task once, and keep them beside the model."""
+    from embrew.modeling.context_files import CONTEXTS, check_name, write_context
+    from embrew.modeling.contexts import Context
+    from embrew.modeling.encoder import Encoder
+    from embrew.modeling.saving import final_stage, read_settings
+
+    folder = final_stage(model)
+    read_settings(folder)
+    check_name(name)
+    if (folder / CONTEXTS / name).exists() and not overwrite:
+        raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
+    words, pairs = _given(instruction, demos)
+    pairs = pairs if most is None else pairs[:most]
+    if (choose is None) != (not dev):
+        raise ValueError("--choose and --dev go together: numbers of demonstrations to try, and what they are tried on")
+    encoder = Encoder.from_pretrained(folder)
+    context = Context(words, pairs, passage_instruction)
+    if choose is not None:
+        pairs = pairs[: _chosen(encoder, context, choose, dev or [])]
+        context = Context(words, pairs, passage_instruction)
+    prepared = encoder.add_context(name, context)
+    write_context(folder, name, prepared, overwrite=overwrite)
+    out().print(
+        f"[bold]{escape(name)}[/]: {len(pairs)} demonstrations in {len(prepared.row.ids)} positions before the "
+        f'instruction; encode(texts, prompt_name="{escape(name)}")'
+    )
+
+
+def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str]) -> int:
+    """How many demonstrations a dev split chooses; all scores are shown."""
+    from embrew.evaluation.choose import choose_demonstrations, read_counts
+
+    choice = choose_demonstrations(encoder, context, read_counts(choose), dev)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("demonstrations", justify="right", style="bold")
+    columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
+    for column in (*columns, ""):
+        shown.add_column(column, justify="right" if column else "left")
+    for count in choice.dev:
+        scores = (f"{100 * column[count]:.2f}" if count in column else "" for column in columns.values())
+        notes = {0: "all off", max(choice.dev): "all on"}
+        said = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
+        shown.add_row(str(count), *scores, ", ".join(said))
+    out().print(shown)
+    return choice.chosen
+
+
+def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
+    if demos is None:
+        if instruction is None:
+            raise ValueError("nothing to add; give --instruction, --demos FILE, or both")
+        return instruction, ()
+    from embrew.data.demonstrations import read_demonstrations
+
+    found = read_demonstrations(demos)
+    words = found.instruction if instruction is None else instruction
+    if words is None:
+        raise ValueError(f"{demos} says no instruction; give --instruction (it may be empty)")
+    return words, found.demonstrations
+
+
+@app.command("list")
+def show(model: Folder) -> None:
+    """The contexts of a model."""
+    from embrew.modeling.context_files import read_contexts
+    from embrew.modeling.saving import final_stage, read_settings
+
+    folder = final_stage(model)
+    read_settings(folder)
+    shown = Table(box=None, pad_edge=False)
+    for column in ("context", "demonstrations", "positions", "instruction"):
+        shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
+    for name, prepared in read_contexts(folder).items():
+        given = prepared.context
+        counts = str(len(given.demonstrations)), str(len(prepared.row.ids))
+        shown.add_row(Text(name, style="bold"), *counts, Text(repr(given.instruction)))
+    out().print(shown if shown.row_count else "no contexts")
+
+
+@app.command()
+def remove(model: Folder, name: Name) -> None:
+    """Remove a context from a model."""
+    from embrew.modeling.context_files import remove_context
+    from embrew.modeling.saving import final_stage, read_settings
+
+    folder = final_stage(model)
+    read_settings(folder)
+    remove_context(folder, name)
+    out().print(f"removed [bold]{escape(name)}[/]")

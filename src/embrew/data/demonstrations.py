@@ -1,0 +1,94 @@
+"""Demonstrations of a task from a file: pairs of a query and a text that answers it.
+
+Read are JSON Lines, Parquet, a JSON list, and CSV or TSV with a header, or a folder with one such file; among them the
+demonstration files of bge-en-icl as they are (FlagOpen/FlagEmbedding,
+`research/llm_dense_retriever/examples/bge-en-icl`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew.data.reading import SUFFIXES, expand, read_file
+from embrew.modeling.demonstrations import Demonstration
+
+TABLES = {".csv": ",", ".tsv": "\t"}
+READ = (*SUFFIXES[:2], ".parquet", ".json", *TABLES)
+QUERY = ("query", "anchor", "question", "text", "sentence1", "sent1")
+PASSAGE = ("response", "passage", "positive", "pos", "answer", "label", "sentence2", "sent2")
+INSTRUCTION = ("instruct", "instruction")
+
+
+class Found(NamedTuple):
+    """Demonstrations, and the instruction that stands beside all of them, if one does."""
+
+    demonstrations: tuple[Demonstration, ...]
+    instruction: str | None
+
+
+def read_demonstrations(path: str | Path) -> Found:
+    """The demonstrations of a file, or of a folder's only one.
+
+    A row has `query` (or `text`, …) and `response` (or `pos`, `label`, …): the passage, of a list the first.
+
+    Raises:
+        FileNotFoundError: no such file, or a folder that holds none.
+        ValueError: rows without a query or passage, or with different instructions; another kind of file.
+    """
+    place = _file(Path(expand(path)))
+    pairs, instructions = [], []
+    for number, values in enumerate(_rows(place), start=1):
+        where = f"{place}, demonstration {number}"
+        pairs.append(Demonstration(_text(values, QUERY, where), _text(values, PASSAGE, where)))
+        instructions.append(next((values[name] for name in INSTRUCTION if values.get(name)), None))
+    if not pairs:
+        raise ValueError(f"{place} holds no demonstrations")
+    different = sorted({str(one) for one in instructions})
+    if len(different) > 1:
+        raise ValueError(f"{place}: demonstrations of one task have one instruction; here are {', '.join(different)}")
+    return Found(tuple(pairs), instructions[0])
+
+
+def _file(place: Path) -> Path:
+    if not place.exists():
+        raise FileNotFoundError(f"no file or folder {place}")
+    if place.is_file():
+        return place
+    files = sorted(file for file in place.iterdir() if file.is_file() and file.name.endswith(READ))
+    if not files:
+        raise FileNotFoundError(f"{place} holds no file of demonstrations; expected one of {', '.join(READ)}")
+    if len(files) > 1:
+        raise ValueError(f"{place} holds several files ({', '.join(file.name for file in files)}); give one of them")
+    return files[0]
+
+
+def _rows(place: Path) -> Iterator[Mapping[str, Any]]:
+    if place.suffix in TABLES:
+        with open(place, encoding="utf-8-sig", newline="") as file:
+            yield from csv.DictReader(file, delimiter=TABLES[place.suffix], strict=True)
+    elif place.suffix == ".json":
+        rows = json.loads(place.read_text(encoding="utf-8-sig"))
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f'{place}: not a list of demonstrations; write [{{"query": …, "response": …}}, …]')
+        yield from rows
+    elif place.name.endswith(READ):
+        for record in read_file(place):
+            yield record.values
+    else:
+        raise ValueError(f"{place}: cannot read this kind of file; write it as one of {', '.join(READ)}")
+
+
+def _text(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
+    name = next((name for name in names if values.get(name) is not None), None)
+    if name is None:
+        found = ", ".join(str(column) for column in values)
+        raise ValueError(f"{where}: none of the columns {', '.join(names)}; there are {found}")
+    value = values[name]
+    value = value[0] if isinstance(value, list) and value else value
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where}: {name} is {value!r}; write a text that is not empty")
+    return value

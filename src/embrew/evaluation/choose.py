@@ -1,0 +1,94 @@
+"""How many demonstrations a context should have, by scores on a dev split, and what that choice is worth elsewhere.
+
+EPIC (*Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*, appendix B.1) switches
+demonstrations off for data sets where they do not help, which chooses on the data that is reported. Here all three are
+said: all demonstrations, none, and as many as a dev split chooses.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from embrew.evaluation import evaluate
+from embrew.evaluation.dev import dev_sets
+from embrew.evaluation.tasks import Task, find_task
+from embrew.modeling.contexts import Context
+from embrew.modeling.encoder import Encoder
+
+TRIED = "being-chosen"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Scores by number of demonstrations.
+
+    Attributes:
+        dev: mean score on the dev splits, by number of demonstrations; these alone decide.
+        test: the same on the test splits, of none, all and the chosen number; empty where the folders have none.
+        chosen: the number with the best dev score, the smallest of equals.
+    """
+
+    dev: dict[int, float]
+    test: dict[int, float]
+    chosen: int
+
+
+def choose_demonstrations(
+    encoder: Encoder,
+    context: Context,
+    counts: Sequence[int],
+    data: Sequence[str | Path],
+    *,
+    batch_tokens: int | None = None,
+) -> Choice:
+    """Try a context with its first so many demonstrations on dev splits.
+
+    Args:
+        encoder: reads demonstrations; its own contexts stay as they are.
+        context: with all demonstrations that there are.
+        counts: numbers to try; none (0) and the largest are always among them.
+        data: folders with a dev split, or files; see `dev_sets`. Scores are their mean.
+        batch_tokens: padded tokens a batch.
+
+    Raises:
+        ValueError: a number that there are not so many demonstrations for.
+    """
+    most = max(counts, default=0)
+    if not 0 < most <= len(context.demonstrations):
+        raise ValueError(f"counts up to {most} for {len(context.demonstrations)} demonstrations; give 1 to as many")
+    tasks = dev_sets(data).dev
+    tests = [find_task(task.path, name=task.name) for task in tasks]
+    apart = all(test.split != task.split for test, task in zip(tests, tasks, strict=True))
+
+    def score(count: int, on: Sequence[Task]) -> float:
+        kept = encoder.contexts
+        encoder.contexts = dict(kept)
+        try:
+            encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
+            results = evaluate(encoder, list(on), context=TRIED, batch_tokens=batch_tokens)
+        finally:
+            encoder.contexts = kept
+        return statistics.fmean(result.main_score for result in results)
+
+    dev = {count: score(count, tasks) for count in sorted({0, *counts})}
+    chosen = max(dev, key=lambda count: (dev[count], -count))
+    test = {count: score(count, tests) for count in sorted({0, chosen, most})} if apart else {}
+    return Choice(dev, test, chosen)
+
+
+def read_counts(words: str) -> list[int]:
+    """Numbers as on the command line.
+
+    >>> read_counts("0..3"), read_counts("1,2,5")
+    ([0, 1, 2, 3], [1, 2, 5])
+    """
+    span = re.fullmatch(r"(\d+)\.\.(\d+)", words)
+    if span:
+        return list(range(int(span[1]), int(span[2]) + 1))
+    if not re.fullmatch(r"\d+(,\d+)*", words):
+        raise ValueError(f"{words!r} is no list of numbers; write 0..8, or 0,2,5")
+    return [int(number) for number in words.split(",")]

@@ -1,0 +1,129 @@
+"""Contexts on disk, beside the encoder that reads them: `contexts/NAME/context.json` and `vectors.safetensors`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from embrew.modeling.contexts import Context, PreparedContext, prepare
+from embrew.modeling.demonstrations import Demonstration
+from embrew.modeling.tokens import Row
+from embrew.writing import atomic_folder
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
+FORMAT = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def check_name(name: str) -> None:
+    """Raise unless a name can be that of a folder, on any system, and of a prompt."""
+    if not NAME.fullmatch(name) or name.endswith("."):
+        raise ValueError(f"context {name!r}: a name is letters, digits, and _ . - between them")
+
+
+def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
+    """Write one context into an encoder's folder: whole, or not at all.
+
+    Raises:
+        FileExistsError: there is one of this name already, and `overwrite` is not set.
+        ValueError: not a name.
+    """
+    check_name(name)
+    given = context.context
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "instruction": given.instruction,
+        "passage_instruction": given.passage_instruction,
+        "demonstrations": [pair._asdict() for pair in given.demonstrations],
+        "ids": context.row.ids,
+        "segments": context.row.segments,
+        "model_hash": context.model_hash,
+    }
+    target = folder / CONTEXTS / name
+    if target.exists() and not overwrite:
+        raise FileExistsError(
+            f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"
+        )
+    with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
+        save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
+        (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_contexts(folder: Path) -> dict[str, PreparedContext]:
+    """The contexts in an encoder's folder, by name, sorted.
+
+    Raises:
+        ValueError: one was written by a newer embrew.
+    """
+    found = {}
+    for about in sorted((folder / CONTEXTS).glob(f"*/{ABOUT}")):
+        if about.parent.name.startswith("."):
+            continue  # being written
+        read = json.loads(about.read_text(encoding="utf-8"))
+        if read["format"] != FORMAT:
+            raise ValueError(f"{about} has format {read['format']}; this embrew reads format {FORMAT}; update embrew")
+        pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
+        context = Context(read["instruction"], pairs, read["passage_instruction"])
+        vectors = load_file(about.parent / VECTORS)["vectors"]
+        row = Row(read["ids"], read["segments"])
+        found[about.parent.name] = PreparedContext(context, row, vectors, read["model_hash"])
+    return found
+
+
+def remove_context(folder: Path, name: str) -> None:
+    """Remove one context from an encoder's folder.
+
+    Raises:
+        FileNotFoundError: there is none of this name.
+    """
+    check_name(name)
+    target = folder / CONTEXTS / name
+    if not (target / ABOUT).is_file():
+        names = ", ".join(read_contexts(folder)) or "none"
+        raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
+        target.rename(Path(scratch) / "old")  # gone at once, then deleted
+        shutil.rmtree(Path(scratch) / "old")
+    if not any(target.parent.iterdir()):
+        target.parent.rmdir()
+
+
+def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
+    """The encoder's contexts as its weights read them now; those made by other weights are computed anew."""
+    if not encoder.contexts:
+        return {}
+    own = encoder.weights_hash()
+    return {
+        name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
+        for name, context in encoder.contexts.items()
+    }
+
+
+def digest(context: PreparedContext) -> str:
+    """sha256 of what a context puts before a text."""
+    found = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
+    found.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def check_written(encoder: Encoder, folder: Path) -> None:
+    """Raise unless a folder holds the encoder's contexts, to the bit."""
+    written = read_contexts(folder)
+    if written.keys() != encoder.contexts.keys():
+        raise RuntimeError(f"contexts {', '.join(sorted(written.keys() ^ encoder.contexts.keys()))}: not the encoder's")
+    for name, context in encoder.contexts.items():
+        same = written[name].context == context.context and digest(written[name]) == digest(context)
+        if not same:
+            raise RuntimeError(f"context {name} was written otherwise than the encoder has it")

@@ -1,0 +1,140 @@
+"""Judging with a context: on both sides of symmetric tasks, before the queries of others; chosen on a dev split."""
+
+import json
+
+import numpy as np
+import pytest
+
+from embrew.evaluation import evaluate
+from embrew.evaluation.choose import choose_demonstrations, read_counts
+from embrew.evaluation.tasks import find_task
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.demonstrator import start
+from tests.conftest import SENTENCES
+
+PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))
+
+
+@pytest.fixture
+def encoder(make_encoder):
+    made = make_encoder(
+        memory_tokens=0,
+        attention="causal",
+        template="{instruction}{text}{eos}",
+        prompts={"document": "d: "},
+        demonstrations=Demonstrations(),
+    )
+    start(made)
+    made.add_context("task", Context("find: ", PAIRS))
+    return made
+
+
+@pytest.fixture
+def sts(tmp_path):
+    folder = tmp_path / "STS"
+    folder.mkdir()
+    for split, first in (("dev", 0), ("test", 1)):
+        rows = [
+            {"sentence1": a, "sentence2": b[first:], "score": float((i * 3 + j + first) % 5)}
+            for i, a in enumerate(SENTENCES)
+            for j, b in enumerate(SENTENCES)
+        ]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def reranking(tmp_path):
+    path = tmp_path / "rerank.jsonl"
+    row = {"query": "fox?", "positive": [SENTENCES[0]], "negative": list(SENTENCES[1:])}
+    path.write_text(json.dumps(row) + "\n")
+    return path
+
+
+def watched(encoder, monkeypatch):
+    calls = []
+    for method in ("encode", "encode_query", "encode_document"):
+        original = getattr(type(encoder), method)
+
+        def seen(self, inputs, *args, _method=method, _original=original, **options):
+            if len(calls) < 100:
+                calls.append((_method, options.get("prompt_name", args[0] if args else None)))
+            return _original(self, inputs, *args, **options)
+
+        monkeypatch.setattr(type(encoder), method, seen)
+    return calls
+
+
+def test_both_sides_of_symmetric_tasks_and_the_queries_of_others(encoder, sts, reranking, monkeypatch, tmp_path):
+    calls = watched(encoder, monkeypatch)
+    evaluate(encoder, [sts], context="task")
+    assert {name for _, name in calls} == {"task"}
+    calls.clear()
+    evaluate(encoder, [reranking], context="task")
+    assert ("encode_query", "task") in calls
+    assert ("encode_document", None) in calls
+    assert ("encode_document", "task") not in calls
+
+
+def test_the_score_is_that_of_prompted_vectors(encoder, sts):
+    from scipy.stats import spearmanr
+
+    rows = [json.loads(line) for line in (sts / "test.jsonl").read_text().splitlines()]
+    sides = [
+        encoder.encode([row[name] for row in rows], prompt_name="task").astype(float)
+        for name in ("sentence1", "sentence2")
+    ]
+    wanted = spearmanr(np.sum(sides[0] * sides[1], axis=1), [row["score"] for row in rows]).statistic
+    (found,), (plain,) = evaluate(encoder, [sts], context="task"), evaluate(encoder, [sts])
+    assert found.main_score == pytest.approx(wanted, abs=0.01)
+    assert found.main_score != plain.main_score
+
+
+def test_results_say_which_context_it_was(encoder, sts, tmp_path):
+    evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")
+    (run,) = (tmp_path / "out").glob("*.run.json")
+    settings = json.loads(run.read_text())["settings"]
+    assert settings["context"]["name"] == "task"
+    evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")  # judged before
+    encoder.add_context("task", Context("find: ", PAIRS[:1]))
+    with pytest.raises(FileExistsError, match="was judged with other"):
+        evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")
+    with pytest.raises(FileExistsError, match="was judged with other"):
+        evaluate(encoder, [sts], output_dir=tmp_path / "out")
+
+
+def test_mistakes(encoder, sts):
+    with pytest.raises(ValueError, match="context='other'; this encoder has task"):
+        evaluate(encoder, [sts], context="other")
+    with pytest.raises(ValueError, match="brings its own instruction"):
+        evaluate(encoder, [find_task(sts, instruction="x: ")], context="task")
+    for counts in ([4], [0], []):
+        with pytest.raises(ValueError, match="for 3 demonstrations"):
+            choose_demonstrations(encoder, Context("find: ", PAIRS), counts, [sts])
+    for words in ("", "a", "1..", "1,,2", "-1"):
+        with pytest.raises(ValueError, match="is no list of numbers"):
+            read_counts(words)
+
+
+def test_the_number_is_chosen_on_dev_alone(encoder, sts):
+    context = Context("find: ", PAIRS)
+    before = dict(encoder.contexts)
+    choice = choose_demonstrations(encoder, context, read_counts("0..3"), [sts])
+    assert encoder.contexts == before
+    scores = {}
+    for split in ("dev", "test"):
+        for count in range(4):
+            encoder.add_context(f"with-{count}", Context("find: ", PAIRS[:count]))
+            (result,) = evaluate(encoder, [find_task(sts, split=split)], context=f"with-{count}")
+            scores[split, count] = result.main_score
+    assert choice.dev == {count: scores["dev", count] for count in range(4)}
+    assert choice.chosen == max(range(4), key=lambda count: scores["dev", count])
+    assert choice.test == {count: scores["test", count] for count in sorted({0, 3, choice.chosen})}
+
+
+def test_without_a_test_split_dev_is_all_there_is(encoder, sts):
+    (sts / "test.jsonl").unlink()
+    choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts])
+    assert list(choice.dev) == [0, 2]
+    assert choice.test == {}

@@ -1,0 +1,108 @@
+"""Contexts beside a model: the same vectors after re-opening, one at a time, whole or not at all."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from embrew.modeling import context_files
+from embrew.modeling.context_files import read_contexts, remove_context, write_context
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES, stir
+
+PAIRS = (Demonstration("fox", SENTENCES[0]), Demonstration("sea", SENTENCES[3]))
+FIRST, SECOND = Context("Find it: ", PAIRS), Context("Say the same: ", PAIRS[::-1], "Text: ")
+
+
+@pytest.fixture
+def saved(model_folder, tmp_path):
+    """An encoder with a LoRA and two contexts, and its folder."""
+    encoder = Encoder.from_pretrained(
+        model_folder("llama"), device="cpu", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
+    )
+    encoder.backbone.add_lora({"r": 4})
+    stir(encoder.backbone)
+    encoder.add_context("first", FIRST)
+    encoder.add_context("second", SECOND)
+    encoder.save_pretrained(tmp_path / "model")
+    return encoder, tmp_path / "model"
+
+
+def test_the_same_vectors_after_opening(saved):
+    encoder, folder = saved
+    again = Encoder.from_pretrained(folder, device="cpu")
+    assert list(again.contexts) == ["first", "second"]
+    for name, context in (("first", FIRST), ("second", SECOND)):
+        assert again.contexts[name].context == context
+        assert again.contexts[name].row == encoder.contexts[name].row
+        assert torch.equal(again.contexts[name].vectors, encoder.contexts[name].vectors)
+        assert again.contexts[name].model_hash == again.weights_hash()
+        wanted = encoder.encode(SENTENCES, prompt_name=name)
+        assert np.abs(again.encode(SENTENCES, prompt_name=name) - wanted).max() < 1e-6
+    assert "`first`: `'Find it: '`, 2 demonstrations" in (folder / "README.md").read_text()
+
+
+def test_one_more_and_one_less_leave_the_others_alone(saved):
+    encoder, folder = saved
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write_context(folder, "third", encoder.add_context("third", Context("Third: ", PAIRS[:1])))
+    assert {path: path.read_bytes() for path in before} == before
+    assert list(read_contexts(folder)) == ["first", "second", "third"]
+    remove_context(folder, "third")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    with pytest.raises(FileNotFoundError, match="has no context third; it has first, second"):
+        remove_context(folder, "third")
+    for name in ("first", "second"):
+        remove_context(folder, name)
+    assert not (folder / "contexts").exists()
+    assert Encoder.from_pretrained(folder, device="cpu").contexts == {}
+
+
+def test_what_is_stopped_leaves_nothing(saved, monkeypatch):
+    encoder, folder = saved
+    prepared = encoder.contexts["first"]
+    monkeypatch.setattr(context_files, "save_file", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        write_context(folder, "third", prepared)
+    with pytest.raises(OSError, match="no space"):
+        write_context(folder, "first", prepared, overwrite=True)
+    assert list(read_contexts(folder)) == ["first", "second"]
+    assert sorted(path.name for path in (folder / "contexts").iterdir()) == ["first", "second"]
+
+
+def test_after_training_they_are_made_anew(saved, tmp_path):
+    encoder, _ = saved
+    old = encoder.contexts["first"].vectors
+    stir(encoder.backbone, noise=0.2, seed=9)
+    encoder.save_pretrained(tmp_path / "later")
+    again = Encoder.from_pretrained(tmp_path / "later", device="cpu")
+    fresh = encoder.add_context("fresh", FIRST)
+    assert not torch.equal(again.contexts["first"].vectors, old)
+    torch.testing.assert_close(again.contexts["first"].vectors, fresh.vectors)
+
+
+def test_a_broken_write_is_found_by_the_proof(saved, tmp_path, monkeypatch):
+    encoder, _ = saved
+    write = context_files.save_file
+    monkeypatch.setattr(context_files, "save_file", lambda t, p: write({"vectors": t["vectors"] + 1e-6}, p))
+    with pytest.raises(RuntimeError, match="context first was written otherwise"):
+        encoder.save_pretrained(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_mistakes(saved):
+    encoder, folder = saved
+    with pytest.raises(FileExistsError, match="has a context first already"):
+        write_context(folder, "first", encoder.contexts["first"])
+    for name in ("", "a/b", "../up", ".hidden", "end.", "ä"):
+        with pytest.raises(ValueError, match="a name is letters, digits"):
+            encoder.add_context(name, FIRST)
+    with pytest.raises(ValueError, match="a prompt has this name already"):
+        encoder.add_context("query", FIRST)
+    about = folder / "contexts" / "first" / "context.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "format": 2}))
+    with pytest.raises(ValueError, match="format 2; this embrew reads format 1"):
+        Encoder.from_pretrained(folder, device="cpu")
