@@ -6,38 +6,35 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone, MemoryInit
 from embrew.modeling.context_files import check_name
-from embrew.modeling.contexts import Context, PreparedContext, check_reads, insert, prepare
+from embrew.modeling.contexts import Context, PreparedContext, check_reads, prepare
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.demonstrator import Demonstrator, start
-from embrew.modeling.encoding import convert, encode_rows
 from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
+from embrew.modeling.inference import Inference, Text
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
 from embrew.modeling.prefix import Prefixes, Shared
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Preparation, Template
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.tokens import Segment, Tokens
 
 logger = logging.getLogger(__name__)
-Text = str | Sequence[int]
 
 
-class Encoder(nn.Module):
+class Encoder(Inference):
     """A causal LM, or a BERT-type encoder, as a text encoder, with the `encode` of Sentence-Transformers 6.
 
     Attributes:
@@ -54,8 +51,6 @@ class Encoder(nn.Module):
         recipe: the resolved recipe it was made by, as YAML, or None.
         record: what training noted of data and scores, for the model card, or None.
     """
-
-    similarity_fn_name = "cosine"
 
     def __init__(
         self,
@@ -237,25 +232,6 @@ class Encoder(nn.Module):
             )
         self.attention = Attention(mode)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.backbone.device
-
-    @property
-    def max_seq_length(self) -> int:
-        """The longer of the two limits, in tokens."""
-        return max(self.max_length.values())
-
-    @property
-    def width(self) -> int:
-        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
-        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
-
-    def get_embedding_dimension(self) -> int:
-        """Dimensions of an embedding."""
-        return self.truncate_dim or self.width
-
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
     ) -> Tokens:
@@ -370,116 +346,6 @@ class Encoder(nn.Module):
             self.chain.append(adapter_state(self.backbone.model))
             self.backbone.merge_adapter()
 
-    def encode(
-        self,
-        inputs: Text | Sequence[Text],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str | None = "sentence_embedding",
-        precision: str = "float32",
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: str | torch.device | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        pool: None = None,
-        chunk_size: None = None,
-        *,
-        num_layers: int | None = None,
-        batch_tokens: int | None = None,
-        max_length: int | None = None,
-    ) -> np.ndarray | Tensor | list[Tensor]:
-        """Embed texts; the arguments are those of Sentence-Transformers 6, and four of our own at the end.
-
-        Args:
-            inputs: a text or a list of texts; a text may also be a list of token ids. Empty texts are embedded like
-                any other (see `Pooling` for what a text without tokens gives).
-            prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
-                stand before the text as well.
-            prompt: the prompt itself; wins over `prompt_name`.
-            batch_size: texts a batch, where `batch_tokens` is not given.
-            show_progress_bar: show one; by default only at log level INFO or below.
-            output_value: only `sentence_embedding`.
-            precision: `float32`, or `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
-            convert_to_numpy: an array; otherwise a list of tensors.
-            convert_to_tensor: one tensor; wins over `convert_to_numpy`.
-            device: move the encoder there first.
-            normalize_embeddings: unit length, also where the encoder itself does not normalise.
-            truncate_dim: keep so many leading dimensions, before normalising.
-            pool: not offered; run one process per device.
-            chunk_size: not offered, as `pool`.
-            num_layers: stop after so many layers.
-            batch_tokens: budget of padded tokens a batch, in place of `batch_size`.
-            max_length: limit in tokens, in place of the encoder's.
-
-        Returns:
-            Float32 `(texts, dimensions)`, or `(dimensions,)` for a single text.
-
-        Raises:
-            ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an option not offered.
-            TypeError: something that is not text.
-        """
-        if output_value != "sentence_embedding":
-            raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
-        if pool is not None or chunk_size is not None:
-            raise ValueError("pool and chunk_size are not offered; run one process per device")
-        if device is not None:
-            self.to(torch.device(device))
-        single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
-        texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
-        instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
-        keep = truncate_dim or self.get_embedding_dimension()
-        if not 1 <= keep <= self.width:
-            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.width}")
-        if self.training:
-            self.eval()
-        limit = max_length or self.max_seq_length
-        unit = self.normalize or normalize_embeddings
-        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
-        shared_by = self.prefixes.opened(self.backbone)
-
-        def embed(tokens: Tokens, count: int) -> Tensor:
-            tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = shared_by(tokens, count)
-            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
-            return nn.functional.normalize(pooled, dim=-1) if unit and len(self.templates) == 1 else pooled
-
-        with torch.inference_mode():
-            parts = [
-                encode_rows(
-                    partial(self._rows, template, texts, instruction, limit, context),
-                    len(texts),
-                    embed,
-                    keep,
-                    batch_size=batch_size,
-                    batch_tokens=batch_tokens,
-                    show_progress_bar=shown,
-                    tokenize_ahead=self.device.type != "cpu",
-                    share=bool(self.attention.is_causal),
-                )
-                for template in self.templates
-            ]
-            vectors = parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
-            if unit and len(parts) > 1:
-                vectors = nn.functional.normalize(vectors, dim=-1)
-        return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
-
-    def encode_query(
-        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
-        """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        options.setdefault("max_length", self.max_length["query"])
-        return self.encode(inputs, prompt_name or (None if prompt is not None else "query"), prompt, **options)
-
-    def encode_document(
-        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
-        """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        options.setdefault("max_length", self.max_length["document"])
-        return self.encode(inputs, prompt_name or (None if prompt is not None else "document"), prompt, **options)
-
     def generate(
         self,
         texts: str | Sequence[str],
@@ -525,44 +391,6 @@ class Encoder(nn.Module):
         )
         return written[0] if single and len(written) == 1 else written
 
-    @property
-    def template(self) -> Template:
-        """The template; the first, where there are several."""
-        return self.templates[0]
-
-    @staticmethod
-    def _rows(
-        template: Template,
-        texts: Sequence[Text],
-        instruction: str,
-        limit: int,
-        context: PreparedContext | None,
-        start: int,
-        stop: int,
-    ) -> list[Row]:
-        rows = template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
-        return rows if context is None else insert(rows, context.row, template)
-
-    def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
-        if prompt is not None:
-            return prompt
-        name = prompt_name or self.default_prompt_name
-        if name is None:
-            return ""
-        context = self.contexts.get(name)
-        if context is not None:
-            return context.context.instruction
-        if name not in self.prompts:
-            names = ", ".join(sorted([*self.prompts, *self.contexts]))
-            raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
-        return self.prompts[name]
-
-    def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
-        """The context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
-        name = prompt_name or self.default_prompt_name
-        return None if prompt is not None or name is None else self.contexts.get(name)
-
     def add_context(self, name: str, context: Context) -> PreparedContext:
         """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
 
@@ -577,14 +405,6 @@ class Encoder(nn.Module):
         self.contexts[name] = replace(prepare(self, context), model_hash=self.weights_hash())
         return self.contexts[name]
 
-    def similarity(self, a: Any, b: Any) -> Tensor:
-        """Cosine of every pair, float32 `(len(a), len(b))`."""
-        return _unit(a) @ _unit(b).T
-
-    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
-        """Cosine of a[i] and b[i], float32 `(len(a),)`."""
-        return (_unit(a) * _unit(b)).sum(-1)
-
     def settings(self) -> dict[str, Any]:
         """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
         return identity.settings(self)
@@ -596,7 +416,3 @@ class Encoder(nn.Module):
     def weights_hash(self) -> str:
         """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
         return identity.weights_hash(self)
-
-
-def _unit(vectors: Any) -> Tensor:
-    return nn.functional.normalize(torch.as_tensor(vectors).float(), dim=-1)
