@@ -19,7 +19,7 @@ from ctkd import (
     random_model,
     small_llama,
 )
-from harness import SEED, Bar, Benchmark, Measure, Outcome
+from harness import SEED, Bar, Benchmark, Outcome
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
@@ -41,6 +41,7 @@ INSTRUCTION = 10  # tokens after every text that is encoded
 BETA = TEMPERATURE = 0.1
 # Scores are sums of some hundred logarithms in float32, and the loss looks at their differences.
 LOSS, GRADIENTS = 1e-5, 1e-4
+SAME = {"loss": LOSS, "gradient_norm": GRADIENTS}
 
 
 class Triplets(NamedTuple):
@@ -205,33 +206,7 @@ def memory_variant(build: Callable[[PreTrainedModel], Side]) -> Callable[[], dic
     """One side alone, for a process of its own; a step returns what tells whether it computed the same."""
     side = build(random_model(small_llama(VOCABULARY)))
     batch = side.batch(random_triplets(VOCABULARY))
-
-    def step() -> dict[str, float]:
-        loss = side.step(batch)
-        norm = sum(float(p.grad.double().square().sum()) for p in side.trained.values() if p.grad is not None) ** 0.5
-        return {"loss": float(loss), "gradient_norm": norm}
-
-    return step
-
-
-def memory_growth(benchmark: Benchmark, *, bar: Bar) -> Outcome:
-    """Peak of resident memory over what the built models take, each side in a fresh process."""
-    found = harness.memory_of(benchmark)
-    ours, peer = found["ours"], found["peer"]
-    equality = {
-        name: harness.require_equal(name, [(ours[name], peer[name])], tolerance)
-        for name, tolerance in (("loss", LOSS), ("gradient_norm", GRADIENTS))
-    }
-    growth = Measure(
-        what="growth of peak memory in 3 steps",
-        unit="MB",
-        ours=ours["grew"],
-        peer=peer["grew"],
-        ratio=peer["grew"] / ours["grew"],
-        bar=bar,
-    )
-    built = {f"MB after building, {name}": side["built"] for name, side in (("ours", ours), ("peer", peer))}
-    return Outcome(equality=equality, measures=[growth], notes=built)
+    return harness.loss_and_norm(partial(side.step, batch), side.trained)
 
 
 SETTING = f"6-layer Llama of width 256, V={VOCABULARY:,}, {TRIPLETS} triplets of 6 to 60 tokens, float32, LoRA r=16"
@@ -244,7 +219,7 @@ BENCHMARKS = (
     Benchmark(
         name="alignment-memory",
         title=f"Memory of an alignment step, three encoder passes and two copies against two and one: {SETTING}.",
-        run=partial(memory_growth, bar=Bar(gate=2.5, target=2.5)),
+        run=partial(harness.memory_growth, tolerances=SAME, bar=Bar(gate=2.5, target=2.5)),
         variants={"ours": partial(memory_variant, build_ours), "peer": partial(memory_variant, build_peer)},
     ),
 )

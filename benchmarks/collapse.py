@@ -8,7 +8,6 @@ Compress, sections 4.1 and 4.2). Also compares how much the scores of the plan's
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from itertools import combinations
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from evidence import BATCH_TOKENS, expand, file_name
-from harness import RESULTS
+from evidence import BATCH_TOKENS
+from planned import expand, file_name, parser_of
 from report import circumstances, origin, table
 from scipy.stats import f as f_distribution
 
@@ -33,10 +32,8 @@ COLUMNS = ("effective dimensions", "participation ratio", "RankMe", "effective t
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
-    parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     plan = yaml.safe_load(arguments.plan.read_text())
     texts = read_texts(expand(plan["texts"]), max_texts=TEXTS).texts

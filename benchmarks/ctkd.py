@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import harness
 import torch
-from harness import SEED, Bar, Benchmark, Measure, Outcome
+from harness import SEED, Bar, Benchmark, Outcome
 from peft import LoraConfig, PeftModel
 from tokenizers import Tokenizer, models, processors
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ LORA: dict[str, Any] = {
     "target_modules": ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
 }
 LOSS, GRADIENTS = 1e-6, 1e-5  # relative differences that are allowed
+SAME = {"loss": LOSS, "gradient_norm": GRADIENTS}
 
 
 class Texts(NamedTuple):
@@ -232,33 +233,7 @@ def memory_variant(build: Callable[[PreTrainedModel], Side], vocab_size: int) ->
     """One side alone, for a process of its own; a step returns what tells whether it computed the same."""
     side = build(random_model(small_llama(vocab_size)))
     batch = side.batch(cpu_texts(vocab_size))
-
-    def step() -> dict[str, float]:
-        loss = side.step(batch)
-        norm = sum(float(p.grad.double().square().sum()) for p in side.trained.values() if p.grad is not None) ** 0.5
-        return {"loss": float(loss), "gradient_norm": norm}
-
-    return step
-
-
-def memory_growth(benchmark: Benchmark, *, bar: Bar) -> Outcome:
-    """Peak of resident memory over what the built models take, each side in a fresh process."""
-    found = harness.memory_of(benchmark)
-    ours, peer = found["ours"], found["peer"]
-    equality = {
-        name: harness.require_equal(name, [(ours[name], peer[name])], tolerance)
-        for name, tolerance in (("loss", LOSS), ("gradient_norm", GRADIENTS))
-    }
-    growth = Measure(
-        what="growth of peak memory in 3 steps",
-        unit="MB",
-        ours=ours["grew"],
-        peer=peer["grew"],
-        ratio=peer["grew"] / ours["grew"],
-        bar=bar,
-    )
-    built = {f"MB after building, {name}": side["built"] for name, side in (("ours", ours), ("peer", peer))}
-    return Outcome(equality=equality, measures=[growth], notes=built)
+    return harness.loss_and_norm(partial(side.step, batch), side.trained)
 
 
 # ---- switching the adapter off and on ------------------------------------------------------------------------------
@@ -313,7 +288,7 @@ def _cpu(tag: str, vocab_size: int, time_bar: Bar, memory_bar: Bar) -> list[Benc
         Benchmark(
             name=f"ctkd-memory-{tag}",
             title=f"Memory of a distillation step, two copies against one: {setting}.",
-            run=partial(memory_growth, bar=memory_bar),
+            run=partial(harness.memory_growth, tolerances=SAME, bar=memory_bar),
             variants={
                 "ours": partial(memory_variant, build_ours, vocab_size),
                 "peer": partial(memory_variant, build_peer, vocab_size),

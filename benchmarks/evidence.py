@@ -22,9 +22,7 @@ Keys of a row:
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import shutil
 import statistics
@@ -33,8 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from harness import RESULTS
+from planned import cell, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
 from shots import Shots, pairs_of
 
@@ -63,18 +60,8 @@ class Judged:
 
 def main() -> None:
     """Run the plan, or what is left of it, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--only", help="a pattern of `ROW, seed N, until STAGE`: run these, write no table")
-    parser.add_argument("--finished", action="store_true", help="run nothing; write the table of what is there")
-    parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    plan = yaml.safe_load(arguments.plan.read_text())
-    unknown = [key for key in plan if key not in PLAN_KEYS]
-    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
-    if unknown:
-        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
+    arguments = parser_of_rows(__doc__).parse_args()
+    plan = read_plan(arguments.plan, PLAN_KEYS, ROW_KEYS)
     suite = read_suite(plan["suite"])
     work = arguments.work / arguments.plan.stem
     judged: list[Judged] = []
@@ -186,19 +173,6 @@ def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:
     return pool_over(encoder, slots)
 
 
-def file_name(words: str) -> str:
-    """Words as the name of a folder."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", words).rstrip("-")
-
-
-def expand(setting: str) -> str:
-    """A setting with environment variables filled in."""
-    for name in re.findall(r"\$(\w+)", setting):
-        if name not in os.environ:
-            raise SystemExit(f"{setting}: the environment variable {name} is not set")
-    return os.path.expandvars(setting)
-
-
 def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: list[str], folder: Path) -> None:
     """One Markdown and one JSON file: a row's means over seeds, with the standard deviation where there are several."""
     around = circumstances(f"python benchmarks/evidence.py benchmarks/plans/{plan_file.name}")
@@ -251,9 +225,11 @@ def depths_and_sizes(rows: dict[str, list[Judged]]) -> list[str]:
 
 def grid(values: dict[str, dict[str, list[float]]], columns: list[str]) -> list[str]:
     """A Markdown table of some columns."""
-    return table(
-        ["", *columns], [[row, *(cell(numbers[column]) for column in columns)] for row, numbers in values.items()]
-    )
+
+    def shown(numbers: dict[str, list[float]]) -> list[str]:
+        return [cell([100 * number for number in numbers[column]]) for column in columns]
+
+    return table(["", *columns], [[row, *shown(numbers)] for row, numbers in values.items()])
 
 
 def also(several: list[Judged], names: dict[str, list[str]]) -> dict[str, list[float | None]]:
@@ -273,12 +249,6 @@ def further_grid(further: dict[str, dict[str, list[float | None]]]) -> list[str]
         return f"{statistics.fmean(known):.4g}" if known else ""
 
     return table(["", *columns], [[row, *(shown(found[name]) for name in columns)] for row, found in further.items()])
-
-
-def cell(numbers: list[float]) -> str:
-    """A mean, with the standard deviation of several seeds."""
-    mean = f"{100 * statistics.fmean(numbers):.1f}"
-    return mean if len(numbers) < 2 else f"{mean} ± {100 * statistics.stdev(numbers):.1f}"
 
 
 def scores(found: Judged) -> dict[str, float]:

@@ -308,6 +308,39 @@ def memory_of(benchmark: Benchmark, *, processes: int = 2) -> dict[str, dict[str
     }
 
 
+def memory_growth(benchmark: Benchmark, *, bar: Bar, tolerances: Mapping[str, float]) -> Outcome:
+    """Peak of resident memory over what the built models take, each side in a fresh process.
+
+    `tolerances`: relative differences that are allowed between the two sides' other values, by name.
+    """
+    found = memory_of(benchmark)
+    ours, peer = found["ours"], found["peer"]
+    growth = Measure(
+        what="growth of peak memory in 3 steps",
+        unit="MB",
+        ours=ours["grew"],
+        peer=peer["grew"],
+        ratio=peer["grew"] / ours["grew"],
+        bar=bar,
+    )
+    return Outcome(
+        equality={name: require_equal(name, [(ours[name], peer[name])], most) for name, most in tolerances.items()},
+        measures=[growth],
+        notes={f"MB after building, {name}": side["built"] for name, side in (("ours", ours), ("peer", peer))},
+    )
+
+
+def loss_and_norm(step: Callable[[], Tensor], trained: Mapping[str, Tensor]) -> Callable[[], dict[str, float]]:
+    """A step that returns what tells whether it computed the same: its loss, and the norm of its gradients."""
+
+    def run() -> dict[str, float]:
+        loss = step()
+        norm = sum(float(p.grad.double().square().sum()) for p in trained.values() if p.grad is not None) ** 0.5
+        return {"loss": float(loss), "gradient_norm": norm}
+
+    return run
+
+
 # ---- on a GPU ------------------------------------------------------------------------------------------------------
 
 

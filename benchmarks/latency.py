@@ -17,7 +17,6 @@ Keys of a plan:
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -27,15 +26,13 @@ from typing import Any
 
 import harness
 import numpy as np
-import yaml
-from harness import RESULTS
+from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 
 from embrew import build
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.data.beir import read_beir
 from embrew.data.demonstrations import read_demonstrations
-from embrew.data.reading import expand
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.contexts import Context, insert
@@ -60,15 +57,8 @@ class Point:
 
 def main() -> None:
     """Run a plan; write the table, the figures and the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    plan = yaml.safe_load(arguments.plan.read_text())
-    unknown = [key for key in plan if key not in KEYS]
-    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
-    if unknown:
-        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
+    arguments = parser_of(__doc__).parse_args()
+    plan = read_plan(arguments.plan, KEYS, ROW_KEYS)
     harness.one_core()
     points = measure(plan)
     write(arguments.plan, plan, points, arguments.output)

@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Shots:
         pairs: demonstrations by instruction; none: the plain prompt.
     """
 
-    def __init__(self, encoder: Encoder, form: str, pairs: dict[str, Sequence[Demonstration]]) -> None:
+    def __init__(self, encoder: Encoder, form: str, pairs: Mapping[str, Sequence[Demonstration]]) -> None:
         self._encoder, self._form = encoder, form
         for instruction, several in pairs.items():
             encoder.add_context(instruction, Context(self._filled(instruction), tuple(several)))

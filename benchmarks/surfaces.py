@@ -21,18 +21,14 @@ Keys of a plan:
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from evidence import expand, file_name, take_over
-from harness import RESULTS
+from planned import cell, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
 
 from embrew import build
@@ -46,6 +42,7 @@ from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
+from embrew.training.takeover import take_over
 from embrew.writing import atomic_path
 
 BATCH_TOKENS = 2048
@@ -81,18 +78,8 @@ class Found:
 
 def main() -> None:
     """Run the plan, or what is left of it, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--only", help="a pattern of `ROW, seed N`: run these, write no table")
-    parser.add_argument("--finished", action="store_true", help="run nothing; write the tables of what is there")
-    parser.add_argument("--work", type=Path, default=Path("runs/evidence"))
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    plan = yaml.safe_load(arguments.plan.read_text())
-    unknown = [key for key in plan if key not in KEYS]
-    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in ROW_KEYS]
-    if unknown:
-        parser.error(f"{arguments.plan}: unknown keys {', '.join(sorted(set(unknown)))}")
+    arguments = parser_of_rows(__doc__).parse_args()
+    plan = read_plan(arguments.plan, KEYS, ROW_KEYS)
     suite = read_suite(plan["suite"])
     wanted = suite.averages[plan["average"]]
     suite = replace(suite, tasks=tuple(task for task in suite.tasks if task.name in wanted), averages={})
@@ -157,7 +144,7 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
     if not recipe.stages:
         return build.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
-    take_over(recipe, folder, work)
+    take_over(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
     return build.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 
@@ -192,7 +179,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     values = {row: [figures(one, plan) for one in several] for row, several in rows.items()}
     columns = list(next(iter(values.values()))[0])
     body = [
-        [row, *(cell([one[column] for one in several if column in one]) for column in columns)]
+        [row, *(cell([one[column] for one in several if column in one], digits=2) for column in columns)]
         for row, several in values.items()
     ]
     tests = tested(rows, plan["against"])
@@ -261,16 +248,6 @@ def said(differences: list[dict[str, float]]) -> list[str]:
         f"{100 * d['difference']:+.1f} ({100 * d['low']:+.1f} to {100 * d['high']:+.1f}, p {d['p_value']:.3f})"
         for d in differences
     ]
-
-
-def cell(numbers: list[float]) -> str:
-    """A mean, with the standard deviation of several seeds."""
-    if not numbers:
-        return ""
-    if any(number != number for number in numbers):
-        return "none"
-    mean = f"{statistics.fmean(numbers):.2f}"
-    return mean if len(numbers) < 2 else f"{mean} ± {statistics.stdev(numbers):.2f}"
 
 
 if __name__ == "__main__":
