@@ -179,7 +179,13 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     values = {row: [figures(one, plan) for one in several] for row, several in rows.items()}
     columns = list(next(iter(values.values()))[0])
     body = [
-        [row, *(cell([one[column] for one in several if column in one], digits=2) for column in columns)]
+        [
+            row,
+            *(
+                cell([one[column] for one in several if column in one], digits=0 if "layer of" in column else 2)
+                for column in columns
+            ),
+        ]
         for row, several in values.items()
     ]
     tests = tested(rows, plan["against"])
@@ -194,27 +200,17 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     }
     name = plan_file.stem
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
-    planes = {row: several[0].plane for row, several in rows.items() if several[0].plane}
-    texts = len(next(iter(planes.values())).whole)
+    drawn = [several[0] for row, several in rows.items() if row in plan["drawn"]]
     lines = [
         f"# {plan['title']}",
         "",
         f"Spearman's correlation times 100, mean over {', '.join(task.name for task in found[0].surface.tasks)}; means "
-        "over seeds, ± the standard deviation where there are several. ≺Avg is the mean over all layers but the last. "
-        f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
-        f"distance between {texts:,} different texts.",
+        "over seeds, ± the standard deviation where there are several. ≺Avg is the mean over all layers but the last.",
         "",
         *table(["", *columns], body),
         "",
-        f"![scores over layers and dimensions, time and bytes]({name}.png)",
-        "",
-        f"![whole and truncated vectors]({name}-tsne.png)",
-        "",
-        f"`{plan['against']}` less each row, times 100, at half the depth and {plan['size']} dimensions, first seed "
-        "(95 % interval and two-sided p by paired bootstrap over a task's pairs):",
-        "",
-        *table(["", *(task.name for task in found[0].surface.tasks)], [[row, *said(t)] for row, t in tests.items()]),
-        "",
+        *(pictured(name, plan, drawn[0]) if drawn else []),
+        *(compared(plan, found[0], tests) if tests else []),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
         f"- settings of trained rows: {', '.join(plan.get('trained', [])) or 'none'}",
@@ -222,9 +218,35 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         f"- seeds: {sorted({one.seed for one in found})}",
     ]
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
-    drawn = [several[0] for row, several in rows.items() if row in plan["drawn"]]
-    surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.png")
-    surface_plots.plot_truncations(list(planes.items()), folder / f"{name}-tsne.png")
+    if drawn:
+        surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.png")
+        planes = [(one.row, one.plane) for one in drawn if one.plane]
+        surface_plots.plot_truncations(planes, folder / f"{name}-tsne.png")
+
+
+def pictured(name: str, plan: dict[str, Any], found: Found) -> list[str]:
+    """Both pictures."""
+    texts = len(found.plane.whole) if found.plane else 0
+    return [
+        f"![scores over layers and dimensions, time and bytes]({name}.png)",
+        "",
+        f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
+        f"distance between {texts:,} different texts.",
+        "",
+        f"![whole and truncated vectors]({name}-tsne.png)",
+        "",
+    ]
+
+
+def compared(plan: dict[str, Any], found: Found, tests: dict[str, list[dict[str, float]]]) -> list[str]:
+    """Every row's paired tests."""
+    return [
+        f"`{plan['against']}` less each row, times 100, at half the depth and {plan['size']} dimensions, first seed "
+        "(95 % interval and two-sided p by paired bootstrap over a task's pairs):",
+        "",
+        *table(["", *(task.name for task in found.surface.tasks)], [[row, *said(t)] for row, t in tests.items()]),
+        "",
+    ]
 
 
 def tested(rows: dict[str, list[Found]], against: str) -> dict[str, list[dict[str, float]]]:
