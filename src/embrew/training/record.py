@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embrew import build
 from embrew.data.reading import public_name
 from embrew.overrides import dump_yaml
 from embrew.recipe import DataConfig, Recipe
@@ -48,7 +49,7 @@ def stage_record(
     names = [stage.name for stage in recipe.stages[: index + 1]]
     record: dict[str, Any] = {
         "stage": names[-1],
-        "objectives": {stage.name: stage.objective["type"] for stage in recipe.stages[: index + 1]},
+        "objectives": {stage.name: _named(stage.objective) for stage in recipe.stages[: index + 1]},
         "recipe": dump_yaml(without_paths(recipe.model_dump(mode="json", exclude_defaults=True))),
         "data": {name: log["data"][name] for name in names if name in log["data"]},
         "scores": {name: log["scores"][name] for name in ("base", *names) if name in log["scores"]},
@@ -59,6 +60,12 @@ def stage_record(
     if before is not None:
         record["before"] = dict(before)
     return record
+
+
+def _named(objective: Mapping[str, Any]) -> str:
+    """An objective's type; where it has presets, which of them, since they are different sums."""
+    preset = getattr(build.objective(objective), "preset", None)
+    return objective["type"] + ("" if preset is None else f", preset {preset}")
 
 
 def without_paths(value: Any) -> Any:
