@@ -88,6 +88,7 @@ def test_proven_in_a_fresh_process(make_encoder, tmp_path):
     assert files <= {".json", ".safetensors", ".md"}, "no code"
 
 
+@pytest.mark.slow
 def test_a_wrong_row_is_found_by_the_proof(make_encoder, tmp_path, monkeypatch):
     from embrew.export import sentence_transformers as module
 

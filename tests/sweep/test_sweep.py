@@ -139,6 +139,7 @@ def test_seeds_and_stages(recipe: Path, write: Callable[[str], Path], trained: l
     assert not (tmp_path / "out" / "sweep.png").exists()
 
 
+@pytest.mark.slow
 def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trained: list[str], tmp_path: Path) -> None:
     """`--from` holds for every row; their stages are not those of the language model, and are not taken over."""
     stages.train(Recipe.load(recipe), tmp_path / "before")

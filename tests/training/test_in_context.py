@@ -54,6 +54,7 @@ def recipe(model: Path, folder: Path, kind: str = "epic", workers: int = 0, **de
     )
 
 
+@pytest.mark.slow
 def test_stopped_and_gone_on_in_workers(model_folder, tmp_path, caplog):
     """What is drawn depends neither on restarts nor on workers."""
     caplog.set_level("INFO")
