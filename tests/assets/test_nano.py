@@ -55,7 +55,7 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr(build, "_on_hub", asked)
+    monkeypatch.setattr("embrew.build.opening._on_hub", asked)
     assert build.open_model("nano").describe()["base"]["name"] == "nano"
 
 

@@ -1,0 +1,20 @@
+"""From configuration to objects: the only place that sees both."""
+
+from embrew.build.encoders import check_same_encoder, encoder, make_trainable
+from embrew.build.objectives import objective
+from embrew.build.opening import open_model
+from embrew.build.rows import datasets, order, rows
+from embrew.build.stages import check_stage, training_arguments
+
+__all__ = [
+    "check_same_encoder",
+    "check_stage",
+    "datasets",
+    "encoder",
+    "make_trainable",
+    "objective",
+    "open_model",
+    "order",
+    "rows",
+    "training_arguments",
+]

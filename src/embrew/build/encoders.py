@@ -1,0 +1,85 @@
+"""The encoder that a recipe describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.recipe import Recipe
+
+if TYPE_CHECKING:
+    pass
+
+
+def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
+    """The untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
+    config = recipe.encoder
+    built = Encoder.from_pretrained(
+        config.model,
+        revision=config.revision,
+        dtype=config.dtype,
+        device=device,
+        attn_implementation=config.attn_implementation,
+        memory_tokens=config.memory_tokens,
+        memory_init=config.memory_init,
+        soft_prompt_tokens=config.soft_prompt_tokens or 0,
+        trust_remote_code=config.trust_remote_code,
+        seed=recipe.seed,
+        template=config.template,
+        preparation=config.preparation,
+        memory_ratio=config.memory_ratio,
+        attention=config.attention,
+        pooling=Pooling(**config.pooling.model_dump()),
+        prompts=config.prompts.model_dump(),
+        default_prompt_name=config.default_prompt_name,
+        max_length=config.max_length.model_dump(),
+        normalize=config.normalize,
+        demonstrations=config.demonstrations and Demonstrations(**config.demonstrations.model_dump()),
+    )
+    if recipe.stages:
+        make_trainable(built, recipe)
+    built.recipe = recipe.to_yaml()
+    return built
+
+
+def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
+    """Raise where a trained encoder that a recipe is to go on from reads texts in another way than the recipe says."""
+    config = recipe.encoder
+    asked: dict[str, Any] = {
+        "default_prompt_name": config.default_prompt_name,
+        "template": config.template,
+        "preparation": config.preparation,
+        "memory_ratio": config.memory_ratio,
+        "attention": config.attention,
+        "pooling": config.pooling.model_dump(exclude_none=True),
+        "prompts": config.prompts.model_dump(),
+        "max_length": config.max_length.model_dump(),
+        "normalize": config.normalize,
+        "demonstrations": config.demonstrations and Demonstrations(**config.demonstrations.model_dump()).as_dict(),
+    }
+    unset = {"preparation": "none", "memory_ratio": None, "default_prompt_name": None, "demonstrations": None}
+    has = {**unset, **opened.settings()}
+    pairs = {
+        **{key: (value, has[key]) for key, value in asked.items()},
+        "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),
+        "soft_prompt_tokens": (config.soft_prompt_tokens or 0, len(opened.backbone.soft_prompt_ids)),
+    }
+    differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
+    if differing:
+        raise ValueError(f"{source} is another encoder than the recipe's: {'; '.join(differing)}; let them agree")
+
+
+def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:
+    """Attach a fresh LoRA, or open every weight for full fine-tuning where the recipe has none.
+
+    `train_embeddings: full` holds for stages that train the memory tokens as well (the paper's first).
+    """
+    if recipe.encoder.lora is None:
+        built.backbone.train_all()
+        built.chain = []  # what was merged is part of the weights that are saved now
+    else:
+        full = recipe.encoder.train_embeddings == "full" and recipe.stages[stage].train_memory
+        built.backbone.add_lora(recipe.encoder.lora, train_embeddings=full)

@@ -1,0 +1,64 @@
+"""What a user names, opened to embed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import ASSETS, pick_device, pick_dtype
+from embrew.recipe import Recipe, list_recipes
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+from embrew.build.encoders import encoder
+
+
+def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto") -> Encoder | SentenceTransformer:
+    """What a user names: a trained folder, a Sentence-Transformers folder, a recipe without stages, or a Hub id.
+
+    It is opened to embed: an adapter is added to the weights, which is faster. A bare causal LM is opened with
+    last-token pooling.
+
+    Args:
+        name: what to open.
+        overrides: settings of a recipe.
+        dtype: `float32` or `bfloat16`; `auto` is what the model was saved in, or the recipe says.
+
+    Raises:
+        FileNotFoundError: nothing of that name.
+        ValueError: a recipe that must be trained first; overrides for something that is not a recipe; a dtype that
+            this device only emulates.
+    """
+    folder = Path(name)
+    is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
+    if overrides and not is_recipe:
+        raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
+    if is_recipe:
+        recipe = Recipe.load(name, [*overrides, *([] if dtype == "auto" else [f"encoder.dtype={dtype}"])])
+        if recipe.stages:
+            stages = ", ".join(stage.name for stage in recipe.stages)
+            raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")
+        return encoder(recipe)
+    if (folder / "embrew.json").is_file() or (folder / "run.json").is_file():
+        return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+    on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
+    if (folder / "modules.json").is_file() or (on_hub and _on_hub(name, "modules.json")):
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(
+            name, model_kwargs={} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
+        )
+    return Encoder.from_pretrained(name, dtype=dtype)
+
+
+def _on_hub(name: str, filename: str) -> bool:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        hf_hub_download(name, filename)
+    except (HFValidationError, HfHubHTTPError, OSError):
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""The rows of a stage's data sets, and their order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from datasets import Dataset
+
+from embrew.data import datasets as data
+from embrew.data import describe
+from embrew.data.mixing import MixedOrder, shares
+from embrew.distributed import world_size
+from embrew.modeling.encoder import Encoder
+from embrew.objectives import EmbeddingObjective, Objective
+from embrew.objectives.compression import text_ids
+from embrew.recipe import DataConfig, StageConfig
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger(__name__)
+
+
+def datasets(stage: StageConfig, built: Objective, encoder: Encoder, *, keep: Path | None = None) -> list[Dataset]:
+    """The rows of each of the stage's data sets, as the objective wants them; in `keep`, what it computes once."""
+    parts = []
+    for number, config in enumerate(stage.datasets):
+        part = rows(config, built, max_rows=config.max_rows)
+        understood = describe(part)
+        logger.info("%s  %s", stage.name, understood["columns"])
+        for example in understood["examples"]:
+            logger.info("    %s", example)
+        short = part if config.max_tokens is None else _short(part, config.max_tokens, encoder)
+        place = None if keep is None else keep / str(number)
+        parts.append(built.precompute(built.prepare(short, encoder), encoder, place))
+    return parts
+
+
+def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int) -> MixedOrder | None:
+    """In which order several data sets are read; None where rows are simply shuffled.
+
+    With embeddings compared within a batch, a batch is of one data set unless the stage says otherwise: other texts
+    would be negatives that are too easy.
+    """
+    batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
+    weights = [config.weight for config in stage.datasets if config.weight is not None]
+    ratios = [1.0 if config.ratio is None else config.ratio for config in stage.datasets]
+    temperature = stage.mix.temperature if stage.mix else 1.0
+    if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0}):
+        return None
+    batch = (
+        stage.batch.size if stage.batch else int(stage.training.get("per_device_train_batch_size", 8)) * world_size()
+    )
+    counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
+    probabilities = shares(counted, weights=weights or None, temperature=temperature)
+    logger.info("%s  shares of the data sets: %s", stage.name, ", ".join(f"{share:.1%}" for share in probabilities))
+    return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
+
+
+def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Dataset:
+    """The canonical rows of one data set, before any filter that needs a tokenizer."""
+    return data.load(
+        config.path,
+        kind=built.rows_kind,
+        name=config.name,
+        split=config.split,
+        revision=config.revision,
+        columns=config.columns,
+        instruction=config.instruction,
+        instruct=config.instruct,
+        where=config.where,
+        sentences=config.sentences,
+        min_chars=config.min_chars,
+        max_chars=config.max_chars,
+        max_rows=max_rows,
+        shuffle_seed=config.shuffle_seed,
+    )
+
+
+def _short(part: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
+    keep = set(range(len(part)))
+    for column in ("text", "query", "positive"):
+        if column in part.column_names:
+            lengths = [len(ids) for ids in text_ids(list(part[column]), encoder)]
+            keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
+    if not keep:
+        raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; widen the limit")
+    return part.select(sorted(keep))

@@ -1,0 +1,47 @@
+"""Which values decide what a stage becomes, and where two recipes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from embrew.recipe_errors import KeyPath
+
+
+def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """What of a recipe's values decides the outcome of stage `index`."""
+    stages = (values.get("stages") or [])[: index + 1]
+    found = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
+    evaluation = values.get("evaluation") or {}
+    names = [stage["name"] for stage in stages]
+    watched = [name for name in names if name in (evaluation.get("stages") or names)]
+    if evaluation.get("every") is not None and watched:
+        chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
+        found["evaluation"] = {**chosen, "stages": watched}
+    return found
+
+
+def canonical(value: Any) -> Any:
+    """The same values written one way: 1.0 and 1 are one number, and a key that is not set is not there."""
+    match value:
+        case dict():
+            return {key: canonical(item) for key, item in value.items() if item is not None}
+        case list() | tuple():
+            return [canonical(item) for item in value]
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Where two trees of plain data differ, as paths of keys."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        pairs: list[Any] = list(dict.fromkeys([*ours, *theirs]))
+        absent = object()
+        for key in pairs:
+            yield from differences(ours.get(key, absent), theirs.get(key, absent), (*path, key))
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(one, other, (*path, i))
+    elif ours != theirs or type(ours) is not type(theirs):
+        yield path

@@ -1,0 +1,126 @@
+"""A recipe as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml
+from embrew.recipe.base import Config
+from embrew.recipe.comparing import canonical, deciding, differences
+from embrew.recipe.encoder import EncoderConfig
+from embrew.recipe.evaluation import EvaluationConfig
+from embrew.recipe.files import read_recipe
+from embrew.recipe.stage import StageConfig
+from embrew.recipe_errors import KeyPath, dotted, explain
+
+
+class Recipe(Config):
+    """An encoder plus a list of stages. No stages: a training-free baseline.
+
+    >>> Recipe.load("llm2comp/nano", ["stages.compress.training.max_steps=2"]).stages[0].training["max_steps"]
+    2
+    """
+
+    encoder: EncoderConfig
+    stages: list[StageConfig] = []
+    evaluation: EvaluationConfig | None = None
+    seed: Annotated[int, Field(ge=0)] = 42
+
+    @field_validator("stages")
+    @classmethod
+    def _check_names(cls, stages: list[StageConfig]) -> list[StageConfig]:
+        names = [stage.name.lower() for stage in stages]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{names.count(name)} stages are named {name!r}; each names its own folder")
+        return stages
+
+    @model_validator(mode="after")
+    def _check_one_template(self) -> Recipe:
+        if self.stages and len(self.encoder.templates) > 1:
+            raise ValueError(f"encoder.template has {len(self.encoder.templates)} templates; stages train one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_watched(self) -> Recipe:
+        names = [stage.name for stage in self.stages]
+        for name in (self.evaluation and self.evaluation.stages) or []:
+            if name not in names:
+                raise ValueError(f"evaluation.stages names {name!r}; the stages are {', '.join(names) or 'none'}")
+        return self
+
+    def watched(self, index: int) -> EvaluationConfig | None:
+        """The evaluation that goes on within stage `index`, or None where it is not evaluated before its end."""
+        found = self.evaluation
+        if found is None or (found.every is None and found.at is None):
+            return None
+        return found if found.stages is None or self.stages[index].name in found.stages else None
+
+    @classmethod
+    def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+        """A shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
+
+        Raises:
+            FileNotFoundError: no such recipe or file.
+            ValueError: not YAML, an unknown key, or a value that is not allowed.
+        """
+        text, source = read_recipe(name_or_path)
+        values = parse_yaml(text, source=source)
+        if not isinstance(values, dict):
+            raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
+        return cls.from_values(apply_overrides(values, overrides), source=source, text=text, overrides=overrides)
+
+    @classmethod
+    def from_values(
+        cls, values: Mapping[str, Any], *, source: str = "recipe", text: str = "", overrides: Sequence[str] = ()
+    ) -> Recipe:
+        """A recipe from plain values. `text` and `overrides` are what they came from, for the words of an error."""
+        set_by = {tuple(override.partition("=")[0].split(".")): override for override in overrides}
+
+        def place(path: KeyPath) -> str:
+            keys = [str(key) for key in path]
+            names = [values["stages"][path[1]].get("name") if path[:1] == ("stages",) and len(path) > 1 else None]
+            for setter, override in set_by.items():
+                plain = [keys[1] if i == 1 and key == names[0] else key for i, key in enumerate(setter)]
+                if keys[: len(plain)] == plain or plain[: len(keys)] == keys:
+                    return f"override {override!r}: "
+            line = line_of(text, path) if text else None
+            return f"{source}:{line}: " if line else f"{source}: "
+
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ValueError(explain(error, cls, values, place=place)) from None
+
+    def resolved(self, index: int | None = None) -> dict[str, Any]:
+        """All values with defaults filled in; with `index`, only what decides the outcome of that stage."""
+        values = self.model_dump(mode="json")
+        return values if index is None else deciding(values, index)
+
+    def stage_hash(self, index: int) -> str:
+        """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed.
+
+        Where a best step is chosen within a stage, so do the dev sets and how it is chosen.
+        """
+        text = json.dumps(canonical(self.resolved(index)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def differing_keys(self, other_resolved: Mapping[str, Any], index: int | None = None) -> list[str]:
+        """Paths of the keys whose values differ from another recipe's `resolved()`.
+
+        With `index`, only what decides the outcome of that stage is compared.
+        """
+        other = dict(other_resolved)
+        if index is not None:
+            other = deciding(other, index)
+        return [dotted(path) for path in differences(canonical(self.resolved(index)), canonical(other))]
+
+    def to_yaml(self) -> str:
+        """The resolved recipe as YAML; `Recipe.load` reads it back to the same recipe."""
+        return dump_yaml(self.model_dump(mode="json"))
