@@ -17,6 +17,7 @@ from ctkd import (
     lora_parameters,
     memory_rows,
     random_model,
+    require_same_step,
     small_llama,
 )
 from harness import SEED, Bar, Benchmark, Outcome
@@ -165,28 +166,11 @@ def build_peer(model: PreTrainedModel) -> Side:
     return Side(peer, lambda texts: texts, peer, lora_parameters(peer.encoder, peer.memory))
 
 
-def require_same_step(ours: Side, peer: Side, texts: Triplets) -> dict[str, float]:
-    """Loss and every gradient of one step, compared."""
-    losses = (ours.step(ours.batch(texts)), peer.step(peer.batch(texts)))
-    if ours.trained.keys() != peer.trained.keys():
-        raise harness.Unequal(f"trained: {sorted(ours.trained.keys() ^ peer.trained.keys())[:3]} on one side only")
-    gradients = []
-    for name, parameter in ours.trained.items():
-        other = peer.trained[name]
-        if parameter.grad is None or other.grad is None:
-            raise harness.Unequal(f"{name} has no gradient on one side")
-        gradients.append((parameter.grad, other.grad))
-    return {
-        f"loss ({float(losses[1]):.6f})": harness.require_equal("losses", [losses], LOSS),
-        f"gradients ({len(gradients)} tensors)": harness.require_equal("gradients", gradients, GRADIENTS),
-    }
-
-
 def step_time(benchmark: Benchmark, *, bar: Bar) -> Outcome:
     """Forward and backward."""
     texts = random_triplets(VOCABULARY)
     ours, peer = (build(random_model(small_llama(VOCABULARY))) for build in (build_ours, build_peer))
-    equality = require_same_step(ours, peer, texts)
+    equality = require_same_step(ours, peer, texts, loss=LOSS, gradient=GRADIENTS)
     own, theirs = partial(ours.step, ours.batch(texts)), partial(peer.step, peer.batch(texts))
     measure = harness.time_pairs("step time", own, theirs, bar)
     counted = {"ours": harness.gflop(own), "peer": harness.gflop(theirs)}

@@ -65,7 +65,7 @@ class Side(NamedTuple):
     """
 
     module: nn.Module
-    batch: Callable[[Texts], Any]
+    batch: Callable[[Any], Any]
     loss: Callable[[Any], Tensor]
     trained: dict[str, nn.Parameter]
 
@@ -169,7 +169,9 @@ def bos_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=built, pad_token="<pad>", bos_token="<s>")
 
 
-def require_same_step(ours: Side, peer: Side, texts: Texts) -> dict[str, float]:
+def require_same_step(
+    ours: Side, peer: Side, texts: Any, *, loss: float = LOSS, gradient: float = GRADIENTS
+) -> dict[str, float]:
     """Loss and every gradient of one step, compared."""
     losses = (ours.step(ours.batch(texts)), peer.step(peer.batch(texts)))
     if ours.trained.keys() != peer.trained.keys():
@@ -181,8 +183,8 @@ def require_same_step(ours: Side, peer: Side, texts: Texts) -> dict[str, float]:
             raise harness.Unequal(f"{name} has no gradient on one side")
         gradients.append((parameter.grad, other.grad))
     return {
-        f"loss ({float(losses[1]):.6f})": harness.require_equal("losses", [losses], LOSS),
-        f"gradients ({len(gradients)} tensors)": harness.require_equal("gradients", gradients, GRADIENTS),
+        f"loss ({float(losses[1]):.6f})": harness.require_equal("losses", [losses], loss),
+        f"gradients ({len(gradients)} tensors)": harness.require_equal("gradients", gradients, gradient),
     }
 
 

@@ -137,7 +137,7 @@ def run(
 
 def complete(folder: Path, suite: Any) -> bool:
     """Whether a folder holds results of all tasks."""
-    return len(list(folder.glob("*.run.json"))) >= len(suite.tasks)
+    return all(any(folder.glob(f"{task.name}.*.run.json")) for task in suite.tasks)
 
 
 def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:

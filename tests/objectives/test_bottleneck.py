@@ -26,11 +26,8 @@ def ready(make_encoder, family="llama", **settings):
     return encoder, objective, objective.collate(PAIRS, encoder)
 
 
-@kinds
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_calls_are_the_dense_mask(family, bos, make_encoder):
-    """Loss and gradients in float64, rows of different lengths. Short windows take the mask in any case."""
-    encoder, objective, batch = ready(make_encoder, family, bos=bos)
+def assert_two_calls_are_the_dense_mask(encoder, objective, batch):
+    """Loss and gradients in float64; gives those of two calls."""
     encoder.double()
     found = []
     for kernel in (TWO_CALLS, "sdpa"):
@@ -40,6 +37,15 @@ def test_two_calls_are_the_dense_mask(family, bos, make_encoder):
     torch.testing.assert_close(loss, wanted, rtol=1e-12, atol=0)
     for name, grad in grads.items():
         torch.testing.assert_close(grad, others[name], rtol=1e-8, atol=1e-12)
+    return loss, grads
+
+
+@kinds
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_calls_are_the_dense_mask(family, bos, make_encoder):
+    """Loss and gradients in float64, rows of different lengths. Short windows take the mask in any case."""
+    encoder, objective, batch = ready(make_encoder, family, bos=bos)
+    assert_two_calls_are_the_dense_mask(encoder, objective, batch)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt-neox", "phi"])

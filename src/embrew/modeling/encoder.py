@@ -28,7 +28,8 @@ from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pooling import Pooling, PoolingMode
 from embrew.modeling.prefix import Prefixes, Shared
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
-from embrew.modeling.template import Preparation, Template
+from embrew.modeling.template import Template
+from embrew.modeling.texts import Preparation
 from embrew.modeling.tokens import Segment, Tokens
 
 logger = logging.getLogger(__name__)

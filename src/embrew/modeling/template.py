@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.pattern import split_pattern
 from embrew.modeling.ratio import memory_count, with_fewer
+from embrew.modeling.texts import PREPARATIONS, Preparation, check_text
 from embrew.modeling.tokens import Row, Segment
 
-Preparation = Literal["none", "sentence"]
 HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
-
-
-def as_sentence(text: str) -> str:
-    """A text as PromptEOL quotes it: it ends with a full stop and holds no double quotes.
-
-    The preparation of *Scaling Sentence Embeddings with Large Language Models* (arXiv 2307.16645), in the authors'
-    code and in those that follow it.
-
-    >>> as_sentence('Is "this" it?')
-    "Is 'this' it."
-    """
-    if text and text[-1] not in ".?\"'":
-        text += "."
-    text = text.replace('"', "'")
-    return text[:-1] + "." if text.endswith("?") else text
-
-
-PREPARATIONS: dict[str, Callable[[str], str]] = {"none": str, "sentence": as_sentence}
 
 
 class Template:
@@ -340,21 +321,3 @@ def _tokens_before(encoding: Encoding, begin: int) -> int:
     if first is None:  # nothing follows, or a character that the tokenizer drops
         first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > begin), len(encoding.ids))
     return int(first)
-
-
-def check_text(text: object, place: int) -> None:
-    """Refuse what cannot be tokenised: anything but a string, and strings that are not valid Unicode.
-
-    Raises:
-        TypeError: not a string.
-        ValueError: a lone surrogate (half of a character, usually from a broken JSON escape).
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"text {place} is {type(text).__name__}; texts are strings")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"text {place} holds a lone surrogate ({text[error.start]!r} at character {error.start}), which is not "
-            "valid Unicode; repair it, for instance with text.encode('utf-8', 'replace').decode()"
-        ) from None
