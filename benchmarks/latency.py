@@ -8,11 +8,12 @@ between calls, as in use.
 Keys of a plan:
     title: of the page.
     data: a data folder (`$NAME` is replaced from the environment), whose test split is embedded and scored.
+    settings: of its task, such as `documents: judged`.
     texts: how many queries and as many documents, or how many texts, are timed.
     batch_size, rounds: of the timing.
     rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `context`, a context of
-        the model; `instruction`, words before texts and queries; `demos`, `count`: demonstrations that are added as a
-        context first.
+        the model; `instruction`, words before texts and queries; `shots`: so many demonstrations, of the data's
+        training rows, are put before them too.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ import harness
 import numpy as np
 from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
+from shots import candidates
 
 from embrew import build
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.data.beir import read_beir
-from embrew.data.demonstrations import read_demonstrations
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.contexts import Context, insert
 from embrew.writing import atomic_path, write_json
 
-KEYS = ("title", "data", "texts", "batch_size", "rounds", "rows")
-ROW_KEYS = ("row", "model", "set", "context", "instruction", "demos", "count")
+KEYS = ("title", "data", "settings", "texts", "batch_size", "rounds", "rows")
+ROW_KEYS = ("row", "model", "set", "context", "instruction", "shots")
 
 
 @dataclass
@@ -66,14 +67,14 @@ def main() -> None:
 
 def measure(plan: dict[str, Any]) -> list[Point]:
     """Score every row, then time all of them in turn."""
-    task = find_task(expand(plan["data"]))
+    task = find_task(expand(plan["data"]), **plan.get("settings", {}))
     sides = sides_of(task, plan["texts"])
     pairs = min(map(len, sides.values()))
-    opened = [prepared(entry) for entry in plan["rows"]]
+    opened = [prepared(entry, Path(task.path).name) for entry in plan["rows"]]
     scores, runs, counts = [], [], []
     for entry, (encoder, prompt) in zip(plan["rows"], opened, strict=True):
         settings = {"instruction": prompt["prompt"]} if "prompt" in prompt else {}
-        judged = find_task(expand(plan["data"]), **settings)
+        judged = find_task(expand(plan["data"]), **plan.get("settings", {}), **settings)
         (result,) = evaluate(encoder, [judged], context=prompt.get("prompt_name"), batch_tokens=2048)
         scores.append(result.main_score)
         runs.append(lambda encoder=encoder, prompt=prompt: embed(encoder, sides, prompt, plan["batch_size"]))
@@ -91,13 +92,12 @@ def measure(plan: dict[str, Any]) -> list[Point]:
     ]
 
 
-def prepared(entry: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+def prepared(entry: dict[str, Any], data: str) -> tuple[Any, dict[str, str]]:
     """A row's encoder, and the prompt of its texts and queries."""
     encoder: Any = build.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
-    if "demos" in entry:
-        found = read_demonstrations(expand(entry["demos"]))
-        words = entry.get("instruction", found.instruction) or ""
-        encoder.add_context("demonstrated", Context(words, found.demonstrations[: entry.get("count")]))
+    if entry.get("shots"):
+        context = Context(entry.get("instruction", ""), candidates(data)[: entry["shots"]])
+        encoder.add_context("demonstrated", context)
         return encoder, {"prompt_name": "demonstrated"}
     if "context" in entry:
         return encoder, {"prompt_name": entry["context"]}

@@ -77,12 +77,13 @@ def pairs_of(suite: Suite, count: int) -> dict[str, list[Demonstration]]:
     for task in suite.tasks:
         instruction = task.settings.get("instruction") if hasattr(task, "settings") else None
         if instruction is not None and count:
-            found[str(instruction)] = list(_candidates(Path(task.path).name))[:count]  # type: ignore[union-attr]
+            found[str(instruction)] = list(candidates(Path(task.path).name))[:count]  # type: ignore[union-attr]
     return found
 
 
 @cache
-def _candidates(folder: str) -> tuple[Demonstration, ...]:
+def candidates(folder: str) -> tuple[Demonstration, ...]:
+    """Demonstrations of a data folder's task, from its training rows; the same every time."""
     if folder == "twenty_newsgroups_mini":
         return tuple(Demonstration(*pair) for pair in NEWS)
     pairs = sorted({pair for pair in _read(folder) if max(map(len, pair)) <= MOST_CHARS})
