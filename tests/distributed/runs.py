@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +20,8 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 
 from embrew.modeling.encoder import Encoder
-from embrew.objectives import Contrastive
+from embrew.objectives import Contrastive, alignment
+from embrew.objectives.references import keyed_scores
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
@@ -86,6 +88,34 @@ def full(folder: Path) -> Recipe:
     return recipe(folder, {"training": {"max_steps": 6, "learning_rate": 1e-4}}, lora=False)
 
 
+def aligned(folder: Path, processes: int) -> Recipe:
+    """Alignment, whose reference scores the processes share out; four steps of four triplets."""
+    stage = {
+        "objective": {"type": "alignment"},
+        "batch": None,
+        "training": {"max_steps": 4, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
+    }
+    made = recipe(folder, stage)
+    return made.model_copy(update={"encoder": made.encoder.model_copy(update={"attention": "causal"})})
+
+
+def train_aligned(folder: Path, out: Path, processes: int) -> None:
+    """Train, with reference scores in files of five rows, and write how many rows this process has scored."""
+    scored = [0]
+    compute = alignment.Alignment._references
+
+    def counted(self: alignment.Alignment, rows: Any, encoder: Encoder) -> list[list[float]]:
+        scored[0] += len(rows)
+        return compute(self, rows, encoder)
+
+    with (
+        patch.object(alignment, "keyed_scores", partial(keyed_scores, unit=5)),
+        patch.object(alignment.Alignment, "_references", counted),
+    ):
+        train(aligned(folder, processes), out / "aligned")
+    (out / f"scored-{PartialState().process_index}.json").write_text(json.dumps(scored[0]))
+
+
 def train_mixed(folder: Path, out: Path) -> None:
     """Train, and write which queries were read together, batch by batch; one file a process."""
     seen: list[list[str]] = []
@@ -128,6 +158,7 @@ def main(place: str) -> None:
     if process.is_main_process:
         save_file(cells, out / "matrix.safetensors")
     train_mixed(folder, out)
+    train_aligned(folder, out, 2)
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT
     assert train_counted(cached(folder), out / "cached-then-alone", stop=STOPPED_AT) == STOPPED_AT

@@ -67,6 +67,14 @@ def test_a_joint_batch_is_of_one_data_set(folder, tmp_path):
     same(folder / "runs2" / "mixed", tmp_path / "mixed")
 
 
+def test_alignment_whose_references_are_shared_out(folder, tmp_path):
+    """Of five files with 22 rows the first process computes three, the second two; both read all."""
+    runs.train_aligned(folder, tmp_path, 1)
+    shares = [json.loads((folder / "runs2" / f"scored-{rank}.json").read_text()) for rank in range(2)]
+    assert shares == [12, 10] and json.loads((tmp_path / "scored-0.json").read_text()) == 22
+    same(folder / "runs2" / "aligned", tmp_path / "aligned")
+
+
 def test_in_pieces_stopped_and_gone_on(folder, tmp_path):
     """LoRA with gradient caching and checkpointing under FSDP2; gone on in two processes, and in one."""
     train(runs.cached(folder), tmp_path / "whole")
