@@ -78,7 +78,11 @@ def run(command: list[str], *, until: Callable[[], bool] | None = None, kill: in
 
 
 @pytest.mark.parametrize(
-    ("stage", "checkpoint"), [("compress", "checkpoint-6"), ("unsupervised", "checkpoint-3")], ids=["first", "second"]
+    ("stage", "checkpoint"),
+    [
+        pytest.param("compress", "checkpoint-6", id="first"),
+        pytest.param("unsupervised", "checkpoint-3", id="second", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_in_a_stage(stage: str, checkpoint: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
     whole(tmp_path)
@@ -90,6 +94,7 @@ def test_killed_in_a_stage(stage: str, checkpoint: str, command: Callable[..., l
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
 
 
+@pytest.mark.slow
 def test_killed_in_a_watched_stage(command: Callable[..., list[str]], tmp_path: Path) -> None:
     """The curve and the best step are those of a run that nobody killed."""
     rows = [
