@@ -21,11 +21,25 @@ from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
 from prefix import BENCHMARKS as PREFIX
+from prompted_step import BENCHMARKS as PROMPTED_STEP
 from walls import BENCHMARKS as WALLS
 
 from encode import BENCHMARKS as ENCODE
 
-SUITES = (ALIGNMENT, CONTEXTS, CTKD, CTKD_GPU, DEPTH, ENCODE, ESPRESSO, ESPRESSO_STEP, GRADCACHE, PREFIX, WALLS)
+SUITES = (
+    ALIGNMENT,
+    CONTEXTS,
+    PROMPTED_STEP,
+    CTKD,
+    CTKD_GPU,
+    DEPTH,
+    ENCODE,
+    ESPRESSO,
+    ESPRESSO_STEP,
+    GRADCACHE,
+    PREFIX,
+    WALLS,
+)
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
 
 
