@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.analysis.efficiency import Curve, Moment, as_rows, check_metric, pareto, read_curve
+from embrew.analysis.efficiency_plots import by_stage
 from embrew.cli import app
 
 
@@ -141,6 +142,16 @@ def test_the_verb(runs: Path, tmp_path: Path) -> None:
     assert "Pareto front" in picture
     assert "alignment" not in picture
     assert run(runs / "one", "--against", runs / "two").output.count("never") == 1
+
+
+def test_epochs_are_of_one_stage(runs: Path) -> None:
+    """No line goes back to an earlier epoch; a stage begins where the one before has ended."""
+    stages = list(by_stage(read_curve(runs / "two")))
+    assert [([moment.epochs for moment in stage], last) for stage, last in stages] == [
+        ([0.0, 0.5], False),
+        ([0.0, 0.5, 1.0, 2.0], True),
+    ]
+    assert stages[1][0][0].scores == stages[0][0][-1].scores
 
 
 def test_alignment_and_uniformity_have_a_panel(runs: Path, tmp_path: Path) -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.analysis.efficiency import Curve, pareto
+from embrew.analysis.efficiency import Curve, Moment, pareto
 from embrew.analysis.plots import new_figure, save_figure
 
 SPREAD = ("uniformity", "alignment")
 
 
+def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
+    """The moments of each stage, from what the one before has left, and whether it is the last."""
+    for stage in dict.fromkeys(moment.stage for moment in curve.moments):
+        own = [moment for moment in curve.moments if moment.stage == stage]
+        first = curve.moments.index(own[0])
+        if first:
+            own.insert(0, replace(curve.moments[first - 1], stage=stage, step=0, epochs=0.0))
+        yield own, stage == curve.moments[-1].stage
+
+
 def plot_efficiency(curves: Sequence[Curve], metric: str, path: Path, *, mark: float | None = None) -> None:
     """Score against samples, with a logarithmic axis from the first sample on, and against epochs.
 
+    Epochs are those of a stage, so each stage has a line of its own; all but a run's last are dashed.
     Where all runs noted alignment and uniformity, a third panel shows how these two went.
 
     Args:
@@ -29,7 +41,10 @@ def plot_efficiency(curves: Sequence[Curve], metric: str, path: Path, *, mark: f
     for curve in curves:
         scores = [moment.scores[metric] for moment in curve.moments]
         (line,) = panels[0].plot([m.samples for m in curve.moments], scores, "o-", markersize=4, label=curve.name)
-        panels[1].plot([m.epochs for m in curve.moments], scores, "o-", markersize=4, color=line.get_color())
+        for stage, last in by_stage(curve):
+            kind = "o-" if last else "o--"
+            epochs = [moment.epochs for moment in stage]
+            panels[1].plot(epochs, [m.scores[metric] for m in stage], kind, markersize=4, color=line.get_color())
         if spread:
             track = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
             panels[2].plot(*track, "-", color=line.get_color(), linewidth=1)
