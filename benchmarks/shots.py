@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from planned import file_name
+
 from embrew.evaluation.suites import Suite
 from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration
@@ -41,8 +43,9 @@ class Shots:
 
     def __init__(self, encoder: Encoder, form: str, pairs: Mapping[str, Sequence[Demonstration]]) -> None:
         self._encoder, self._form = encoder, form
+        self._names = {instruction: file_name(instruction) for instruction in pairs}
         for instruction, several in pairs.items():
-            encoder.add_context(instruction, Context(self._filled(instruction), tuple(several)))
+            encoder.add_context(self._names[instruction], Context(self._filled(instruction), tuple(several)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
@@ -54,8 +57,8 @@ class Shots:
         asked = options.get("prompt")
         if not asked:
             return options
-        if asked in self._encoder.contexts:
-            return {**options, "prompt": None, "prompt_name": asked}
+        if asked in self._names:
+            return {**options, "prompt": None, "prompt_name": self._names[asked]}
         return {**options, "prompt": self._filled(asked)}
 
     def encode(self, inputs: Any, *args: Any, batch_tokens: int | None = None, **options: Any) -> Any:
