@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.recipe import Recipe
-
-if TYPE_CHECKING:
-    pass
 
 
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_known(given: Iterable[str], allowed: Sequence[str], where: str) -> None:

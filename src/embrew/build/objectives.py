@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
-
-if TYPE_CHECKING:
-    pass
 from embrew.build.names import check_known, nearest
+from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 
 
 def objective(settings: Mapping[str, Any]) -> Objective:

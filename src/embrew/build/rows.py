@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from datasets import Dataset
 
@@ -17,9 +16,6 @@ from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.objectives.compression import text_ids
 from embrew.recipe import DataConfig, StageConfig
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import TrainingArguments
 
+from embrew.build.names import check_known
+from embrew.build.objectives import objective
 from embrew.distributed import world_size
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import Recipe, StageConfig
-
-if TYPE_CHECKING:
-    pass
-from embrew.build.names import check_known
-from embrew.build.objectives import objective
 
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
+from embrew.export.fixed import with_fixed_memory, with_instruction
 from embrew.export.parity import context_cases, parity_cases, prove
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
@@ -67,7 +68,7 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
-    encoder = cut(_baked(encoder.with_fixed_memory(), prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
+    encoder = cut(_baked(with_fixed_memory(encoder), prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
@@ -127,7 +128,7 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
             f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt goes on behind it "
             f"({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of {names}"
         )
-    made = encoder.with_instruction(prompt_name or "query")
+    made = with_instruction(encoder, prompt_name or "query")
     made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}
     return made
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -296,50 +295,6 @@ class Encoder(Inference):
 
         known = self.base.kind != "folder" or self.base_folder is not None
         self.backbone.keep_frozen_lm(reopen if known else None)
-
-    def with_instruction(self, prompt_name: str) -> Encoder:
-        """The same encoder with one of its prompts written into the template, and no prompts; weights are shared.
-
-        Raises:
-            ValueError: an unknown prompt name.
-        """
-        instruction = self.instruction(prompt_name, None)
-        made = copy.copy(self)
-        made.templates = [
-            Template(
-                template.with_words(instruction),
-                self.tokenizer,
-                template.memory_ids,
-                template.soft_prompt_ids,
-                preparation=template.preparation,
-                memory_ratio=template.memory_ratio,
-            )
-            for template in self.templates
-        ]
-        made.prompts = {"query": "", "document": ""}
-        made.default_prompt_name = None
-        return made
-
-    def with_fixed_memory(self) -> Encoder:
-        """The same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
-
-        Raises:
-            ValueError: some do.
-        """
-        ratio, most = self.template.memory_ratio, max(t.most_memory(self.max_seq_length) for t in self.templates)
-        if ratio is None:
-            return self
-        if most > 1:
-            raise ValueError(
-                f"memory_ratio={ratio:g}: texts of up to {self.max_seq_length} tokens get 1 to {most} memory tokens, "
-                f"and a fixed number is needed here; with max_length of {int(ratio) + 1} or less every text gets one"
-            )
-        made = copy.copy(self)
-        made.templates = [
-            Template(t.pattern, self.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, preparation=t.preparation)
-            for t in self.templates
-        ]
-        return made
 
     def merge_adapter(self) -> None:
         """Add the adapter to the weights, and keep it in `chain`, so that saving can replay it."""

@@ -1,0 +1,54 @@
+"""An encoder whose template says what stock tokenizers cannot be told: the same words and memory for every text."""
+
+from __future__ import annotations
+
+import copy
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.template import Template
+
+
+def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
+    """The same encoder with one of its prompts written into the template, and no prompts; weights are shared.
+
+    Raises:
+        ValueError: an unknown prompt name.
+    """
+    instruction = encoder.instruction(prompt_name, None)
+    made = copy.copy(encoder)
+    made.templates = [
+        Template(
+            template.with_words(instruction),
+            encoder.tokenizer,
+            template.memory_ids,
+            template.soft_prompt_ids,
+            preparation=template.preparation,
+            memory_ratio=template.memory_ratio,
+        )
+        for template in encoder.templates
+    ]
+    made.prompts = {"query": "", "document": ""}
+    made.default_prompt_name = None
+    return made
+
+
+def with_fixed_memory(encoder: Encoder) -> Encoder:
+    """The same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
+
+    Raises:
+        ValueError: some do.
+    """
+    ratio, most = encoder.template.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
+    if ratio is None:
+        return encoder
+    if most > 1:
+        raise ValueError(
+            f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {most} memory tokens, "
+            f"and a fixed number is needed here; with max_length of {int(ratio) + 1} or less every text gets one"
+        )
+    made = copy.copy(encoder)
+    made.templates = [
+        Template(t.pattern, encoder.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, preparation=t.preparation)
+        for t in encoder.templates
+    ]
+    return made
