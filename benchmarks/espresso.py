@@ -128,14 +128,8 @@ def exactness(x: Tensor, wanted: Tensor) -> tuple[Measure, dict[str, Any]]:
     found = {"ours": compression_target(x, K), "public loop": by(lowrank, x), "full, float32": by(full, x)}
     found = {who: settled(target, wanted) for who, target in found.items()}
     error = {who: gap(target, wanted) for who, target in found.items()}
-    measure = Measure(
-        what="error of the targets, the public loop",
-        unit="relative",
-        ours=error["ours"],
-        peer=error["public loop"],
-        ratio=error["public loop"] / error["ours"],
-        bar=Bar(gate=1.0, target=1.0),
-    )
+    bar = Bar(gate=1.0, target=1.0)
+    measure = Measure.of("error of the targets, the public loop", "relative", error["ours"], error["public loop"], bar)
     layers = [
         {"layer": i + 1, **{who: gap(target[i], wanted[i]) for who, target in found.items()}} for i in range(len(x))
     ]

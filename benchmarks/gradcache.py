@@ -111,7 +111,7 @@ def memory(benchmark: Benchmark) -> Outcome:
 
     def measure(what: str, small: str, large: str, bar: Bar) -> Measure:
         one, other = found[small]["grew"], found[large]["grew"]
-        return Measure(what=what, unit="MB", ours=one, peer=other, ratio=other / one, bar=bar)
+        return Measure.of(what, "MB", one, other, bar)
 
     return Outcome(
         equality=equality,

@@ -87,6 +87,11 @@ class Measure:
     pairs: tuple[float, ...] = ()
     steady: bool = True
 
+    @classmethod
+    def of(cls, what: str, unit: str, ours: float, peer: float, bar: Bar) -> Measure:
+        """Two amounts, whose ratio is peer ÷ ours."""
+        return cls(what=what, unit=unit, ours=ours, peer=peer, ratio=peer / ours, bar=bar)
+
     @property
     def verdict(self) -> Verdict:
         """Pass or miss of the gate; neither where the pairs disagree."""
@@ -325,14 +330,7 @@ def memory_growth(benchmark: Benchmark, *, bar: Bar, tolerances: Mapping[str, fl
     """
     found = memory_of(benchmark)
     ours, peer = found["ours"], found["peer"]
-    growth = Measure(
-        what="growth of peak memory in 3 steps",
-        unit="MB",
-        ours=ours["grew"],
-        peer=peer["grew"],
-        ratio=peer["grew"] / ours["grew"],
-        bar=bar,
-    )
+    growth = Measure.of("growth of peak memory in 3 steps", "MB", ours["grew"], peer["grew"], bar)
     return Outcome(
         equality={name: require_equal(name, [(ours[name], peer[name])], most) for name, most in tolerances.items()},
         measures=[growth],
