@@ -161,9 +161,10 @@ def write(plan_file: Path, plan: dict[str, Any], points: list[Point], folder: Pa
         for point in points
     ]
     name = plan_file.stem
-    page = [f"# {name}", plan["title"], table(header, rows), f"![score against time]({name}.png)", origin(around)]
+    picture = f"![score against time]({name}.png)"
+    page = [f"# {plan['title']}", "", *table(header, rows), "", picture, "", *origin(around)]
     with atomic_path(folder / f"{name}.md") as temporary:
-        temporary.write_text("\n\n".join(page) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join(page) + "\n", encoding="utf-8")
     write_json(folder / f"{name}.json", {"plan": plan, "points": [vars(point) for point in points], **around})
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()

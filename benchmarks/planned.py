@@ -39,7 +39,7 @@ def read_plan(path: Path, keys: Sequence[str], row_keys: Sequence[str]) -> dict[
     """
     plan: dict[str, Any] = yaml.safe_load(path.read_text())
     unknown = [key for key in plan if key not in keys]
-    unknown += [f"{key} of a row" for entry in plan["rows"] for key in entry if key not in row_keys]
+    unknown += [f"{key} of a row" for entry in plan.get("rows", []) for key in entry if key not in row_keys]
     if unknown:
         raise SystemExit(f"{path}: unknown keys {', '.join(sorted(set(unknown)))}; known: {', '.join(keys)}")
     return plan

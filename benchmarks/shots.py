@@ -104,33 +104,34 @@ def _read(folder: str) -> Iterator[Demonstration]:
     """Pairs of a task's training rows."""
     match folder:
         case "squad_retrieval":
-            for row in _rows("squad_instruct/train"):
+            for row in rows_of("squad_instruct/train"):
                 yield Demonstration(row["instruction"], row["context"])
         case "medquad_retrieval":
-            asked = {row["text"] for row in _rows("medquad_retrieval/queries")}
-            for row in _rows("medquad_pairs/train"):
+            asked = {row["text"] for row in rows_of("medquad_retrieval/queries")}
+            for row in rows_of("medquad_pairs/train"):
                 if row["query"] not in asked:
                     yield Demonstration(row["query"], row["positive"])
         case "banking77" | "emotion":
-            for row in _rows(f"{folder}/train"):
+            for row in rows_of(f"{folder}/train"):
                 yield Demonstration(row["text"], row["label_text"].replace("_", " "))
         case "STSB":
-            for row in _rows("STSB/train"):
+            for row in rows_of("STSB/train"):
                 if row["score"] >= 4.5:
                     yield Demonstration(row["sentence1"], row["sentence2"])
         case "mrpc":
-            for row in _rows("mrpc/train"):
+            for row in rows_of("mrpc/train"):
                 if row["label"] == 1:
                     yield Demonstration(row["sentence1"], row["sentence2"])
         case "trecqa_reranking":
-            for row in _rows("trecqa_reranking/train"):
+            for row in rows_of("trecqa_reranking/train"):
                 for passage in row["positive"]:
                     yield Demonstration(row["query"], passage)
         case _:
             raise ValueError(f"no demonstrations are known for {folder}")
 
 
-def _rows(name: str) -> Iterator[dict[str, Any]]:
+def rows_of(name: str) -> Iterator[dict[str, Any]]:
+    """Rows of a file of `$EMBREW_DATA`, named without its ending."""
     with gzip.open(Path(os.environ["EMBREW_DATA"]) / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)

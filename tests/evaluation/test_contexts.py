@@ -133,6 +133,15 @@ def test_the_number_is_chosen_on_dev_alone(encoder, sts):
     assert choice.test == {count: scores["test", count] for count in sorted({0, 3, choice.chosen})}
 
 
+def test_the_choice_is_judged_on_other_tasks_if_they_are_given(encoder, sts, reranking):
+    task = find_task(reranking)
+    choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts], tests=[task])
+    encoder.add_context("two", Context("find: ", PAIRS[:2]))
+    (result,) = evaluate(encoder, [task], context="two")
+    assert choice.test[2] == result.main_score
+    assert choice.dev == choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts]).dev
+
+
 def test_without_a_test_split_dev_is_all_there_is(encoder, sts):
     (sts / "test.jsonl").unlink()
     choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts])

@@ -28,7 +28,7 @@ class Choice:
 
     Attributes:
         dev: mean score on the dev splits, by number of demonstrations; these alone decide.
-        test: the same on the test splits, of none, all and the chosen number; empty where the folders have none.
+        test: the same on the test splits (or `tests`), of none, all and the chosen number; empty where there are none.
         chosen: the number with the best dev score, the smallest of equals.
     """
 
@@ -43,6 +43,7 @@ def choose_demonstrations(
     counts: Sequence[int],
     data: Sequence[str | Path],
     *,
+    tests: Sequence[Task] | None = None,
     batch_tokens: int | None = None,
 ) -> Choice:
     """Try a context with its first so many demonstrations on dev splits.
@@ -52,6 +53,7 @@ def choose_demonstrations(
         context: with all demonstrations that there are.
         counts: numbers to try; none (0) and the largest are always among them.
         data: folders with a dev split, or files; see `dev_sets`. Scores are their mean.
+        tests: what the choice is then judged on; without, the test splits of `data`.
         batch_tokens: padded tokens a batch.
 
     Raises:
@@ -61,8 +63,10 @@ def choose_demonstrations(
     if not 0 < most <= len(context.demonstrations):
         raise ValueError(f"counts up to {most} for {len(context.demonstrations)} demonstrations; give 1 to as many")
     tasks = dev_sets(data).dev
-    tests = [find_task(task.path, name=task.name) for task in tasks]
-    apart = all(test.split != task.split for test, task in zip(tests, tasks, strict=True))
+    if tests is None:
+        found = [find_task(task.path, name=task.name) for task in tasks]
+        apart = all(test.split != task.split for test, task in zip(found, tasks, strict=True))
+        tests = found if apart else []
 
     def score(count: int, on: Sequence[Task]) -> float:
         kept = encoder.contexts
@@ -76,7 +80,7 @@ def choose_demonstrations(
 
     dev = {count: score(count, tasks) for count in sorted({0, *counts})}
     chosen = max(dev, key=lambda count: (dev[count], -count))
-    test = {count: score(count, tests) for count in sorted({0, chosen, most})} if apart else {}
+    test = {count: score(count, tests) for count in sorted({0, chosen, most})} if tests else {}
     return Choice(dev, test, chosen)
 
 

@@ -1,0 +1,145 @@
+"""Demonstrations all off, all on, and as many as a dev split chooses: `python benchmarks/chosen.py PLAN.yaml`.
+
+For every task of a suite the number of demonstrations is chosen on dev rows, and the three are judged on the task's own
+split: a figure for which demonstrations are switched off wherever they do not help there chooses on what it reports.
+Where a data folder has no dev split, its training rows give one, without those that are shown as demonstrations.
+
+Keys of a plan:
+    title: of the page.
+    suite: its tasks and their instructions.
+    model: a folder, Hub id or recipe (`$NAME` is replaced from the environment).
+    prompt: the form an instruction is given in; `{instruction}` is filled in.
+    counts: numbers of demonstrations to try, such as 0..8.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import harness
+from planned import expand, parser_of, read_plan
+from report import circumstances, origin, table
+from shots import candidates, rows_of
+
+from embrew import build
+from embrew.data.beir import read_beir
+from embrew.data.reading import splits
+from embrew.evaluation import evaluate, read_suite
+from embrew.evaluation.choose import TRIED, Choice, choose_demonstrations, read_counts
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration
+from embrew.writing import write_json
+
+KEYS = ("title", "suite", "model", "prompt", "counts")
+BATCH_TOKENS = 2048
+QUERIES, DISTRACTORS, LABELLED = 500, 2000, 1000  # of a dev split that is made of training rows
+STEP = 100  # squad's training questions stand paragraph by paragraph
+
+
+def main() -> None:
+    """Run a plan; write the table and the figures."""
+    arguments = parser_of(__doc__).parse_args()
+    plan = read_plan(arguments.plan, KEYS, ())
+    harness.one_core()
+    encoder: Any = build.open_model(expand(plan["model"]))
+    found = {}
+    for task in read_suite(plan["suite"]).tasks:
+        found[task.name] = choice = chosen(encoder, task, plan)
+        print(f"{task.name}: {choice.chosen} of {choice.dev}, {choice.test}", flush=True)
+    write(arguments.plan, plan, found, arguments.output)
+
+
+def chosen(encoder: Any, task: Any, plan: dict[str, Any]) -> Choice:
+    """What dev rows choose for a task, judged on its own split; without dev rows, none and all."""
+    source, counts = Path(task.path), read_counts(plan["counts"])
+    shown = candidates(source.name)[: max(counts)]
+    counts = [count for count in counts if count <= len(shown)]
+    settings = dict(task.settings)
+    context = Context(plan["prompt"].replace("{instruction}", str(settings.pop("instruction"))), shown)
+    bare = replace(task, settings=settings)
+    with TemporaryDirectory() as folder:
+        dev = dev_of(source, shown, Path(folder) / source.name)
+        if dev is not None:
+            return choose_demonstrations(encoder, context, counts, [dev], tests=[bare], batch_tokens=BATCH_TOKENS)
+    scores = {}
+    for count in (0, max(counts)):
+        encoder.add_context(TRIED, Context(context.instruction, shown[:count]))
+        (result,) = evaluate(encoder, [bare], context=TRIED, batch_tokens=BATCH_TOKENS)
+        scores[count] = result.main_score
+    return Choice({}, scores, 0)
+
+
+def dev_of(source: Path, shown: Sequence[Demonstration], made: Path) -> Path | None:
+    """A data folder with a dev split for a task: its own, or one of its training rows without those that are shown."""
+    if "dev" in splits(source) and not (source / "corpus.jsonl.gz").exists():
+        return source
+    made.mkdir()
+    queries = {pair.query for pair in shown}
+    match source.name:
+        case "banking77":
+            rows = [row for row in rows_of("banking77/train") if row["text"] not in queries]
+            every = len(rows) // LABELLED
+            put(made / "dev.jsonl", rows[::every])
+            put(made / "train.jsonl", (row for number, row in enumerate(rows) if number % every))
+        case "squad_retrieval":
+            data = read_beir(source, "train")
+            asked = [query for query in data.qrels if data.queries[query] not in queries][::STEP][:QUERIES]
+            judged = {document for query in asked for document in data.qrels[query]}
+            others = {document for grades in data.qrels.values() for document in grades} - judged
+            kept = judged | set(sorted(others)[:DISTRACTORS])
+            put(made / "corpus.jsonl", ({"_id": one.id, "text": one.text} for one in data.corpus if one.id in kept))
+            put(made / "queries.jsonl", ({"_id": query, "text": data.queries[query]} for query in asked))
+            judge(made, ((query, document) for query in asked for document in data.qrels[query]))
+        case "medquad_retrieval":
+            test = {row["text"] for row in rows_of("medquad_retrieval/queries")} | queries
+            pairs = [row for row in rows_of("medquad_pairs/train") if row["query"] not in test]
+            asked = pairs[:: len(pairs) // QUERIES][:QUERIES]
+            answers = {row["positive"]: None for row in asked}
+            answers |= {row["positive"]: None for row in pairs[1 :: len(pairs) // DISTRACTORS]}
+            names = {answer: f"d{number}" for number, answer in enumerate(answers)}
+            put(made / "corpus.jsonl", ({"_id": name, "text": answer} for answer, name in names.items()))
+            put(made / "queries.jsonl", ({"_id": f"q{n}", "text": row["query"]} for n, row in enumerate(asked)))
+            judge(made, ((f"q{n}", names[row["positive"]]) for n, row in enumerate(asked)))
+        case _:
+            return None
+    return made
+
+
+def put(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Rows as JSON Lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def judge(folder: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    """Which document answers which query of the dev split."""
+    lines = "".join(f"{query}\t{document}\t1\n" for query, document in pairs)
+    (folder / "qrels.dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines, encoding="utf-8")
+
+
+def write(plan_file: Path, plan: dict[str, Any], found: dict[str, Choice], folder: Path) -> None:
+    """One Markdown and one JSON file."""
+    around = circumstances(f"python benchmarks/chosen.py benchmarks/plans/{plan_file.name}")
+    rows, means = [], {"off": [], "on": [], "chosen": []}
+    for task, choice in found.items():
+        three = {"off": choice.test[0], "on": choice.test[max(choice.test)], "chosen": choice.test[choice.chosen]}
+        for name, score in three.items():
+            means[name].append(score)
+        dev = ", ".join(f"{100 * score:.1f}" for score in choice.dev.values()) or "none: without demonstrations"
+        rows.append([task, *(f"{100 * score:.1f}" for score in three.values()), str(choice.chosen), dev])
+    rows.append(["mean", *(f"{100 * statistics.fmean(scores):.1f}" for scores in means.values()), "", ""])
+    header = ["task", "all off", "all on", "chosen on dev", "chosen", f"dev, {plan['counts']}"]
+    said = "Scores times 100. The number of demonstrations is chosen by the dev column alone, the smallest of equals."
+    page = [f"# {plan['title']}", "", said, "", *table(header, rows), "", *origin(around)]
+    (folder / f"{plan_file.stem}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+    choices = {task: vars(choice) for task, choice in found.items()}
+    write_json(folder / f"{plan_file.stem}.json", {"plan": plan, **around, "tasks": choices})
+
+
+if __name__ == "__main__":
+    main()
