@@ -99,13 +99,13 @@ def dev_of(source: Path, shown: Sequence[Demonstration], made: Path) -> Path | N
         case "medquad_retrieval":
             test = {row["text"] for row in rows_of("medquad_retrieval/queries")} | queries
             pairs = [row for row in rows_of("medquad_pairs/train") if row["query"] not in test]
-            asked = pairs[:: len(pairs) // QUERIES][:QUERIES]
-            answers = {row["positive"]: None for row in asked}
+            put_to = pairs[:: len(pairs) // QUERIES][:QUERIES]
+            answers = {row["positive"]: None for row in put_to}
             answers |= {row["positive"]: None for row in pairs[1 :: len(pairs) // DISTRACTORS]}
             names = {answer: f"d{number}" for number, answer in enumerate(answers)}
             put(made / "corpus.jsonl", ({"_id": name, "text": answer} for answer, name in names.items()))
-            put(made / "queries.jsonl", ({"_id": f"q{n}", "text": row["query"]} for n, row in enumerate(asked)))
-            judge(made, ((f"q{n}", names[row["positive"]]) for n, row in enumerate(asked)))
+            put(made / "queries.jsonl", ({"_id": f"q{n}", "text": row["query"]} for n, row in enumerate(put_to)))
+            judge(made, ((f"q{n}", names[row["positive"]]) for n, row in enumerate(put_to)))
         case _:
             return None
     return made
@@ -125,7 +125,8 @@ def judge(folder: Path, pairs: Iterable[tuple[str, str]]) -> None:
 def write(plan_file: Path, plan: dict[str, Any], found: dict[str, Choice], folder: Path) -> None:
     """One Markdown and one JSON file."""
     around = circumstances(f"python benchmarks/chosen.py benchmarks/plans/{plan_file.name}")
-    rows, means = [], {"off": [], "on": [], "chosen": []}
+    rows: list[list[str]] = []
+    means: dict[str, list[float]] = {"off": [], "on": [], "chosen": []}
     for task, choice in found.items():
         three = {"off": choice.test[0], "on": choice.test[max(choice.test)], "chosen": choice.test[choice.chosen]}
         for name, score in three.items():

@@ -11,9 +11,9 @@ Keys of a plan:
     settings: of its task, such as `documents: judged`.
     texts: how many queries and as many documents, or how many texts, are timed.
     batch_size, rounds: of the timing.
-    rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `context`, a context of
-        the model; `instruction`, words before texts and queries; `shots`: so many demonstrations, of the data's
-        training rows, are put before them too.
+    rows: `row`, its name; `model`, a folder, Hub id or recipe; `set`, settings of a recipe; `max_length`,
+        tokens of a text with its template; `context`, a context of the model; `instruction`, words before texts and
+        queries; `shots`: so many demonstrations, of the data's training rows, are put before them too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from embrew.modeling.contexts import Context, insert
 from embrew.writing import atomic_path, write_json
 
 KEYS = ("title", "data", "settings", "texts", "batch_size", "rounds", "rows")
-ROW_KEYS = ("row", "model", "set", "context", "instruction", "shots")
+ROW_KEYS = ("row", "model", "set", "max_length", "context", "instruction", "shots")
 
 
 @dataclass
@@ -95,6 +95,8 @@ def measure(plan: dict[str, Any]) -> list[Point]:
 def prepared(entry: dict[str, Any], data: str) -> tuple[Any, dict[str, str]]:
     """A row's encoder, and the prompt of its texts and queries."""
     encoder: Any = build.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
+    if "max_length" in entry:
+        encoder.max_length = dict.fromkeys(encoder.max_length, entry["max_length"])
     if entry.get("shots"):
         context = Context(entry.get("instruction", ""), candidates(data)[: entry["shots"]])
         encoder.add_context("demonstrated", context)
