@@ -142,6 +142,26 @@ def test_the_choice_is_judged_on_other_tasks_if_they_are_given(encoder, sts, rer
     assert choice.dev == choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts]).dev
 
 
+def test_documents_are_embedded_once_for_all_numbers(encoder, reranking, monkeypatch):
+    embedded: list[str] = []
+    encode = encoder.encode_document
+
+    def counted(inputs, **options):
+        embedded.extend(inputs)
+        return encode(inputs, **options)
+
+    task = find_task(reranking)
+    alone = choose_demonstrations(encoder, Context("find: ", PAIRS), [3], [reranking])
+    monkeypatch.setattr(encoder, "encode_document", counted)
+    evaluate(encoder, [task])
+    once = len(embedded)
+    assert (
+        choose_demonstrations(encoder, Context("find: ", PAIRS), read_counts("0..3"), [reranking]).dev[3]
+        == alone.dev[3]
+    )
+    assert len(embedded) == 2 * once
+
+
 def test_without_a_test_split_dev_is_all_there_is(encoder, sts):
     (sts / "test.jsonl").unlink()
     choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts])

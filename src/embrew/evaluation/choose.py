@@ -7,11 +7,17 @@ said: all demonstrations, none, and as many as a dev split chooses.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
 
 from embrew.evaluation import evaluate
 from embrew.evaluation.dev import dev_sets
@@ -68,20 +74,41 @@ def choose_demonstrations(
         apart = all(test.split != task.split for test, task in zip(found, tasks, strict=True))
         tests = found if apart else []
 
-    def score(count: int, on: Sequence[Task]) -> float:
+    def score(count: int, on: Sequence[Task], judged: _DocumentsOnce) -> float:
         kept = encoder.contexts
         encoder.contexts = dict(kept)
         try:
             encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-            results = evaluate(encoder, list(on), context=TRIED, batch_tokens=batch_tokens)
+            results = evaluate(judged, list(on), context=TRIED, batch_tokens=batch_tokens)
         finally:
             encoder.contexts = kept
         return statistics.fmean(result.main_score for result in results)
 
-    dev = {count: score(count, tasks) for count in sorted({0, *counts})}
-    chosen = max(dev, key=lambda count: (dev[count], -count))
-    test = {count: score(count, tests) for count in sorted({0, chosen, most})} if tests else {}
+    with TemporaryDirectory() as folder:
+        judged = _DocumentsOnce(encoder, Path(folder))
+        dev = {count: score(count, tasks, judged) for count in sorted({0, *counts})}
+        chosen = max(dev, key=lambda count: (dev[count], -count))
+        test = {count: score(count, tests, judged) for count in sorted({0, chosen, most})} if tests else {}
     return Choice(dev, test, chosen)
+
+
+class _DocumentsOnce:
+    """`encoder`, whose vectors of documents are made once and kept in a folder: no context stands before them."""
+
+    def __init__(self, encoder: Encoder, folder: Path) -> None:
+        self._encoder, self._folder = encoder, folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_document(self, inputs: Sequence[str], **options: Any) -> np.ndarray:
+        """Vectors of documents."""
+        asked = json.dumps([list(inputs), sorted(options.items())], default=str)
+        file = self._folder / f"{hashlib.sha256(asked.encode()).hexdigest()}.npy"
+        if not file.exists():
+            np.save(file, self._encoder.encode_document(inputs, **options))
+        vectors: np.ndarray = np.load(file)
+        return vectors
 
 
 def read_counts(words: str) -> list[int]:
