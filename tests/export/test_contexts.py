@@ -162,9 +162,29 @@ def test_long_texts_leave_room_for_the_context(make_encoder, tmp_path):
     assert np.abs(found - encoder.encode([long], prompt_name="find", max_length=room)).max() < 1e-5
 
 
+def test_a_limit_of_its_own(make_encoder, tmp_path):
+    encoder = made(make_encoder, max_length=40)
+    room, length = len(encoder.contexts["find"].row.ids), 40
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=length + room)
+    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
+    assert stock.max_seq_length == length + room
+    long = " ".join(SENTENCES)
+    found = stock.encode([long], prompt_name="find", show_progress_bar=False)
+    assert np.abs(found - encoder.encode([long], prompt_name="find")).max() < 1e-5
+    assert encoder.max_seq_length == length
+    for wrong, words in {
+        0: "max_length=0; give 1 or more",
+        10**6: "max_length is 1000000, and stock .* cut at",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            export_sentence_transformer(encoder, tmp_path / "other", max_length=wrong)
+
+
 def test_what_cannot_be(make_encoder, tmp_path):
     export = partial(export_sentence_transformer, verify="off")
-    with pytest.raises(ValueError, match="context find takes .* tokens that a stock folder cuts a text to"):
+    with pytest.raises(
+        ValueError, match="context find takes .* tokens that a stock folder cuts .* export with --max-length"
+    ):
         export(made(make_encoder, max_length=40), tmp_path / "stock")
     with pytest.raises(ValueError, match="mean over text leaves out the words"):
         export(made(make_encoder, pooling=Pooling("mean", "text"), template="{instruction}{text}"), tmp_path / "stock")

@@ -31,6 +31,10 @@ def export(
         str | None,
         typer.Option(help="Which prompt is baked in, where the template has the instruction after the text."),
     ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Tokens that the folder cuts a text to, prompts and contexts included."),
+    ] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Keep the first N layers and delete the others.")
     ] = None,
@@ -54,6 +58,7 @@ def export(
         overwrite=overwrite,
         verify=verify.value,
         prompt_name=prompt_name,
+        max_length=max_length,
         num_layers=layers,
         truncate_dim=dim,
     )

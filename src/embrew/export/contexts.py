@@ -65,8 +65,8 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
     room = limit - len(context.row.ids)
     if room < 16:
         raise ValueError(
-            f"context {name} takes {len(context.row.ids)} of the {limit} tokens that a stock folder cuts a text to; "
-            "all count there: raise the encoder's max_length, or give fewer demonstrations"
+            f"context {name} takes {len(context.row.ids)} of the {limit} tokens that a stock folder cuts a text to, "
+            f"where all count; export with --max-length {limit + len(context.row.ids)}, or give fewer demonstrations"
         )
     with torch.no_grad():
         tokens = Tokens.pad([context.row]).with_soft(context.vectors) if context.row.ids else None

@@ -1,4 +1,4 @@
-"""An encoder whose template says what stock tokenizers cannot be told: the same words and memory for every text."""
+"""An encoder that says what stock tokenizers cannot be told: one length, the same words and memory for every text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import copy
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.template import Template
+
+
+def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
+    """The same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
+
+    Raises:
+        ValueError: it is less than 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length={max_length}; give 1 or more tokens")
+    made = copy.copy(encoder)
+    made.max_length = dict.fromkeys(encoder.max_length, max_length)
+    return made
 
 
 def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
@@ -44,7 +57,7 @@ def with_fixed_memory(encoder: Encoder) -> Encoder:
     if most > 1:
         raise ValueError(
             f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {most} memory tokens, "
-            f"and a fixed number is needed here; with max_length of {int(ratio) + 1} or less every text gets one"
+            f"and a fixed number is needed here; with --max-length {int(ratio) + 1} or less every text gets one"
         )
     made = copy.copy(encoder)
     made.templates = [

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
-from embrew.export.fixed import with_fixed_memory, with_instruction
+from embrew.export.fixed import with_fixed_memory, with_instruction, with_max_length
 from embrew.export.parity import context_cases, parity_cases, prove
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
@@ -41,6 +41,7 @@ def export_sentence_transformer(
     overwrite: bool = False,
     verify: str = "full",
     prompt_name: str | None = None,
+    max_length: int | None = None,
     num_layers: int | None = None,
     truncate_dim: int | None = None,
 ) -> None:
@@ -54,6 +55,7 @@ def export_sentence_transformer(
             prompt; `off` trusts.
         prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
             stock prompts stand before it. Export once a prompt.
+        max_length: tokens that the folder cuts a text to, with its template and prompt; default: the encoder's longest.
         num_layers: keep the first so many layers and delete the others.
         truncate_dim: keep so many leading dimensions; they are taken before vectors are normalised.
 
@@ -68,6 +70,7 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
+    encoder = encoder if max_length is None else with_max_length(encoder, max_length)
     encoder = cut(_baked(with_fixed_memory(encoder), prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
     _check_stock(encoder)
     with (
@@ -136,9 +139,14 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
 def _check_stock(encoder: Encoder) -> None:
     """Refuse what stock modules cannot say."""
     reason = None
-    pooling, template = encoder.pooling, encoder.template
+    pooling, template, limit = encoder.pooling, encoder.template, encoder.max_seq_length
+    positions = getattr(encoder.backbone.inner.config, "max_position_embeddings", limit)
     if encoder.head is not None:
         reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
+    elif limit > positions:
+        reason = (
+            f"its max_length is {limit}, and stock tokenizers cut at the {positions} positions of the model's config"
+        )
     elif len(encoder.templates) > 1:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
     elif template.between is not None:
