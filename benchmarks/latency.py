@@ -168,18 +168,31 @@ def write(plan_file: Path, plan: dict[str, Any], points: list[Point], folder: Pa
     with atomic_path(folder / f"{name}.md") as temporary:
         temporary.write_text("\n".join(page) + "\n", encoding="utf-8")
     write_json(folder / f"{name}.json", {"plan": plan, "points": [vars(point) for point in points], **around})
-    figure = new_figure(7.2, 4.8)
+    draw(points, unit, folder / f"{name}.png")
+
+
+def draw(points: list[Point], unit: str, path: Path) -> None:
+    """Score against time; a label goes below its point where one above it is in the way."""
+    figure = new_figure(7.2, 6.4)
     axes = figure.subplots()
-    for point in points:
+    spread = max(point.score for point in points) - min(point.score for point in points) or 1.0
+    above: list[Point] = []
+    for point in sorted(points, key=lambda point: point.milliseconds):
         axes.plot(point.milliseconds, 100 * point.score, "o")
+        near = (abs(point.score - other.score) < 0.05 * spread for other in above)
+        below = any(
+            is_near and point.milliseconds < 3 * other.milliseconds for is_near, other in zip(near, above, strict=True)
+        )
+        above += [] if below else [point]
         text = f"{point.row} ({point.tokens:.0f})"
-        axes.annotate(text, (point.milliseconds, 100 * point.score), (5, 5), textcoords="offset points", fontsize=8)
+        place = (5, -13 if below else 5)
+        axes.annotate(text, (point.milliseconds, 100 * point.score), place, textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.margins(0.15)
     axes.set_xlabel(f"milliseconds per {unit} (tokens in brackets)")
     axes.set_ylabel("score")
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, folder / f"{name}.png")
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":
