@@ -137,7 +137,9 @@ def test_export_needs_one_number(model_folder, tmp_path):
     vocabulary = json.loads((tmp_path / "stock" / "tokenizer.json").read_text())["added_tokens"]
     assert sum("memory" in token["content"] for token in vocabulary) == 1
     long = build.encoder(Recipe.from_values(recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)))
-    with pytest.raises(ValueError, match="memory_ratio=20: texts of up to 64 tokens get 1 to 3 .* --max-length 21 or less"):
+    with pytest.raises(
+        ValueError, match="memory_ratio=20: texts of up to 64 tokens get 1 to 3 .* --max-length 21 or less"
+    ):
         export_sentence_transformer(long, tmp_path / "other")
     assert not (tmp_path / "other").exists()
     export_sentence_transformer(long, tmp_path / "other", max_length=21, verify="full")
