@@ -179,9 +179,9 @@ def draw(points: list[Point], unit: str, path: Path) -> None:
     above: list[Point] = []
     for point in sorted(points, key=lambda point: point.milliseconds):
         axes.plot(point.milliseconds, 100 * point.score, "o")
-        near = (abs(point.score - other.score) < 0.05 * spread for other in above)
         below = any(
-            is_near and point.milliseconds < 3 * other.milliseconds for is_near, other in zip(near, above, strict=True)
+            abs(point.score - other.score) < 0.05 * spread and point.milliseconds < 3 * other.milliseconds
+            for other in above
         )
         above += [] if below else [point]
         text = f"{point.row} ({point.tokens:.0f})"
