@@ -49,7 +49,7 @@ HARD_TEXTS: tuple[str, ...] = (
     "word " * 400,
     "A long text is truncated at its end, and what follows it must stay. " * 40 + "The end.",
 )
-"""Forty texts: empty, blank, padded with blanks, with special tokens, of many scripts, and beyond every tested limit."""
+"""Forty texts: empty, blank, padded with blanks, with special tokens, of many scripts, beyond every tested limit."""
 
 REAL_TOKENIZERS = ("qwen2", "mistral", "pythia", "phi2")
 
