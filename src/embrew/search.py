@@ -59,14 +59,11 @@ class SearchIndex:
             documents = read_documents(documents)
         if not documents:
             raise ValueError("no documents to index")
-        for number, document in enumerate(documents):
-            if not document.content:
-                raise ValueError(f"document {document.id!r} (number {number}) is empty; remove it")
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
         for start in range(0, len(documents), chunk_size):
             texts = [document.content for document in documents[start : start + chunk_size]]
-            vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents")
+            vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
             index = index or faiss.IndexFlatIP(vectors.shape[1])
             index.add(vectors)
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder))
@@ -80,7 +77,7 @@ class SearchIndex:
         if not queries:
             return []
         vectors = self.encoder.encode_query(list(queries), **encode_options(self.encoder, batch_tokens=batch_tokens))
-        unit = unit_vectors(vectors, what="queries")
+        unit = unit_vectors(vectors, what="queries", texts=list(queries))
         if unit.shape[1] != self.index.d:
             raise ValueError(
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "

@@ -128,7 +128,7 @@ def test_every_field_of_the_manifest_counts(corpus: Path, tmp_path: Path):
     fields = list(written["made_of"])
     assert {"model", "model_hash", "tokenizer_sha256", "dtype", "num_layers", "input"} <= set(fields) and len(
         fields
-    ) == 13
+    ) == 14
     for key in fields:
         path.write_text(json.dumps({**written, "made_of": {**written["made_of"], key: "other"}}))
         with pytest.raises(FileExistsError, match=rf"made of another {key}"):

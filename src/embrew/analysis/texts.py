@@ -52,7 +52,10 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
     if find_file(place, "corpus") if place.is_dir() else stem(place) == "corpus":
         if split is not None:
             logger.warning("%s is a corpus: split=%r has no effect", place, split)
-        found, side = [document.content for document in read_documents(place) if document.content], "document"
+        contents = [document.content for document in read_documents(place)]
+        found, side = [content for content in contents if content.strip()], "document"
+        if len(found) < len(contents):
+            logger.warning("%s: %d blank documents are left out", place, len(contents) - len(found))
     else:
         split = find_split(place, split)
         columns = _text_columns(path, split)

@@ -69,15 +69,15 @@ def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
 
 
 def _asked(console: Console) -> Iterator[str]:
-    """Questions from stdin, a line each, until it ends; with a prompt in a terminal."""
+    """Questions from stdin, unchanged, a non-blank line each, until it ends; with a prompt in a terminal."""
     if sys.stdin.isatty():
         err().print("one question a line; an empty line or Ctrl-D ends", style="dim")
     while True:
         try:
-            question = (console.input("[bold]? [/]") if sys.stdin.isatty() else input()).strip()
+            question = console.input("[bold]? [/]") if sys.stdin.isatty() else input()
         except EOFError:
             return
-        if question:
+        if question.strip():
             yield question
         elif sys.stdin.isatty():
             return

@@ -9,7 +9,7 @@ from embrew.data.reading import Record, expand, find_file, read, read_file
 
 @dataclass(frozen=True)
 class Document:
-    """A text with an id; `content` is what is embedded, title and text joined by a space as BEIR and MTEB do."""
+    """A text with an id; `content` is what is embedded: title and text joined by a space, otherwise unchanged."""
 
     id: str
     text: str
@@ -17,8 +17,8 @@ class Document:
 
     @property
     def content(self) -> str:
-        """Title and text."""
-        return f"{self.title} {self.text}".strip()
+        """Title and text; the text alone where there is no title. White space stays as it was written."""
+        return " ".join(part for part in (self.title, self.text) if part)
 
 
 def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:

@@ -99,7 +99,8 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
     else:
         answers = [_text(one, found["answer"], where) for one in _listed(given)]
     for column in (column for column in values if column == found.get("negatives") or _NEGATIVE.fullmatch(column)):
-        negatives += [text for text in _texts(values[column], column, where) if text not in answers]
+        right = {answer.strip() for answer in answers}
+        negatives += [text for text in _texts(values[column], column, where) if text.strip() not in right]
     if not answers:
         raise ValueError(f"{where}: column {found['answer']!r} holds no answer; remove the row, or give one")
     source = values.get(found["source"]) if "source" in found else None
@@ -163,8 +164,9 @@ def _choices(values: Mapping[str, Any], column: str | None, where: str) -> list[
 
 def _right(given: Any, choices: list[tuple[str, str]], column: str, where: str) -> str:
     """The text of the right choice, given as text, as its label, or as its place from 0."""
-    if given in [text for _, text in choices]:
-        return str(given)
+    by_text = {text.strip(): text for _, text in choices}
+    if isinstance(given, str) and given.strip() in by_text:
+        return by_text[given.strip()]
     by_label = {label.upper(): text for label, text in choices}
     if str(given).strip().upper() in by_label:
         return by_label[str(given).strip().upper()]
@@ -202,7 +204,7 @@ def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         said = "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
         raise ValueError(f"{where}: column {column!r} {said}; mend or remove the row")
-    return value.strip()
+    return value
 
 
 def _letters(count: int) -> list[str]:

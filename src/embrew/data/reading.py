@@ -116,7 +116,7 @@ def read_file(path: Path, *, on_bad: OnBad = stop, max_bytes: int | None = None)
                 yield Record(values, str(path), number)
     elif path.name.endswith((".txt", ".txt.gz")):
         for number, line in _lines(path, on_bad, max_bytes):
-            yield Record({"text": line.rstrip("\r\n")}, str(path), number)
+            yield Record({"text": line.removesuffix("\n").removesuffix("\r")}, str(path), number)
     elif path.name.endswith(".csv"):
         yield from _read_csv(path, on_bad)
     else:

@@ -114,8 +114,6 @@ def _content(record: Record, column: str | None) -> str:
         if not isinstance(value, str | None):
             raise ValueError(f"{what} is a {type(value).__name__}; texts are strings")
     content = text if column else Document(id="", text=text, title=title or "").content
-    if not content.strip():
-        raise ValueError(f"{name} is empty; leave the row out")
     if len(content) > MAX_CHARACTERS:
         raise ValueError(f"{name} has {len(content):,} characters, more than {MAX_CHARACTERS:,}; split it")
     return content

@@ -18,6 +18,8 @@ from embrew.writing import write_json
 
 MANIFEST = "embrew-vectors.json"
 FORMAT = 1
+TEXTS = "unchanged"
+"""How texts are read, in `made_of`; folders without this entry were made of texts without white space at the ends."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
         "precision": job.precision,
         "id_column": job.id_column,
         "text_column": job.text_column,
+        "texts": TEXTS,
         "shard_rows": job.shard_rows,
         "input": fingerprint(corpus_files(job.input)),
     }
@@ -147,6 +150,11 @@ def require_same(known: Mapping[str, Any], now: Mapping[str, Any], folder: Path)
     Raises:
         FileExistsError: they were; names what differs.
     """
+    if "texts" not in known:
+        raise FileExistsError(
+            f"{folder} was begun by a version that removed white space at both ends of texts; texts are now encoded "
+            "unchanged, so the two cannot be mixed: choose another folder (this one can still be read)"
+        )
     different = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
     if different:
         named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)

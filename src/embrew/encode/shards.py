@@ -54,7 +54,7 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
 
 
 def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[str, Any]) -> np.ndarray:
-    """Float32 `(rows, dimensions)` vectors of a shard.
+    """Float32 `(rows, dimensions)` vectors of a shard; that of a blank text may be zero, as in an evaluation.
 
     Raises:
         ValueError: a vector is zero or not finite; names the row.
@@ -67,7 +67,8 @@ def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[st
     if vectors.ndim != 2 or len(vectors) != len(shard.rows):
         raise ValueError(f"the encoder gave an array {vectors.shape} for {len(shard.rows)} texts")
     norms = np.linalg.norm(vectors, axis=-1)
-    for wrong, what in ((~np.isfinite(norms), "not finite"), (norms == 0, "zero")):
+    blank = np.array([not row.text.strip() for row in shard.rows], dtype=bool)
+    for wrong, what in ((~np.isfinite(norms), "not finite"), ((norms == 0) & ~blank, "zero")):
         if wrong.any():
             raise ValueError(_bad_vector(shard, int(wrong.argmax()), what))
     return vectors

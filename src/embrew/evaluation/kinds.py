@@ -234,7 +234,7 @@ def _rag(
         corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
         # An empty document's vector may be zero, which lies nearer to a question than a document that has little to do
         # with it.
-        filled = sorted((one for one in corpus if one.content), key=lambda one: one.id)
+        filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
         return asked, filled, len(corpus) - len(filled)
 
     # Only the settings that follow differ within what is read once.
