@@ -132,10 +132,12 @@ def test_encoders_have_no_perplexity(encoder_folder):
     assert perplexity_of(Encoder.from_pretrained(str(encoder_folder("bert")), max_length=64), SENTENCES) is None
 
 
-def found(name, d_prime=None, bits=None):
+def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
     """Findings with a given d′ and bits a byte."""
-    apart = None if d_prime is None else Separation(60, 500, (0.1 * d_prime, 0.0), (0.1, 0.1), 0.5, np.zeros((2, 200)))
-    surprise = None if bits is None else Perplexity(10, 1000, 4000, bits * 4000 * math.log(2))
+    means = (0.1 * (d_prime or 0), 0.0)
+    apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
+    surprise = None if bits is None else Perplexity(texts, 1000, 4000, bits * 4000 * math.log(2))
+    apart = None if d_prime is None else apart
     return Found(name, apart, surprise)
 
 
@@ -165,12 +167,69 @@ def test_words():
     domain, general = found("cats", 1.0, 1.5), found("news", 2.0, 1.2)
     assert shift(domain, general) == pytest.approx(1.25) and gap(domain, general) == pytest.approx(0.5)
     assert in_words(domain, general) == [
-        "matched and mismatched pairs of cats are apart, and overlap in part (d′ 1.00)",
+        "matched and mismatched pairs of cats are apart, and overlap in part (d′ 1.00 [0.80, 1.20], 60 pairs)",
         "it predicts cats much worse than news (1.25 times the bits a byte)",
         "it tells pairs of cats apart much worse than those of news",
         "generative learning on cats may bring much (a rule of thumb, thresholds ours)",
     ]
     assert gap(domain, found("news", -0.1)) is None, "a share of nothing"
+
+
+@pytest.mark.parametrize(
+    ("domain", "general", "reason"),
+    [
+        (found("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
+        (found("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
+        (found("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
+        (found("d", 0.1, error=None), None, "the interval of d′ of d is not known: analyze it again"),
+        (found("d", 1.0), found("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
+        (found("d", bits=1.0, texts=3), found("g", bits=2.0), "3 texts of d: bits a byte need 20 or more"),
+    ],
+)
+def test_no_verdict_from_what_may_be_chance(domain, general, reason):
+    assert gain(domain, general) is None
+    words = in_words(domain, general)
+    assert reason in " ".join(words) and "no verdict on what generative learning may bring on d" in words
+    assert not any("may bring little" in line or "may bring much" in line for line in words)
+
+
+def test_a_figure_without_a_verdict_could_have_raised_what_the_other_says():
+    """The verdict is the larger of two: one alone decides where it is the highest already."""
+    general = found("g", 2.1, 1.0)
+    assert gain(found("d", 0.1, 1.3), general) == "much"
+    assert "that is by bits a byte alone" in in_words(found("d", 0.1, 1.3), general)
+    assert gain(found("d", 0.1, 1.0), general) is None and gain(found("d", 0.1, 1.1), general) is None
+
+
+def test_the_error_of_d_prime_is_the_jackknifes():
+    """Against leaving each pair out and computing d′ anew; a question occurs twice."""
+    generator = np.random.default_rng(1)
+    answers = unit(generator.normal(size=(12, 6)))
+    questions = unit(answers + generator.normal(size=(12, 6)))
+    questions[5] = questions[3]
+    same = np.array([[*range(5), 3, *range(6, 12)], range(12)])
+    whole = separation(questions, answers, same=same, chunk_size=5)
+    without = []
+    for i in range(12):
+        kept = [j for j in range(12) if j != i]
+        without.append(separation(questions[kept], answers[kept], same=same[:, kept]).d_prime)
+    assert whole.error == pytest.approx(
+        math.sqrt(11 / 12 * sum((d - np.mean(without)) ** 2 for d in without)), rel=1e-4
+    )
+    assert whole.different == 11
+    assert Separation.from_json(json.loads(json.dumps(whole.to_json()))).interval == whole.interval
+
+
+def test_the_interval_of_random_pairs_holds_chance():
+    """Pairs that have nothing to do with each other, and share a direction as language models' vectors do."""
+    generator = np.random.default_rng(2)
+    same = np.stack([np.arange(60)] * 2)
+    held = 0
+    for _ in range(200):
+        questions, answers = (unit(generator.normal(size=(60, 16)) + 0.5) for _ in range(2))
+        low, high = separation(questions, answers, same=same).interval
+        held += low <= 0 <= high
+    assert 0.9 <= held / 200 <= 0.99
 
 
 def test_samples_are_the_same_every_time():
@@ -215,8 +274,13 @@ def test_command(models, files):
     assert general["separation"] is None and general["perplexity"]["texts"] == 8
     assert f"{domain['separation']['d_prime']:.2f}" in result.stdout
     assert f"{general['perplexity']['bits_per_byte']:.3f}" in result.stdout
-    assert "two: generative learning on pairs.jsonl may bring" in result.stdout
-    assert written["thresholds"] == {"d_prime": [1.0, 2.0], "shift": [1.05, 1.25], "gap": [0.2, 0.5]}
+    assert "two: no verdict from 8 pairs of pairs.jsonl: d′ needs 50 or more" in result.stdout
+    assert (
+        "two: no verdict on what generative learning may bring" in result.stdout and "may bring l" not in result.stdout
+    )
+    assert [model["gain"] for model in written["models"]] == [None, None]
+    limits = {"min_pairs": 50, "min_texts": 20}
+    assert written["thresholds"] == {"d_prime": [1.0, 2.0], "shift": [1.05, 1.25], "gap": [0.2, 0.5], **limits}
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "exists" in run("one", *given, "--json", output).stderr
 

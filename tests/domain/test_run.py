@@ -215,7 +215,7 @@ def test_from_documents_to_report(
     page = (out / "report.md").read_text()
     for step in report["steps"]:
         assert f"| {step['step']} | {step['ndcg_at_10']:.3f} | {step['recall_at_10']:.3f} |" in page
-    assert "docs" in page and "## Before training" in page and "generative learning on docs may bring" in page
+    assert "docs" in page and "## Before training" in page and "no verdict from 8 pairs of docs" in page
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     assert len(report["diagnosis"]["data"]) == 2
     assert str(tmp_path) not in page, "a report has no paths of one machine"

@@ -3,12 +3,16 @@
 The figures are those of `separation` and `perplexity`, on the domain and, to compare with, on general text. What they
 are said to mean follows thresholds that are ours. *Learn Before Represent* says that a model which does not know a
 domain gains from learning it first, and gives no figures from which thresholds could be read: it is a rule of thumb.
+
+No verdict is given from a figure that may be chance: from d′ of fewer than `MIN_PAIRS` pairs, from d′ whose 95 %
+interval includes 0, from bits a byte of fewer than `MIN_TEXTS` texts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +24,13 @@ from embrew.data.qa import QA
 from embrew.modeling.encoder import Encoder
 from embrew.protocol import TextEncoder
 
-FEW = 50  # pairs below which d′ is mostly chance
+MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
+MIN_TEXTS = 20  # on either side, for bits a byte
 OVERLAP, APART = 1.0, 2.0  # d′: a matched pair beats a mismatched one in 76 % and in 92 % of cases, if both are normal
 SHIFT = (1.05, 1.25)  # bits a byte on the domain over those on general text
 GAP = (0.2, 0.5)  # share of the general d′ that is lacking on the domain
 THRESHOLDS: dict[str, Any] = {"d_prime": [OVERLAP, APART], "shift": list(SHIFT), "gap": list(GAP)}
+THRESHOLDS |= {"min_pairs": MIN_PAIRS, "min_texts": MIN_TEXTS}
 Gain = Literal["little", "some", "much"]
 
 
@@ -97,37 +103,76 @@ def gap(domain: Found, general: Found | None) -> float | None:
     return 1 - domain.separation.d_prime / general.separation.d_prime
 
 
+def no_verdict(domain: Found, general: Found | None = None) -> dict[str, str]:
+    """Why a figure gives no verdict, by the figure: `d_prime`, `gap`, `shift`; those that give one are left out."""
+    reasons = {}
+    weak = [_weak_pairs(found) for found in (domain, general) if found is not None and found.separation is not None]
+    if domain.separation is not None and weak[0]:
+        reasons["d_prime"] = weak[0]
+    if gap(domain, general) is not None and any(weak):
+        reasons["gap"] = "; ".join(reason for reason in weak if reason)
+    if general is not None and domain.perplexity is not None and general.perplexity is not None:
+        few = [each for each in (domain, general) if each.perplexity and each.perplexity.texts < MIN_TEXTS]
+        if few:
+            counts = ", ".join(f"{each.perplexity.texts} texts of {each.name}" for each in few if each.perplexity)
+            reasons["shift"] = f"{counts}: bits a byte need {MIN_TEXTS} or more"
+    return reasons
+
+
+def _weak_pairs(found: Found) -> str:
+    """Why d′ of these pairs may be chance; empty where it is not."""
+    apart = found.separation
+    assert apart is not None
+    different = apart.matched if apart.different is None else apart.different
+    if min(apart.matched, different) < MIN_PAIRS:
+        counts = f"{apart.matched} pairs" + (f" ({different} different)" if different < apart.matched else "")
+        return f"{counts} of {found.name}: d′ needs {MIN_PAIRS} or more"
+    if not math.isfinite(apart.d_prime):
+        return ""
+    if apart.interval is None:
+        return f"the interval of d′ of {found.name} is not known: analyze it again"
+    low, high = apart.interval
+    if low <= 0 <= high:
+        return f"the 95 % interval of d′ of {found.name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
+    return ""
+
+
 def gain(domain: Found, general: Found | None = None) -> Gain | None:
-    """What generative learning may bring: the larger of what shift and gap say; without them, by d′ alone."""
+    """What generative learning may bring: the larger of what shift and gap say; without them, by d′ alone.
+
+    None where no figure gives a verdict (see `no_verdict`), or where one that gives none could have raised it.
+    """
     moved, lacking = shift(domain, general), gap(domain, general)
-    levels = [
+    without = no_verdict(domain, general)
+    levels: list[int] = [
         sum(value >= threshold for threshold in thresholds)
-        for value, thresholds in ((moved, SHIFT), (lacking, GAP))
-        if value is not None
+        for name, value, thresholds in (("shift", moved, SHIFT), ("gap", lacking, GAP))
+        if value is not None and name not in without
     ]
-    if not levels and domain.separation is not None:
+    if moved is None and lacking is None and domain.separation is not None and "d_prime" not in without:
         levels = [sum(domain.separation.d_prime < threshold for threshold in (OVERLAP, APART))]
-    return (("little", "some", "much")[max(levels)]) if levels else None
+    if not levels or ({"shift", "gap"} & without.keys() and max(levels) < 2):
+        return None
+    return ("little", "some", "much")[max(levels)]
 
 
 def in_words(domain: Found, general: Found | None = None) -> list[str]:
-    """The findings in sentences."""
+    """The findings in sentences; where no figure gives a verdict, `no verdict` and why."""
     lines = []
-    if domain.separation is not None:
-        d_prime = domain.separation.d_prime
+    without = no_verdict(domain, general)
+    apart = domain.separation
+    if apart is not None and "d_prime" not in without:
         place = (
-            "overlap: it does not tell them apart" if d_prime < OVERLAP
-            else "are apart, and overlap in part" if d_prime < APART
+            "overlap: it does not tell them apart" if apart.d_prime < OVERLAP
+            else "are apart, and overlap in part" if apart.d_prime < APART
             else "are well apart"
         )  # fmt: skip
-        lines.append(f"matched and mismatched pairs of {domain.name} {place} (d′ {d_prime:.2f})")
-        if domain.separation.matched < FEW:
-            lines.append(f"{domain.separation.matched} pairs are few; d′ is mostly chance below {FEW}")
+        lines.append(f"matched and mismatched pairs of {domain.name} {place} ({_d_prime(domain)})")
     moved, lacking = shift(domain, general), gap(domain, general)
-    if moved is not None and general is not None:
+    if moved is not None and general is not None and "shift" not in without:
         how = "about as well as" if moved < SHIFT[0] else "worse than" if moved < SHIFT[1] else "much worse than"
         lines.append(f"it predicts {domain.name} {how} {general.name} ({moved:.2f} times the bits a byte)")
-    if lacking is not None and general is not None:
+    if lacking is not None and general is not None and "gap" not in without:
         how = (
             "about as well as" if abs(lacking) < GAP[0]
             else "better than" if lacking < 0
@@ -135,9 +180,23 @@ def in_words(domain: Found, general: Found | None = None) -> list[str]:
             else "much worse than"
         )  # fmt: skip
         lines.append(f"it tells pairs of {domain.name} apart {how} those of {general.name}")
+    for reason in dict.fromkeys(without.values()):
+        lines.append(f"no verdict from {reason}")
     level = gain(domain, general)
     if level is not None:
         lines.append(f"generative learning on {domain.name} may bring {level} (a rule of thumb, thresholds ours)")
         if moved is None and lacking is None:
             lines.append("that is by d′ alone; general pairs or texts to compare with say more (--general)")
+        elif lacking is None or "gap" in without:
+            lines.append("that is by bits a byte alone")
+    elif without:
+        lines.append(f"no verdict on what generative learning may bring on {domain.name}")
     return lines
+
+
+def _d_prime(found: Found) -> str:
+    """d′ with its interval and the number of pairs."""
+    apart = found.separation
+    assert apart is not None
+    between = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
+    return f"d′ {apart.d_prime:.2f}{between}, {apart.matched} pairs"

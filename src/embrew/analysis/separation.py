@@ -8,6 +8,9 @@ domain may bring, and defines it nowhere. The ratio and d′ here are ours:
 with μ and σ² mean and variance of the cosines of questions with their own answers (₊) and with the other pairs' answers
 (₋). d′ is the sensitivity index of signal detection. It does not change where all cosines are moved or stretched alike,
 as they are where a language model's vectors share a direction; the ratio does, and has no meaning where μ₋ ≤ 0.
+
+The standard error of d′ is the jackknife's: each pair is left out once, with all its combinations, so that it counts
+that mismatched combinations are made of the same few questions and answers.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from embrew.protocol import encode_options, unit_vectors
 if TYPE_CHECKING:
     from embrew.protocol import TextEncoder
 
+NORMAL_95 = 1.96  # half the width of a 95 % interval, in standard errors
 BINS = np.linspace(-1, 1, 2001)
 
 
@@ -39,6 +43,9 @@ class Separation:
         deviations: standard deviations, likewise.
         nearest: share of the questions to which no other answer is as near as their own.
         histograms: counts by `BINS`, matched and mismatched, `(2, 2000)`.
+        different: number of different questions or of different answers, whichever is smaller; None where it is not
+            known (files of older versions).
+        error: standard error of d′ (jackknife over pairs); None where it is not known.
     """
 
     matched: int
@@ -47,6 +54,8 @@ class Separation:
     deviations: tuple[float, float]
     nearest: float
     histograms: np.ndarray
+    different: int | None = None
+    error: float | None = None
 
     @property
     def d_prime(self) -> float:
@@ -54,6 +63,13 @@ class Separation:
         spread = math.sqrt((self.deviations[0] ** 2 + self.deviations[1] ** 2) / 2)
         distance = self.means[0] - self.means[1]
         return distance / spread if spread else math.copysign(math.inf, distance) if distance else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of d′; None where its standard error is not known."""
+        if self.error is None:
+            return None
+        return self.d_prime - NORMAL_95 * self.error, self.d_prime + NORMAL_95 * self.error
 
     @property
     def ratio(self) -> float | None:
@@ -75,7 +91,9 @@ class Separation:
         return {
             "pairs": self.matched,
             "mismatched": self.mismatched,
+            "different": self.different,
             "d_prime": self.d_prime if math.isfinite(self.d_prime) else None,
+            "d_prime_interval": list(self.interval) if self.interval and math.isfinite(self.d_prime) else None,
             "separation_ratio": self.ratio,
             "mean_matched": self.means[0],
             "mean_mismatched": self.means[1],
@@ -105,6 +123,7 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
     own = (questions.astype(np.float64) * answers).sum(1)
     count, total, squares, nearer = 0, 0.0, 0.0, 0
     histogram = np.zeros(len(BINS) - 1, dtype=np.int64)
+    of_pair = np.zeros((3, len(questions)))  # mismatched combinations with a pair: number, sum, sum of squares
     for start in range(0, len(questions), chunk_size):
         stop = min(start + chunk_size, len(questions))
         cosines = questions[start:stop] @ answers.T
@@ -114,6 +133,10 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
         total += float(values.sum())
         squares += float((values**2).sum())
         histogram += np.histogram(values.clip(-1, 1), BINS)[0]
+        kept = np.where(other, cosines, 0).astype(np.float64)
+        for power, table in enumerate((other, kept, kept**2)):
+            of_pair[power, start:stop] += table.sum(1)
+            of_pair[power] += table.sum(0)
         highest = np.where(other, cosines, -np.inf).max(1)
         nearer += int((own[start:stop] > highest).sum())
     if not count:
@@ -126,7 +149,33 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
         deviations=(float(own.std()), math.sqrt(max(squares / count - mean**2, 0.0))),
         nearest=nearer / len(own),
         histograms=np.stack([np.histogram(own.clip(-1, 1), BINS)[0], histogram]),
+        different=min(len(np.unique(codes)) for codes in same),
+        error=_jackknife(own, np.array([count, total, squares]), of_pair),
     )
+
+
+def _jackknife(own: np.ndarray, sums: np.ndarray, of_pair: np.ndarray) -> float | None:
+    """Standard error of d′ from leaving out each pair; None where d′ is infinite or a pair leaves no mismatch.
+
+    Args:
+        own: cosines of the matched pairs.
+        sums: number, sum and sum of squares of the mismatched combinations.
+        of_pair: the same of those that each pair is part of, `(3, pairs)`.
+    """
+    pairs = len(own)
+    if pairs < 3:
+        return None
+    count, total, squares = sums[:, None] - of_pair
+    if (count < 1).any():
+        return None
+    matched = (own.sum() - own) / (pairs - 1)
+    matched_variance = ((own**2).sum() - own**2) / (pairs - 1) - matched**2
+    mismatched = total / count
+    variance = (matched_variance.clip(0) + (squares / count - mismatched**2).clip(0)) / 2
+    if not (variance > 0).all():
+        return None
+    without = (matched - mismatched) / np.sqrt(variance)
+    return math.sqrt((pairs - 1) * float(without.var()))
 
 
 def separation_of(

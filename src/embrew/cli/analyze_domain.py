@@ -53,7 +53,9 @@ def domain(
     samples += [] if general is None else [read_sample(general, {}, max_pairs)]
     if plot is not None and not any(sample.questions for sample in samples):
         raise ValueError(f"{data} has texts alone, without pairs, so there is nothing to draw; leave out --plot")
-    shown = new_table("data", "pairs", "d′", "ratio", "own is nearest", "texts", "perplexity", "bits a byte")
+    shown = new_table(
+        "data", "pairs", "d′", "95 % interval", "ratio", "own is nearest", "texts", "perplexity", "bits a byte"
+    )
     named, entries, words = [], [], []
     for name in models:
         with untrained(name) as encoder:
@@ -80,10 +82,11 @@ def domain(
 def cells(found: Found) -> list[str]:
     """A data set's figures as cells; what there is not is a dash."""
     apart, surprise = found.separation, found.perplexity
-    pairs = ["–"] * 4
+    pairs = ["–"] * 5
     if apart is not None:
         ratio = "–" if apart.ratio is None else f"{apart.ratio:.2f}"
-        pairs = [str(apart.matched), f"{apart.d_prime:.2f}", ratio, f"{apart.nearest:.1%}"]
+        between = "–" if apart.interval is None else f"[{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"
+        pairs = [str(apart.matched), f"{apart.d_prime:.2f}", between, ratio, f"{apart.nearest:.1%}"]
     texts = ["–"] * 3
     if surprise is not None:
         texts = [str(surprise.texts), f"{surprise.perplexity:.1f}", f"{surprise.bits_per_byte:.3f}"]

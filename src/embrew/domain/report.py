@@ -102,14 +102,25 @@ def _data(report: Mapping[str, Any]) -> list[str]:
 
 
 def _diagnosis(diagnosis: Mapping[str, Any]) -> str:
-    header = ["", "d′", "separation ratio", "own answer is nearest", "perplexity", "bits a byte"]
+    header = [
+        "",
+        "pairs",
+        "d′",
+        "95 % interval",
+        "separation ratio",
+        "own answer is nearest",
+        "perplexity",
+        "bits a byte",
+    ]
     rows = []
     for entry in diagnosis["data"]:
         apart, surprise = entry["separation"] or {}, entry["perplexity"] or {}
         rows.append(
             [
                 entry["data"],
+                str(apart.get("pairs", "–")),
                 _number(apart.get("d_prime")),
+                _between(apart.get("d_prime_interval")),
                 _number(apart.get("separation_ratio")),
                 "–" if not apart else f"{apart['nearest_is_own']:.1%}",
                 _number(surprise.get("perplexity"), 1),
@@ -167,6 +178,10 @@ def _said(objective: Mapping[str, Any]) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _between(interval: Sequence[float] | None) -> str:
+    return "–" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
 
 
 def plot_report(steps: Sequence[Step], path: Path) -> None:

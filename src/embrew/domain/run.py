@@ -181,7 +181,8 @@ def _sample(data: Prepared, name: str) -> Sample:
 def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> tuple[dict[str, Any], Separation]:
     """The untrained model on the domain and on general text, and its separation; kept with what they came from."""
     other = settings.general
-    of = {"model_hash": model_hash(encoder), "samples": [one.sha256 for one in (sample, other) if one is not None]}
+    samples = [one.sha256 for one in (sample, other) if one is not None]
+    of = {"model_hash": model_hash(encoder), "samples": samples, "thresholds": THRESHOLDS}
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["of"] == of:
