@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,20 @@ class SearchIndex:
         >>> [hit.document.title for hit in index.search(["shortest path"], top_k=3)[0]]  # doctest: +SKIP
     """
 
-    def __init__(self, encoder: TextEncoder, documents: Sequence[Document], index: Any, *, encoder_hash: str) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        documents: Sequence[Document],
+        index: Any,
+        *,
+        encoder_hash: str,
+        query_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.encoder = encoder
         self.documents = list(documents)
         self.index = index
         self.encoder_hash = encoder_hash
+        self.query_options = dict(query_options or {})
 
     @classmethod
     def build(
@@ -68,6 +77,32 @@ class SearchIndex:
             index.add(vectors)
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder))
 
+    @classmethod
+    def of_vectors(
+        cls,
+        encoder: TextEncoder,
+        documents: Sequence[Document],
+        vectors: Any,
+        *,
+        query_options: Mapping[str, Any] | None = None,
+    ) -> "SearchIndex":
+        """Index vectors that the encoder gave earlier.
+
+        Args:
+            encoder: encodes the queries; `embrew.encode.query_options` verifies that it made the vectors.
+            documents: one for every vector.
+            vectors: `(documents, dimensions)`; that of a blank document may be zero.
+            query_options: keywords for `encode_query`, such as `truncate_dim`.
+        """
+        import faiss
+
+        if not documents or len(vectors) != len(documents):
+            raise ValueError(f"{len(vectors)} vectors for {len(documents)} documents; give one vector per document")
+        unit = unit_vectors(vectors, what="documents", texts=[document.content for document in documents])
+        index = faiss.IndexFlatIP(unit.shape[1])
+        index.add(unit)
+        return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
+
     def search(self, queries: Sequence[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
         """The `top_k` nearest documents of every query, best first; equal scores in the order of the documents."""
         if isinstance(queries, str):
@@ -76,7 +111,8 @@ class SearchIndex:
             raise ValueError(f"top_k={top_k}; give a number above 0")
         if not queries:
             return []
-        vectors = self.encoder.encode_query(list(queries), **encode_options(self.encoder, batch_tokens=batch_tokens))
+        options = {**encode_options(self.encoder, batch_tokens=batch_tokens), **self.query_options}
+        vectors = self.encoder.encode_query(list(queries), **options)
         unit = unit_vectors(vectors, what="queries", texts=list(queries))
         if unit.shape[1] != self.index.d:
             raise ValueError(
@@ -100,10 +136,11 @@ class SearchIndex:
             faiss.write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
-                "format": 1,
+                "format": 2 if self.query_options else 1,
                 "encoder_hash": self.encoder_hash,
                 "documents": len(self.documents),
                 "dimensions": self.index.d,
+                **({"query_options": self.query_options} if self.query_options else {}),
                 "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
                 "versions": versions(),
             }
@@ -118,8 +155,10 @@ class SearchIndex:
         if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest.get("format") != 1:
-            raise ValueError(f"{folder}: index format {manifest.get('format')!r}; this version reads 1, build it again")
+        if manifest.get("format") not in (1, 2):
+            raise ValueError(
+                f"{folder}: index format {manifest.get('format')!r}; this version reads 1 and 2, build it again"
+            )
         own = model_hash(encoder)
         if manifest["encoder_hash"] != own:
             raise ValueError(
@@ -133,7 +172,8 @@ class SearchIndex:
                 )
         lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
         documents = [Document(**json.loads(line)) for line in lines if line]
-        return cls(encoder, documents, faiss.read_index(str(folder / _INDEX)), encoder_hash=own)
+        index, options = faiss.read_index(str(folder / _INDEX)), manifest.get("query_options")
+        return cls(encoder, documents, index, encoder_hash=own, query_options=options)
 
 
 def build_index(

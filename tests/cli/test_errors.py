@@ -149,7 +149,7 @@ def test_ctrl_c_says_what_is_finished_and_exits_with_130(tmp_path, fake_stages):
 
 
 def test_ctrl_c_elsewhere_exits_with_130_too(fake_build, monkeypatch, tmp_path):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     fake_build.open_model = stop

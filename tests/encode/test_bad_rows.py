@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from embrew.encode import encode_corpus, read_vectors
+from embrew.encode.layout import REJECTS
 from tests.encode.stub import Stub
 
 GOOD = b'{"text": "good"}\n'
@@ -68,7 +69,7 @@ def test_strict_names_it_and_skip_writes_it_down(tmp_path: Path, kind: Kind):
     assert not list((tmp_path / "strict").glob("part-*"))
 
     summary = encode_corpus(Stub(), folder, tmp_path / "skip", on_bad_rows="skip")
-    lines = [json.loads(line) for line in (tmp_path / "skip" / "rejects.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "skip" / REJECTS).read_text().splitlines()]
     assert summary.rejected == len(lines) == 1
     assert lines[0]["file"] == str(folder / name) and reason in lines[0]["reason"]
     if number is None:
@@ -106,7 +107,7 @@ def test_too_many_bad_rows_stop_the_run(tmp_path: Path, bad_at: tuple[int, ...],
     if finished:
         with pytest.raises(ValueError, match=rf"{len(bad_at)} of the first \d+ rows cannot be encoded"):
             encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip", shard_rows=50)
-        written = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+        written = (tmp_path / "out" / REJECTS).read_text().splitlines()
         assert [json.loads(line)["line"] for line in written] == [i + 1 for i in bad_at]
         summary = encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip", shard_rows=50, max_reject_rate=0.05)
         assert summary.kept == finished

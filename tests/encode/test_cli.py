@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import embrew.build
 from embrew.cli import app
 from embrew.encode import read_vectors
-from embrew.encode.manifest import MANIFEST
+from embrew.encode.layout import MANIFEST
 from tests.encode.conftest import TEXTS
 from tests.encode.stub import Stub
 
@@ -47,7 +47,7 @@ def test_bad_rows_are_said(stub: Stub, tmp_path: Path):
     strict = run(tmp_path / "c.jsonl", tmp_path / "out")
     assert strict.exit_code == 1 and "c.jsonl, line 2: not valid JSON" in strict.stderr
     skipped = run(tmp_path / "c.jsonl", tmp_path / "out", "--on-bad-rows", "skip")
-    assert skipped.exit_code == 0 and "1 rows left out; they are listed in rejects.jsonl" in skipped.stdout
+    assert skipped.exit_code == 0 and "1 rows left out; they are listed in __embrew__/rejects.jsonl" in skipped.stdout
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sentence_transformers.util import quantize_embeddings
 
 from embrew.encode import Ranges, dequantize, encode_corpus, read_vectors
-from embrew.encode.manifest import MANIFEST
+from embrew.encode.layout import MANIFEST
 from embrew.encode.precision import quantize
 from tests.encode.conftest import TEXTS
 from tests.encode.stub import Stub

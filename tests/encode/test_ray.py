@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from embrew.encode import encode_corpus
-from embrew.encode.manifest import MANIFEST
+from embrew.encode.layout import MANIFEST, REJECTS
 from tests.encode.stub import Stub, open_stub
 
 
@@ -35,4 +35,4 @@ def test_the_same_files(
     assert (summary.rows, summary.shards, summary.rejected, again.kept) == (60, 9, 1, 8)
     assert hashes(tmp_path / "ray") == hashes(tmp_path / "local")
     assert (tmp_path / "ray" / MANIFEST).read_bytes() == (tmp_path / "local" / MANIFEST).read_bytes()
-    assert (tmp_path / "ray" / "rejects.jsonl").read_bytes() == (tmp_path / "local" / "rejects.jsonl").read_bytes()
+    assert (tmp_path / "ray" / REJECTS).read_bytes() == (tmp_path / "local" / REJECTS).read_bytes()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.data.documents import Document
 from embrew.encode import encode_corpus, read_vectors
-from embrew.encode.manifest import MANIFEST
+from embrew.encode.layout import MANIFEST
 from embrew.evaluation.kinds import judge
 from embrew.evaluation.tasks import Task
 from embrew.export.sentence_transformers import export_sentence_transformer
@@ -144,14 +144,27 @@ def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder: Encoder):
 
 
 def test_a_job_begun_with_another_rule_is_refused(tmp_path: Path):
-    path = jsonl(tmp_path / "c.jsonl", [{"text": " a "}])
-    encode_corpus(Stub(), path, tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    """Where the rule changed a text; else the folder goes on, and says then that its texts are unchanged."""
+    place, stripped = tmp_path / "out" / MANIFEST, tmp_path / "stripped"
+    path = jsonl(tmp_path / "c.jsonl", [{"text": "a"}, {"text": "b"}])
+    encode_corpus(Stub(), path, tmp_path / "out", shard_rows=1)
+    whole = place.read_text()
+    manifest = json.loads(whole)
     del manifest["made_of"]["texts"]  # as earlier versions wrote it
-    (tmp_path / "out" / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(FileExistsError, match="removed white space at both ends of texts"):
-        encode_corpus(Stub(), path, tmp_path / "out")
-    assert len(read_vectors(tmp_path / "out")) == 1, "it can still be read"
+    place.write_text(json.dumps(manifest))
+    assert len(read_vectors(tmp_path / "out")) == 2
+    assert encode_corpus(Stub(), path, tmp_path / "out", shard_rows=1).kept == 2
+    assert place.read_text() == whole
+    path = jsonl(tmp_path / "c.jsonl", [{"text": "a"}, {"text": " b"}])
+    encode_corpus(Stub(), path, stripped, shard_rows=1)
+    entry = {**json.loads((stripped / MANIFEST).read_text()), "shards": manifest["shards"]}
+    del entry["made_of"]["texts"]
+    (stripped / MANIFEST).write_text(json.dumps(entry))
+    said = r"rows 2 to 2 are not those that .*part-00001.parquet was made of without white space at both ends"
+    (stripped / "part-00001.parquet").write_bytes((tmp_path / "out" / "part-00001.parquet").read_bytes())
+    with pytest.raises(ValueError, match=said):
+        encode_corpus(Stub(), path, stripped, shard_rows=1)
+    assert len(read_vectors(stripped)) == 2, "it can still be read"
 
 
 def test_the_lines_of_a_text_file(tmp_path: Path):

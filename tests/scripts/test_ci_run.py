@@ -33,7 +33,9 @@ def test_data_beside_the_checkout_is_used(
     for name in beside:
         (tmp_path / "shared" / name).mkdir(parents=True)
     make = tools / "make"
-    make.write_text(f"#!/usr/bin/env bash\necho \"$1 ${{EMBREW_DATA-}} ${{EMBREW_TOKENIZERS-}}\" >> '{tmp_path}/calls'\n")
+    make.write_text(
+        f"#!/usr/bin/env bash\necho \"$1 ${{EMBREW_DATA-}} ${{EMBREW_TOKENIZERS-}}\" >> '{tmp_path}/calls'\n"
+    )
     make.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment |= {"PATH": f"{tools}:{environment['PATH']}", **{n: str(tmp_path / v) for n, v in given.items()}}

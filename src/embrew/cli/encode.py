@@ -64,7 +64,8 @@ def encode(
     id_column: Annotated[str | None, typer.Option(help="By default _id or id, else the row's number.")] = None,
     text_column: Annotated[str | None, typer.Option(help="By default text, after title if there is one.")] = None,
     on_bad_rows: Annotated[
-        OnBadRows, typer.Option(help="strict stops at a row that cannot be encoded; skip lists it in rejects.jsonl.")
+        OnBadRows,
+        typer.Option(help="strict stops at a row that cannot be encoded; skip lists it in __embrew__/rejects.jsonl."),
     ] = OnBadRows.STRICT,
     max_reject_rate: Annotated[
         float, typer.Option(min=0, max=1, help="With skip: stop when a larger share of the rows is bad.")
@@ -127,4 +128,4 @@ def show(summary: Summary, folder: Path) -> None:
         soft_wrap=True,
     )
     if summary.rejected:
-        out().print(f"{summary.rejected} rows left out; they are listed in rejects.jsonl", style="yellow")
+        out().print(f"{summary.rejected} rows left out; they are listed in __embrew__/rejects.jsonl", style="yellow")

@@ -12,18 +12,23 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import Model
+from embrew.cli.arguments import Computes, Dtype, Model
 from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
-    from embrew.search import Hit
+    from embrew.search import Hit, SearchIndex
 
 SNIPPET = 320  # characters
 
 
 def search(
     model: Model,
-    index: Annotated[Path, typer.Option("--index", "-i", metavar="DIR", help="Folder of the index.")],
+    index: Annotated[
+        Path,
+        typer.Option(
+            "--index", "-i", metavar="DIR", help="Folder of the index, or of vectors that embrew encode wrote."
+        ),
+    ],
     questions: Annotated[
         list[str] | None, typer.Argument(metavar="QUESTION", help="Without any: read questions from the terminal.")
     ] = None,
@@ -31,6 +36,11 @@ def search(
         str | None,
         typer.Option("--build", metavar="DOCUMENTS", help="Make the index first: BEIR folder, .jsonl, .parquet, .txt."),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="With a folder of embrew encode: the corpus it encoded, whose texts are shown with the ids."),
+    ] = None,
+    dtype: Computes = Dtype.AUTO,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Results for each question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it is there.")] = False,
 ) -> None:
@@ -40,11 +50,17 @@ def search(
     if build is None and not index.is_dir():
         raise FileNotFoundError(f"{index} is no index; make it with --build DOCUMENTS")
     from embrew.build import open_model
+    from embrew.encode import holds_vectors
     from embrew.search import SearchIndex, build_index
 
-    encoder: Any = open_model(model)
+    encoded = build is None and holds_vectors(index)
+    if corpus is not None and not encoded:
+        raise ValueError(f"--corpus {corpus}: {index} keeps its own texts; leave the option out")
+    encoder: Any = open_model(model, dtype=dtype.value)
     console = out()
-    if build is None:
+    if encoded:
+        found = _of_vectors(index, encoder, corpus)
+    elif build is None:
         found = SearchIndex.load(index, encoder)
     else:
         found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=console.is_terminal)
@@ -54,8 +70,22 @@ def search(
         show_hits(console, question, found.search([question], top_k=top_k)[0])
 
 
+def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
+    """Vectors that `embrew encode` wrote as an index; without `corpus`, documents have ids only."""
+    from embrew.data import Document
+    from embrew.encode import query_options, read_vectors, texts_of
+    from embrew.search import SearchIndex
+
+    vectors = read_vectors(folder)
+    options = query_options(vectors, encoder)
+    texts = [""] * len(vectors) if corpus is None else texts_of(vectors, corpus)
+    ids, array = vectors.load()
+    documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
+    return SearchIndex.of_vectors(encoder, documents, array, query_options=options)
+
+
 def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
-    """Rank, score and title a line, and under it how the text begins."""
+    """Rank, score and title a line, and under it how the text begins, if there is one."""
     console.print(Text(question, style="bold cyan"))
     for rank, hit in enumerate(hits, start=1):
         head = Text(f"{rank:>3}  {hit.score:.3f}  ")
@@ -64,7 +94,8 @@ def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
         snippet = " ".join(hit.document.text.split())
         if len(snippet) > SNIPPET:
             snippet = snippet[:SNIPPET].rsplit(" ", 1)[0] + " …"
-        console.print(Padding(Text(snippet, style="dim"), (0, 0, 0, 5)))
+        if snippet:
+            console.print(Padding(Text(snippet, style="dim"), (0, 0, 0, 5)))
     console.print()
 
 

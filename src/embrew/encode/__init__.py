@@ -3,6 +3,18 @@
 from embrew.encode.job import Job
 from embrew.encode.local import Summary, encode_corpus
 from embrew.encode.precision import Ranges, dequantize
-from embrew.encode.vectors import Vectors, read_vectors
+from embrew.encode.searchable import query_options, texts_of
+from embrew.encode.vectors import Vectors, holds_vectors, read_vectors
 
-__all__ = ["Job", "Ranges", "Summary", "Vectors", "dequantize", "encode_corpus", "read_vectors"]
+__all__ = [
+    "Job",
+    "Ranges",
+    "Summary",
+    "Vectors",
+    "dequantize",
+    "encode_corpus",
+    "holds_vectors",
+    "query_options",
+    "read_vectors",
+    "texts_of",
+]

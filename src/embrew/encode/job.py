@@ -27,7 +27,8 @@ class Job:
         shard_rows: rows a shard.
         id_column: column of the ids; by default `_id` or `id`, else the number of the line or row.
         text_column: column of the texts; by default `text`, after `title` where there is one.
-        on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `rejects.jsonl` and goes on.
+        on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
+            goes on.
         max_reject_rate: with `skip`, stop when more than this share of at least 100 rows is bad.
     """
 

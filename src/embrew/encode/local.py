@@ -16,16 +16,10 @@ import numpy as np
 
 from embrew.encode.corpus import Shard, shards
 from embrew.encode.job import Job
-from embrew.encode.manifest import (
-    MANIFEST,
-    Entry,
-    Manifest,
-    new_manifest,
-    read_manifest,
-    require_same,
-)
+from embrew.encode.layout import REJECTS, manifest_name, move_beside, remove_leftovers
+from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
 from embrew.encode.precision import Ranges
-from embrew.encode.rejects import REJECTS, open_rejects
+from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
 from embrew.modeling.encoding import ahead
 from embrew.protocol import TextEncoder
@@ -50,7 +44,7 @@ class Summary:
         dimensions: of a vector before it is quantised.
         shards: files.
         kept: files that were there already.
-        rejected: rows left out, listed in `rejects.jsonl`.
+        rejected: rows left out, listed in `__embrew__/rejects.jsonl`.
         bytes: of all files.
         seconds: this run took.
     """
@@ -110,14 +104,15 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
     """
     began = time.monotonic()
     with claimed(job.folder):
-        manifest = resumed(manifest, job)
+        asked = manifest
+        manifest = resumed(asked, job)
         kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
         end = work(manifest, kept)
         if end.rows == 0:
             raise ValueError(f"{job.input} holds no rows that can be encoded")
         if manifest.rows != end.rows:
             raise ValueError(f"{job.input} has changed: it has {end.rows} rows, {job.folder} {manifest.rows}")
-        manifest.rejected, manifest.complete = end.rejected, True
+        manifest.rejected, manifest.complete, manifest.made_of = end.rejected, True, asked.made_of
         manifest.write(job.folder)
         if not end.rejected:
             (job.folder / REJECTS).unlink(missing_ok=True)
@@ -142,10 +137,8 @@ def claimed(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FileExistsError(f"another process is encoding into {folder}; wait for it") from error
-        for name in ("part-*.parquet", MANIFEST, REJECTS):
-            for leftover in folder.glob(f".{name}.*"):
-                leftover.unlink()
-        check_free(folder, marker=MANIFEST, overwrite=True)
+        remove_leftovers(folder)
+        check_free(folder, marker=manifest_name(folder), overwrite=True)
         yield
     finally:
         os.close(handle)
@@ -153,11 +146,12 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def resumed(manifest: Manifest, job: Job) -> Manifest:
     """The folder's own manifest, if it has one and it is of the same job; else the given one, written."""
-    if not (job.folder / MANIFEST).exists():
+    if not (job.folder / manifest_name(job.folder)).exists():
         manifest.write(job.folder)
         return manifest
     known = read_manifest(job.folder)
     require_same(known.made_of, manifest.made_of, job.folder)
+    move_beside(job.folder)
     if known.run["versions"] != manifest.run["versions"]:
         logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])
     return known
@@ -174,9 +168,10 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
             entry = manifest.shards.get(shard.number)
             if entry is not None and entry.input_sha256 != shard.sha256:
                 first = shard.number * job.shard_rows
+                rule = "" if "texts" in manifest.made_of else " without white space at both ends, by an earlier version"
                 raise ValueError(
                     f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
-                    f"{job.folder / entry.file} was made of; choose another folder"
+                    f"{job.folder / entry.file} was made of{rule}; choose another folder"
                 )
             if shard.number not in keep:
                 yield shard

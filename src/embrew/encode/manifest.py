@@ -1,4 +1,4 @@
-"""`embrew-vectors.json`: what vectors were made of, and which shards are finished."""
+"""The manifest: what vectors were made of, and which shards are finished."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from embrew.encode.corpus import corpus_files, fingerprint
 from embrew.encode.job import Job
+from embrew.encode.layout import MANIFEST, manifest_name
 from embrew.encode.precision import Ranges
 from embrew.protocol import TextEncoder, resolved_prompts
 from embrew.provenance import describe_run
 from embrew.writing import write_json
 
-MANIFEST = "embrew-vectors.json"
 FORMAT = 1
 TEXTS = "unchanged"
-"""How texts are read, in `made_of`; folders without this entry were made of texts without white space at the ends."""
+"""How texts are read, in `made_of`. Folders without this entry: white space at both ends of texts was removed."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
         FileNotFoundError: there is none.
         ValueError: it is not ours, or another version's.
     """
-    path = folder / MANIFEST
+    path = folder / manifest_name(folder)
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
     try:
@@ -127,7 +127,7 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     made_of = {
         "model": described["model"],
         "model_hash": described["model_hash"],
-        "tokenizer_sha256": _tokenizer_sha256(encoder),
+        "tokenizer_sha256": tokenizer_sha256(encoder),
         "dtype": described["dtype"],
         "prompt_name": job.prompt_name,
         "prompt": resolved_prompts(encoder)[job.prompt_name],
@@ -150,11 +150,7 @@ def require_same(known: Mapping[str, Any], now: Mapping[str, Any], folder: Path)
     Raises:
         FileExistsError: they were; names what differs.
     """
-    if "texts" not in known:
-        raise FileExistsError(
-            f"{folder} was begun by a version that removed white space at both ends of texts; texts are now encoded "
-            "unchanged, so the two cannot be mixed: choose another folder (this one can still be read)"
-        )
+    known = {"texts": TEXTS, **known}  # of an earlier version: every finished shard is compared with its texts
     different = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
     if different:
         named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
@@ -168,7 +164,7 @@ def _difference(key: str, known: Any, now: Any) -> str:
     return f"{key} ({known!r} there, {now!r} now)" if plain else key
 
 
-def _tokenizer_sha256(encoder: Any) -> str | None:
+def tokenizer_sha256(encoder: Any) -> str | None:
     """Of a fast tokenizer, without the truncation and padding that calls leave behind in it."""
     backend = getattr(getattr(encoder, "tokenizer", None), "backend_tokenizer", None)
     if backend is None:

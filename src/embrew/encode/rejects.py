@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from embrew.data.reading import Bad, stop
+from embrew.encode.layout import REJECTS
 from embrew.writing import atomic_path
 
-REJECTS = "rejects.jsonl"
 ENOUGH = 100  # rows from which on a rate means something
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from embrew.encode.layout import manifest_name
 from embrew.encode.manifest import Manifest, read_manifest
 from embrew.encode.precision import Ranges, dequantize
 from embrew.encode.shards import is_whole, read_shard
@@ -60,6 +61,11 @@ class Vectors:
             vectors[len(ids) : len(ids) + len(some)] = self.dequantize(codes)
             ids += some
         return ids, vectors
+
+
+def holds_vectors(folder: Path) -> bool:
+    """Whether a folder is one that `encode_corpus` wrote."""
+    return (folder / manifest_name(folder)).is_file()
 
 
 def read_vectors(folder: str | Path, *, partial: bool = False) -> Vectors:
