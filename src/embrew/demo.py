@@ -92,7 +92,7 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     (output / "table.md").write_text(markdown(rows))
     plot(rows, output / "scores.png")
     console.print("[bold]5. Export[/]: a stock Sentence-Transformers folder, proven in a fresh process")
-    export_sentence_transformer(encoder, output / "export", overwrite=True)
+    export_sentence_transformer(encoder, output / "export", overwrite=True, max_length=encoder.max_seq_length)
     console.print("[bold]6. Search[/] in the unseen packages")
     index = SearchIndex.build(encoder, test, batch_tokens=4096)
     index.save(output / "index", overwrite=True)

@@ -99,7 +99,7 @@ def test_a_wrong_row_is_found_by_the_proof(make_encoder, tmp_path, monkeypatch):
         model.get_input_embeddings().weight.data[-1] += 0.5
 
     monkeypatch.setattr(module, "write_rows", wrong)
-    with pytest.raises(RuntimeError, match=r"other vectors \(prompt same-again\)"):
+    with pytest.raises(RuntimeError, match=r"other vectors \(prompt same-again, encode\)"):
         export_sentence_transformer(encoder, tmp_path / "stock")
     assert not (tmp_path / "stock").exists()
 

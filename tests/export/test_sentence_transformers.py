@@ -88,11 +88,11 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
 
 def test_proven_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """The one default-run test of the full proof; a folder that fails it is not left behind."""
-    encoder = make_encoder(lora={}, max_length=64)
-    export_sentence_transformer(encoder, tmp_path / "stock")
+    encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})
+    export_sentence_transformer(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert [case["prompt_name"] for case in parity["cases"]] == ["query", "document", None]
-    assert all(len(case["texts"]) == 16 for case in parity["cases"])
+    assert all(len(case["texts"]) == 17 for case in parity["cases"])
     with pytest.raises(FileExistsError, match="choose another folder"):
         export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
 

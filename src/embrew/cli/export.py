@@ -33,7 +33,12 @@ def export(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Tokens that the folder cuts a text to, prompts and contexts included."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Tokens that the folder truncates every text to, prompts and contexts included; required where the "
+            "model has one length for queries and another for documents.",
+        ),
     ] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Keep the first N layers and delete the others.")

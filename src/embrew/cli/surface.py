@@ -59,6 +59,7 @@ def surface(
     """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
     from embrew.analysis import surface as analysis
     from embrew.analysis import surface_plots
+    from embrew.modeling.card import export_options
 
     check(models, overwrite, pictures=[plot, tsne], files=[table, output])
     share = None if pick is None else analysis.read_share(pick)
@@ -80,13 +81,14 @@ def surface(
                 show_progress_bar=out().is_terminal,
             )
             picked = None if share is None else result.pick(share)
+            options = export_options(encoder)
             entry = {**model_entry(name, encoder), **result.summary(), "share": share}
             if tsne is not None:
                 planes.append((name, _plane(encoder, tasks[0], tsne_dim)))
         entries.append({**entry, "picked": picked and vars(picked)})
         found.append((name, result, picked))
         out().print(_grid(name, result))
-        for line in _words(name, result, picked):
+        for line in _words(name, result, picked, options):
             out().print(line)
     if plot is not None:
         surface_plots.plot_surfaces(found, plot)
@@ -148,7 +150,7 @@ def _grid(name: str, found: Surface) -> Table:
     return shown
 
 
-def _words(name: str, found: Surface, picked: Cell | None) -> list[Text]:
+def _words(name: str, found: Surface, picked: Cell | None, options: str) -> list[Text]:
     lines = []
     shallow, least = found.shallow_average(), found.shallow_average(found.dims[0])
     if shallow is not None and least is not None:
@@ -166,7 +168,7 @@ def _words(name: str, found: Surface, picked: Cell | None) -> list[Text]:
                 f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, "
                 f"{picked.bytes:,} of {whole.bytes:,} bytes a vector"
             ),
-            Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}"),
+            Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}{options}"),
         ]
     return lines
 

@@ -69,7 +69,13 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
     lines += ["embrew data mine model data/pairs.jsonl mined.jsonl                           # hard negatives"]
     lines += ["```", ""]
     if exported:
-        lines += ['`export/` opens with `SentenceTransformer("export")`, without embrew.', ""]
+        lengths = report["recipe"]["encoder"]["max_length"]
+        lines += [
+            '`export/` opens with `SentenceTransformer("export")`, without embrew. It truncates every text at '
+            f"{max(lengths.values())} tokens; `model` truncates queries at {lengths['query']} and documents at "
+            f"{lengths['document']}.",
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
 from embrew.evaluation import Result, evaluate
+from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.protocol import model_hash
@@ -224,10 +225,9 @@ def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Re
 
 def _export(encoder: Encoder, folder: Path) -> None:
     """A stock folder of this encoder, where it is not there already."""
-    said = folder / "parity.json"
-    if said.is_file() and json.loads(said.read_text(encoding="utf-8"))["encoder"] == json.loads(
-        json.dumps(encoder.describe())
-    ):
+    said, length = folder / "parity.json", encoder.max_seq_length
+    written = json.loads(json.dumps(with_max_length(encoder, length).describe()))
+    if said.is_file() and json.loads(said.read_text(encoding="utf-8"))["encoder"] == written:
         logger.info("%s  exported before", folder)
         return
-    export_sentence_transformer(encoder, folder, overwrite=folder.exists())
+    export_sentence_transformer(encoder, folder, overwrite=folder.exists(), max_length=length)

@@ -8,6 +8,26 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.template import Template
 
 
+def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
+    """The same encoder with one length for queries and documents: `max_length`, or the one it has already.
+
+    Raises:
+        ValueError: it has two lengths and `max_length` is not given, or that is less than 1.
+    """
+    if max_length is not None:
+        return with_max_length(encoder, max_length)
+    lengths = sorted(set(encoder.max_length.values()))
+    if len(lengths) > 1:
+        each = " and ".join(f"{side} texts at {limit} tokens" for side, limit in encoder.max_length.items())
+        raise ValueError(
+            f"this encoder truncates {each}, and a stock Sentence-Transformers folder has one length for all; choose "
+            f"it with --max-length N (in Python, max_length=N). With {lengths[-1]} a long text of the shorter side keeps "
+            f"more tokens than here, with {lengths[0]} one of the longer side keeps fewer; other texts get the same "
+            "vectors"
+        )
+    return encoder
+
+
 def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
     """The same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
 

@@ -7,6 +7,9 @@ import logging
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,6 @@ from safetensors.numpy import load_file
 
 from embrew.export.contexts import Baked
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.proof import TEXTS
 
 logger = logging.getLogger(__name__)
 OPEN_STOCK = """
@@ -26,8 +28,12 @@ from sentence_transformers import SentenceTransformer
 folder, out, device = sys.argv[1:4]
 model = SentenceTransformer(folder, device=device)
 cases = json.load(open(folder + "/parity.json"))["cases"]
-options = {"batch_size": 8, "show_progress_bar": False}
-vectors = [model.encode([t["text"] for t in c["texts"]], prompt_name=c["prompt_name"], **options) for c in cases]
+batch_size = max(1, min(8, 16384 // model.max_seq_length))
+def vectors_of(case):
+    named = {} if case["method"] != "encode" or case.get("default") else {"prompt_name": case["prompt_name"]}
+    texts = [text["text"] for text in case["texts"]]
+    return getattr(model, case["method"])(texts, batch_size=batch_size, show_progress_bar=False, **named)
+vectors = [vectors_of(case) for case in cases]
 save_file({str(i): np.ascontiguousarray(v) for i, v in enumerate(vectors)}, out)
 tokenizer = model.tokenizer
 ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
@@ -36,39 +42,101 @@ json.dump(ids, open(out + ".ids", "w"))
 """
 
 
-def parity_cases(encoder: Encoder, prompts: dict[str, str], ids: dict[int, int]) -> list[dict[str, Any]]:
-    """Reference texts, token ids and vectors for every prompt, as the encoder itself makes them."""
+@dataclass(frozen=True)
+class Live:
+    """The encoder that is exported, called as its users call it.
+
+    Attributes:
+        encoder: with the one length of the export, and nothing else changed.
+        instruction: the words of the prompt that is baked into the export, or None: it has prompts of its own.
+        options: keywords of every call: the layers and dimensions that the export keeps.
+    """
+
+    encoder: Encoder
+    instruction: str | None
+    options: Mapping[str, Any]
+
+    def vectors(self, method: str, texts: list[str], prompt_name: str | None = None, **options: Any) -> np.ndarray:
+        """What a method gives for the texts; with baked words, all methods are `encode` with these."""
+        size = max(1, min(8, 16_384 // self.encoder.max_seq_length))
+        options = {**self.options, "batch_size": size, "show_progress_bar": False, **options}
+        if self.instruction is not None and prompt_name not in self.encoder.contexts:
+            return np.asarray(self.encoder.encode(texts, prompt=self.instruction, **options))
+        return np.asarray(getattr(self.encoder, method)(texts, prompt_name, **options))
+
+
+def long_text(encoder: Encoder, limit: int) -> str:
+    """A text of more than `limit` tokens, no part of which repeats another."""
+    text = ""
+    for number in count(1):
+        text += f"Part {number} of a long text has the number {number}, and {number * number} is its square. "
+        if len(text) > limit and len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) > limit:
+            break
+    return text
+
+
+def parity_cases(
+    live: Live, encoder: Encoder, texts: list[str], prompts: dict[str, str], ids: dict[int, int]
+) -> list[dict[str, Any]]:
+    """Reference texts, token ids and vectors: by `encode_query`, `encode_document`, and `encode` with other prompts.
+
+    Args:
+        live: gives the vectors.
+        encoder: as it is written into the folder; gives the token ids.
+        texts: the reference texts.
+        prompts: of the folder.
+        ids: new ids of learned tokens.
+    """
     cases = []
     for name in [*encoder.prompts, None]:
+        method = f"encode_{name}" if name in ("query", "document") else "encode"
+        vectors = live.vectors(method, texts, None if name in ("query", "document") else name)
+        default = {"default": True} if name is None else {}
         name = name or encoder.default_prompt_name
         instruction = "" if name is None else encoder.prompts[name]
-        rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=encoder.max_seq_length)
-        vectors = encoder.encode(list(TEXTS), prompt=instruction, batch_size=8, show_progress_bar=False)
+        rows = encoder.template.rows(texts, instruction=instruction, max_length=encoder.max_seq_length)
         stock_name = ("text" if "text" in prompts else None) if name is None else name
-        texts = reference_texts([[ids.get(i, i) for i in row.ids] for row in rows], vectors)
-        cases.append({"prompt_name": stock_name, "prompt": prompts.get(stock_name or "", ""), "texts": texts})
+        own = [[ids.get(i, i) for i in row.ids] for row in rows]
+        cases.append(
+            {
+                "method": method,
+                "prompt_name": stock_name,
+                "prompt": prompts.get(stock_name or "", ""),
+                "max_length": encoder.max_seq_length,
+                **default,
+                "texts": reference_texts(texts, own, vectors),
+            }
+        )
     return cases
 
 
-def context_cases(encoder: Encoder, baked: dict[str, Baked], ids: dict[int, int]) -> list[dict[str, Any]]:
+def context_cases(
+    live: Live, encoder: Encoder, texts: list[str], baked: dict[str, Baked], ids: dict[int, int]
+) -> list[dict[str, Any]]:
     """The same for every context; a stock folder counts it among the tokens of a text, so the text has less room."""
     begin, cases = len(encoder.template.first_ids), []
     for name, context in baked.items():
-        instruction = encoder.instruction(name)
-        rows = encoder.template.rows(TEXTS, instruction=instruction, max_length=context.room)
+        rows = encoder.template.rows(texts, instruction=encoder.instruction(name), max_length=context.room)
         own = [[ids.get(i, i) for i in row.ids] for row in rows]
         whole = [[*row[:begin], *context.ids, *row[begin:]] for row in own]
-        vectors = encoder.encode(list(TEXTS), name, max_length=context.room, batch_size=8, show_progress_bar=False)
-        texts = reference_texts(whole, vectors)
-        cases.append({"prompt_name": name, "prompt": context.prompt, "texts": texts})
+        vectors = live.vectors("encode", texts, name, max_length=context.room)
+        cases.append(
+            {
+                "method": "encode",
+                "prompt_name": name,
+                "prompt": context.prompt,
+                "max_length": context.room,  # of the text with its instruction, where a context does not count
+                "texts": reference_texts(texts, whole, vectors),
+            }
+        )
     return cases
 
 
-def reference_texts(ids: list[list[int]], vectors: Any) -> list[dict[str, Any]]:
-    """The proof's texts with their token ids and vectors, for JSON."""
+def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray) -> list[dict[str, Any]]:
+    """Texts with their token ids and vectors, for JSON."""
     return [
         {"text": text, "ids": own, "vector": [round(float(x), 7) for x in vector]}
-        for text, own, vector in zip(TEXTS, ids, np.asarray(vectors), strict=True)
+        for text, own, vector in zip(texts, ids, vectors, strict=True)
     ]
 
 
@@ -90,9 +158,9 @@ def prove(out: Path, parity: dict[str, Any], device: str) -> None:
                 )
         ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
         difference = float(np.abs(ours - vectors[str(i)]).max())
-        logger.info("export: prompt %s, largest difference %.1e", case["prompt_name"], difference)
+        logger.info("export: %s, prompt %s, largest difference %.1e", case["method"], case["prompt_name"], difference)
         if not difference <= parity["tolerance"]:
             raise RuntimeError(
-                f"the exported folder gives other vectors (prompt {case['prompt_name']}): largest difference "
-                f"{difference:.2e}, allowed {parity['tolerance']:.0e}"
+                f"the exported folder gives other vectors (prompt {case['prompt_name']}, {case['method']}): largest "
+                f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}"
             )

@@ -20,13 +20,13 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
-from embrew.export.fixed import with_fixed_memory, with_instruction, with_max_length
-from embrew.export.parity import context_cases, parity_cases, prove
+from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
+from embrew.export.parity import Live, context_cases, long_text, parity_cases, prove
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
-from embrew.modeling.proof import tolerance
+from embrew.modeling.proof import TEXTS, tolerance
 from embrew.modeling.template import HOLE
 from embrew.writing import atomic_folder
 
@@ -51,16 +51,18 @@ def export_sentence_transformer(
         encoder: what to export; it is not changed (its weights are copied once while merging).
         folder: where to; must not exist, unless `overwrite`.
         overwrite: replace an existing folder.
-        verify: `full` opens the folder in a fresh process and compares token ids and vectors on 16 texts and every
-            prompt; `off` trusts.
+        verify: `full` opens the folder in a fresh process and compares token ids and vectors on 17 texts, one of them
+            beyond every length limit, by `encode_query`, `encode_document` and `encode` with every prompt; `off`: not.
         prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
             stock prompts stand before it. Export once a prompt.
-        max_length: tokens that the folder cuts a text to, with its template and prompt; default: the encoder's longest.
+        max_length: tokens that the folder cuts a text of either side to, with its template and prompt; must be given
+            where the encoder has one length for queries and another for documents, since a stock folder has one.
         num_layers: keep the first so many layers and delete the others.
         truncate_dim: keep so many leading dimensions; they are taken before vectors are normalised.
 
     Raises:
-        ValueError: the encoder cannot be said in stock modules; says why. So is one whose texts get different numbers
+        ValueError: the encoder cannot be said in stock modules; says why. So it is with one that has two lengths where
+            `max_length` is not given; and with one whose texts get different numbers
             of memory tokens; where its length limit leaves one to every text, it is exported with that one.
         FileExistsError: the folder exists.
         RuntimeError: the stock folder gives other vectors; it is not left behind.
@@ -70,8 +72,12 @@ def export_sentence_transformer(
 
     if verify not in ("full", "off"):
         raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
-    encoder = encoder if max_length is None else with_max_length(encoder, max_length)
-    encoder = cut(_baked(with_fixed_memory(encoder), prompt_name), num_layers=num_layers, truncate_dim=truncate_dim)
+    lengths, encoder = dict(encoder.max_length), with_one_length(encoder, max_length)
+    fixed = with_fixed_memory(encoder)
+    made = _baked(fixed, prompt_name)
+    words = None if made is fixed else encoder.instruction(prompt_name or "query")
+    live = Live(encoder, words, {"num_layers": num_layers, "truncate_dim": truncate_dim})
+    encoder = cut(made, num_layers=num_layers, truncate_dim=truncate_dim)
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
@@ -101,15 +107,18 @@ def export_sentence_transformer(
         )
         stock.save_pretrained(str(out), create_model_card=False)
         _write_widely_understood(out)
-        cases = [*parity_cases(encoder, prompts, ids), *context_cases(encoder, baked, ids)]
+        texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
+        cases = [*parity_cases(live, encoder, texts, prompts, ids), *context_cases(live, encoder, texts, baked, ids)]
         parity = {
             "tolerance": tolerance(encoder.backbone.dtype),
+            "max_length": encoder.max_seq_length,
+            "exported_from": {"max_length": lengths},
             "encoder": encoder.describe(),
             "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
             "cases": cases,
         }
         (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
-        (out / "README.md").write_text(model_card(encoder, stock=prompts), encoding="utf-8")
+        (out / "README.md").write_text(model_card(encoder, stock=prompts, lengths=lengths), encoding="utf-8")
         if verify == "full":
             prove(out, parity, str(encoder.device))
 

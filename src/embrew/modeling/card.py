@@ -38,12 +38,14 @@ documents = encoder.encode_document(["…"])
 print(encoder.similarity(queries, documents))
 ```
 
-For Sentence-Transformers alone, write a stock folder first, with `embrew export PATH DIR`; then
+For Sentence-Transformers alone, write a stock folder first, with `embrew export PATH DIROPTIONS`; then
 `SentenceTransformer("DIR")` opens it.
 """
 
 
-def model_card(encoder: Encoder, *, stock: Mapping[str, str] | None = None) -> str:
+def model_card(
+    encoder: Encoder, *, stock: Mapping[str, str] | None = None, lengths: Mapping[str, int] | None = None
+) -> str:
     """A Hub model card in Markdown, with its metadata as YAML in front.
 
     Nothing in it depends on the machine: no paths, no times, no hardware.
@@ -51,10 +53,16 @@ def model_card(encoder: Encoder, *, stock: Mapping[str, str] | None = None) -> s
     Args:
         encoder: whose card; what training noted is read off `encoder.record`.
         stock: the prompts of a stock Sentence-Transformers folder, where the card is for one.
+        lengths: the length limits of the encoder that such a folder was exported from.
     """
     return f"---\n{_metadata(encoder, stock is not None).to_yaml()}\n---\n\n" + "\n\n".join(
-        part.strip() for part in _parts(encoder, stock)
+        part.strip() for part in _parts(encoder, stock, lengths)
     ) + "\n"  # fmt: skip
+
+
+def export_options(encoder: Encoder) -> str:
+    """The options that `embrew export` needs for this encoder: ` --max-length N` where it has two lengths, or none."""
+    return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
 
 def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
@@ -87,10 +95,10 @@ def _title(encoder: Encoder) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
-def _parts(encoder: Encoder, stock: Mapping[str, str] | None) -> Iterator[str]:
+def _parts(encoder: Encoder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None) -> Iterator[str]:
     yield f"# {_title(encoder)}"
-    yield _what_it_is(encoder)
-    yield "## How to open it\n\n" + (OWN if stock is None else STOCK)
+    yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
+    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else STOCK)
     prompts = encoder.prompts if stock is None else stock
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
@@ -111,7 +119,18 @@ def _contexts(encoder: Encoder) -> str:
     return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
-def _what_it_is(encoder: Encoder) -> str:
+def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+    """The length limits; of a stock folder, whose one limit holds for all texts, also those it was exported from."""
+    if not stock:
+        return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
+    said = f"{encoder.max_seq_length} for any text, with its prompt"
+    if lengths and set(lengths.values()) != {encoder.max_seq_length}:
+        others = ", ".join(f"{limit} for a {side}" for side, limit in lengths.items())
+        said += f" (the encoder that was exported: {others}, so longer texts get other vectors there)"
+    return said
+
+
+def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     adapters = described["merged_adapters"] + described["adapter"]
@@ -124,7 +143,6 @@ def _what_it_is(encoder: Encoder) -> str:
     memory, ratio = described["memory_tokens"], encoder.template.memory_ratio
     number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
     kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
-    lengths = ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
     return (
         f"A {kind}, {base.name} ({where}), that turns a text into a vector of {described['dimensions']} dimensions. "
         f"{weights}\n\n"
@@ -133,7 +151,7 @@ def _what_it_is(encoder: Encoder) -> str:
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
         + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
         + (f"- memory tokens: {number}, added by themselves\n" if memory else "")
-        + f"- longest text in tokens: {lengths}\n"
+        + f"- longest text in tokens: {longest}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
     )
 

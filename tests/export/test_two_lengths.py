@@ -1,0 +1,106 @@
+"""A stock folder has one length: an encoder with two is exported only with one that is named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from embrew.export import parity as parity_module
+from embrew.export import sentence_transformers as module
+from embrew.export.fixed import with_max_length
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.card import model_card
+from embrew.modeling.encoder import Encoder
+from tests.hard_texts import HARD_TEXTS
+
+TWO = {"query": 24, "document": 48}
+BEYOND = " ".join(f"word{i} and {i * i}" for i in range(60))
+TEXTS = [*HARD_TEXTS, BEYOND[:60], BEYOND]  # within, between and beyond the two limits
+
+
+@pytest.fixture
+def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+    return make_encoder(lora={}, max_length=TWO, prompts={"query": "find: ", "document": "keep: ", "sts": "same: "})
+
+
+def test_two_lengths_are_refused(encoder: Encoder, tmp_path: Path) -> None:
+    for verify in ("full", "off"):
+        with pytest.raises(ValueError, match=r"query texts at 24 tokens and document texts at 48.*--max-length N"):
+            export_sentence_transformer(encoder, tmp_path / "stock", verify=verify)
+    assert not (tmp_path / "stock").exists()
+    export_sentence_transformer(with_max_length(encoder, 48), tmp_path / "stock", verify="off")
+
+
+@pytest.mark.parametrize("length", [24, 48, 60])
+def test_both_sides_get_the_length_that_is_named(length: int, encoder: Encoder, tmp_path: Path) -> None:
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=length)
+    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
+    live = with_max_length(encoder, length)
+    for method in ("encode_query", "encode_document", "encode"):
+        difference = np.abs(getattr(stock, method)(TEXTS) - getattr(live, method)(TEXTS)).max()
+        assert difference < 1e-5, (method, difference)
+    changed = np.abs(stock.encode_query([BEYOND]) - encoder.encode_query([BEYOND])).max() > 1e-3
+    assert changed == (length != TWO["query"]), "a long query is cut elsewhere, as the card says"
+    parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
+    assert (parity["max_length"], parity["exported_from"]) == (length, {"max_length": TWO})
+    found = {case["method"]: max(len(text["ids"]) for text in case["texts"]) for case in parity["cases"]}
+    assert found == dict.fromkeys(("encode_query", "encode_document", "encode"), length), "beyond the limit, each"
+    assert {case["max_length"] for case in parity["cases"]} == {length}
+    card = (tmp_path / "stock" / "README.md").read_text()
+    assert (
+        f"- longest text in tokens: {length} for any text, with its prompt (the encoder that was exported: 24" in card
+    )
+
+
+def in_this_process(command: list[str], **_: Any) -> CompletedProcess[str]:
+    """What the fresh process runs, without its seconds of start."""
+    before, sys.argv = sys.argv, [command[1], *command[3:]]
+    try:
+        exec(command[2], {})
+    finally:
+        sys.argv = before
+    return CompletedProcess(command, 0, "", "")
+
+
+def test_the_check_calls_encode_query(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose queries have a limit of their own is found by its vectors; `encode` alone does not show it."""
+    monkeypatch.setattr(parity_module.subprocess, "run", in_this_process)
+    export_sentence_transformer(encoder, tmp_path / "right", max_length=48)
+    write = module._write_widely_understood
+
+    def wrong(out: Path) -> None:
+        write(out)
+        path = out / "sentence_bert_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "query_length": 24}))
+
+    monkeypatch.setattr(module, "_write_widely_understood", wrong)
+    with pytest.raises(RuntimeError, match=r"gives other vectors \(prompt query, encode_query\)"):
+        export_sentence_transformer(encoder, tmp_path / "wrong", max_length=48)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(
+    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference is what `encode` gives with that prompt, before anything was rewritten for the export."""
+    monkeypatch.setattr(parity_module.subprocess, "run", in_this_process)
+    settings = {"template": "{text} {instruction}", "memory_tokens": 0, "pooling": "last", "attention": "causal"}
+    encoder = make_encoder(prompts={"query": "means:"}, max_length=TWO, **settings)
+    export_sentence_transformer(encoder, tmp_path / "stock", prompt_name="query", max_length=24)
+    with_instruction = module.with_instruction
+    monkeypatch.setattr(module, "with_instruction", lambda encoder, name: with_instruction(encoder, "document"))
+    with pytest.raises(RuntimeError, match="gives other vectors"):
+        export_sentence_transformer(encoder, tmp_path / "other", prompt_name="query", max_length=24)
+
+
+def test_the_card_of_a_saved_encoder_names_the_option(encoder: Encoder) -> None:
+    assert "`embrew export PATH DIR --max-length 48`" in model_card(encoder)
+    assert "`embrew export PATH DIR`" in model_card(with_max_length(encoder, 48))
