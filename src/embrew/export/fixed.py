@@ -21,9 +21,9 @@ def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
         each = " and ".join(f"{side} texts at {limit} tokens" for side, limit in encoder.max_length.items())
         raise ValueError(
             f"this encoder truncates {each}, and a stock Sentence-Transformers folder has one length for all; choose "
-            f"it with --max-length N (in Python, max_length=N). With {lengths[-1]} a long text of the shorter side keeps "
-            f"more tokens than here, with {lengths[0]} one of the longer side keeps fewer; other texts get the same "
-            "vectors"
+            f"it with --max-length N (in Python, max_length=N). With {lengths[-1]}, a long text of the shorter side "
+            f"keeps more tokens than here; with {lengths[0]}, one of the longer side keeps fewer. Other texts get the "
+            "same vectors"
         )
     return encoder
 
