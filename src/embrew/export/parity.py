@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
+from transformers import AutoTokenizer
 
 from embrew.export.contexts import Baked
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.tokenizer_files import first_difference
 
 logger = logging.getLogger(__name__)
 OPEN_STOCK = """
@@ -152,9 +154,10 @@ def prove(out: Path, parity: dict[str, Any], device: str) -> None:
     for i, case in enumerate(parity["cases"]):
         for text, got in zip(case["texts"], ids[i], strict=True):
             if text["ids"] != got:
+                where = first_difference(text["ids"], got, AutoTokenizer.from_pretrained(out))
                 raise RuntimeError(
                     f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
-                    f"{got[:12]}… instead of {text['ids'][:12]}…"
+                    f"{where}"
                 )
         ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
         difference = float(np.abs(ours - vectors[str(i)]).max())

@@ -28,6 +28,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
 from embrew.modeling.proof import TEXTS, tolerance
 from embrew.modeling.template import HOLE
+from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
 STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
@@ -92,7 +93,7 @@ def export_sentence_transformer(
         if nested:  # what vLLM reads, to allow its requests other dimensions
             model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
         model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
+        write_tokenizer(tokenizer, Path(scratch))
         transformer = Transformer(scratch, unpad_inputs=False)
         modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
         if encoder.normalize:
@@ -106,6 +107,7 @@ def export_sentence_transformer(
             device=str(encoder.device),
         )
         stock.save_pretrained(str(out), create_model_card=False)
+        check_tokenizer(tokenizer, out)
         _write_widely_understood(out)
         texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
         cases = [*parity_cases(live, encoder, texts, prompts, ids), *context_cases(live, encoder, texts, baked, ids)]

@@ -24,6 +24,7 @@ from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.saving import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.template import Template
+from embrew.modeling.tokenizer_files import first_difference
 from embrew.modeling.tokens import Segment, Tokens
 
 if TYPE_CHECKING:
@@ -111,9 +112,13 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
         how: Any = {"preparation": template.preparation, "memory_ratio": template.memory_ratio}
         written = Template(template.pattern, tokenizer, *learned, **how)
         for name, prompt in encoder.prompts.items():
-            ours = template.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length)
-            if ours != written.rows(TEXTS, instruction=prompt, max_length=encoder.max_seq_length):
-                raise RuntimeError(f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r})")
+            how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
+            for ours, theirs in zip(template.rows(TEXTS, **how_long), written.rows(TEXTS, **how_long), strict=True):
+                if ours != theirs:
+                    where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
+                    raise RuntimeError(
+                        f"the saved tokenizer gives other tokens than the one in memory (prompt {name!r}): {where}"
+                    )
 
 
 def _reopened(encoder: Encoder, folder: Path) -> Tensor:

@@ -26,6 +26,7 @@ from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
 from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             encoder.backbone.causal_lm.save_pretrained(out / "weights")
         elif encoder.base.kind == "folder":
             _keep_base(encoder, out / "base")
-        encoder.tokenizer.save_pretrained(out)
+        write_tokenizer(encoder.tokenizer, out)
+        check_tokenizer(encoder.tokenizer, out)
         settings = {
             "format": FORMAT,
             "base": encoder.base.as_dict(),

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.modeling.pattern import split_pattern
 from embrew.modeling.ratio import memory_count, with_fewer
 from embrew.modeling.texts import PREPARATIONS, Preparation, check_text
+from embrew.modeling.tokenizer_files import check_vocabulary
 from embrew.modeling.tokens import Row, Segment
 
 HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
@@ -76,6 +77,7 @@ class Template:
                 f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
                 "(a folder with tokenizer.json)"
             )
+        check_vocabulary(tokenizer)
         if "eos" in self.tail and tokenizer.eos_token_id is None:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
 

@@ -1,0 +1,94 @@
+"""Tokenizers on disk: written so that any class reopens them with the same tokens, and compared once reopened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+GENERIC = "TokenizersBackend"  # reads tokenizer.json as it is; other classes rebuild parts of it when they are loaded
+REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
+STATE = (
+    "max_length",
+    "stride",
+    "truncation_strategy",
+    "pad_to_multiple_of",
+)  # of an earlier call, not of the tokenizer
+OF_THE_CLASS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
+PROBES = (
+    "A plain sentence.",
+    "  two spaces before,\n\ttwo between  and a tab\t",
+    "naïve café; nai\u0308ve ﬁ ½ 今日は 🦆",
+    "</s> <s> <|endoftext|> [INST] <unk>",
+    "",
+)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save a tokenizer as its `tokenizer.json` alone; `check_tokenizer` compares what is reopened.
+
+    Some classes (GPT-NeoX's) rebuild their post-processor, normaliser or pre-tokenizer when they are loaded, from
+    settings that do not say all of it. The generic class reads the file as it is.
+    """
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE)}
+    config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Compare the tokenizer in a folder, reopened, with the one in memory.
+
+    Raises:
+        RuntimeError: it gives other tokens, other inputs, or has other special tokens.
+    """
+    reopened = AutoTokenizer.from_pretrained(folder)
+    what = f"the tokenizer written to {folder.name} is reopened as {type(reopened).__name__} and"
+    for text in PROBES:
+        ours, theirs = tokenizer(text), reopened(text)
+        if ours["input_ids"] != theirs["input_ids"]:
+            where = first_difference(ours["input_ids"], theirs["input_ids"], tokenizer)
+            raise RuntimeError(f"{what} gives other tokens for {text!r}: {where}")
+        if ours.keys() != theirs.keys():
+            raise RuntimeError(f"{what} gives {sorted(theirs)}, the one in memory gives {sorted(ours)}")
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id", "padding_side"):
+        if getattr(tokenizer, name) != getattr(reopened, name):
+            raise RuntimeError(f"{what} has {name}={getattr(reopened, name)}, not {getattr(tokenizer, name)}")
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise where a tokenizer has no vocabulary: transformers opens a folder without its files as an empty one.
+
+    Raises:
+        ValueError: two different sentences get the same tokens, or none.
+    """
+    one, other = tokenizer(["A plain sentence.", "another 1"], add_special_tokens=False, verbose=False)["input_ids"]
+    if not one or one == other:
+        raise ValueError(
+            f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} has {len(tokenizer)} tokens and "
+            "gives different texts the same ones: its vocabulary was not found; the folder needs tokenizer.json, or "
+            "the vocabulary files of its kind (vocab.json and merges.txt, vocab.txt, tokenizer.model)"
+        )
+
+
+def first_difference(expected: Sequence[int], given: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Describe the first index at which two lists of token ids differ, with the tokens.
+
+    >>> first_difference([5, 7], [5], tokenizer)  # doctest: +SKIP
+    'index 1 of 2: expected 7 (▁a), given nothing (1 token)'
+    """
+
+    def named(i: int | None) -> str:
+        return "nothing" if i is None else f"{i} ({tokenizer.convert_ids_to_tokens(i)})"
+
+    pairs = enumerate(zip_longest(expected, given))
+    at, (wanted, found) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+    return f"index {at} of {len(expected)}: expected {named(wanted)}, given {named(found)} ({len(given)} tokens)"
