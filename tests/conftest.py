@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen2Tokenizer,
     Qwen3Config,
     RobertaConfig,
 )
@@ -209,13 +211,27 @@ def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
             }
         if soft_prompt_tokens:
             backbone.add_soft_prompt(soft_prompt_tokens, seed=1)
-        encoder = Encoder(backbone, tokenizer, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
+        own = as_qwen2(tokenizer) if family == "qwen2" else tokenizer
+        encoder = Encoder(backbone, own, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
         if lora is not None:
             backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
             stir(backbone, noise)
         return encoder.eval()
 
     return make
+
+
+def as_qwen2(tokenizer: PreTrainedTokenizerFast) -> Qwen2Tokenizer:
+    """The same vocabulary in Qwen2's class, as which transformers opens every tokenizer beside a Qwen2 model."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = backend["model"]
+    made = Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        **{name: getattr(tokenizer, name) for name in ("pad_token", "bos_token", "eos_token")},
+    )
+    made.backend_tokenizer.post_processor = tokenizer.backend_tokenizer.post_processor
+    return made
 
 
 def stir(backbone: Backbone, noise: float = 0.1, seed: int = 2) -> None:
