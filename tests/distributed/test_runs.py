@@ -75,6 +75,12 @@ def test_alignment_whose_references_are_shared_out(folder, tmp_path):
     same(folder / "runs2" / "aligned", tmp_path / "aligned")
 
 
+def test_evaluation_within_a_stage_reads_the_weights_of_its_step(folder):
+    pairs = json.loads((folder / "runs2" / "evaluated.json").read_text())
+    assert len({said for said, _ in pairs}) == len(pairs) == 5
+    assert [said for said, _ in pairs] == pytest.approx([found for _, found in pairs], abs=1e-6)
+
+
 def test_in_pieces_stopped_and_gone_on(folder, tmp_path):
     """LoRA with gradient caching and checkpointing under FSDP2; gone on in two processes, and in one."""
     train(runs.cached(folder), tmp_path / "whole")

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from embrew import build
+from embrew.modeling import prefix
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -330,3 +331,52 @@ def test_what_chooses_the_weights_is_in_the_hash(values: dict[str, Any]) -> None
     assert both(["supervised"]).stage_hash(0) == both(["unsupervised"]).stage_hash(0), "the first is not watched"
     assert both(["supervised"]).stage_hash(1) != both(["unsupervised"]).stage_hash(1)
     assert both(None).differing_keys(both(["supervised"]).resolved(0), 0) == ["evaluation"]
+
+
+PROMPT = "Read this text with care, and say in a single word what it means. "
+
+
+def honest(encoder: Encoder) -> dict[str, float]:
+    """A score of vectors whose prompt is computed together with each text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix, "WORTHWHILE", 10**9)
+        return cosines(encoder)
+
+
+def cosines(encoder: Encoder) -> dict[str, float]:
+    vectors = encoder.encode(SENTENCES)
+    return {"dev": float((vectors @ vectors.T).mean())}
+
+
+@pytest.mark.parametrize(
+    "case", ["lora", "bf16", *(pytest.param(case, marks=pytest.mark.slow) for case in ("all weights", "accumulated"))]
+)
+def test_what_is_reported_is_what_is_reopened(case: str, values: dict[str, Any], tmp_path: Path) -> None:
+    """Texts that share a long prompt, and the Trainer's own optimiser: each score is one of the weights of its step."""
+    values["encoder"] |= {"attention": "causal", "template": PROMPT + "{instruction}{text}{memory}"}
+    if case == "all weights":
+        values["encoder"]["lora"] = None
+    values["stages"][2]["training"] |= {"bf16": case == "bf16"}
+    if case == "accumulated":
+        values["stages"][2]["batch"] = None
+        values["stages"][2]["training"] |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    recipe = watched(values)
+    optimizers, pairs = [], []
+
+    def evaluate(encoder: Encoder) -> dict[str, float]:
+        pairs.append((cosines(encoder)["dev"], honest(encoder)["dev"]))
+        return {"dev": pairs[-1][0]}
+
+    with pytest.MonkeyPatch.context() as patch:
+        make = StageTrainer.create_optimizer
+        patch.setattr(
+            StageTrainer, "create_optimizer", lambda self, *a: optimizers.append(make(self, *a)) or self.optimizer
+        )
+        train(recipe, tmp_path / "run", evaluate=evaluate)
+    assert all(optimizer.defaults["fused"] for optimizer in optimizers) and len(optimizers) == 1
+    log = log_of(tmp_path / "run")
+    kept = next(p for p in log["curves"]["supervised"] if p["step"] == log["kept"]["supervised"])["scores"]["dev"]
+    reopened = cosines(Encoder.from_pretrained(tmp_path / "run"))["dev"]
+    assert kept == pytest.approx(reopened, abs=1e-6), f"reported {kept:.4f}, reopened {reopened:.4f}"
+    assert len({said for said, _ in pairs}) == len(pairs) == 6, "each evaluation sees other weights"
+    assert [said for said, _ in pairs] == pytest.approx([found for _, found in pairs], abs=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from peft import PeftModel
@@ -41,6 +41,7 @@ class Backbone(nn.Module):
         self.memory: nn.Parameter | None = None
         self.soft_prompt: nn.Parameter | None = None
         self.holds_original = True  # until an adapter is merged, or trained weights are opened
+        self.switches = 0  # between training and evaluation; part of `state_of`, since training may have come between
         self._switch: AdapterSwitch | None = None
         self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
 
@@ -53,6 +54,11 @@ class Backbone(nn.Module):
     def is_encoder(self) -> bool:
         """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
         return self.causal_lm.get_output_embeddings() is None
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as `nn.Module` does, and count the switches."""
+        self.switches += mode != self.training
+        return super().train(mode)
 
     def use_two_calls(self) -> bool:
         """Train a bottleneck by two causal attention calls where the kernel is sdpa; whether that is so."""

@@ -49,10 +49,12 @@ class Beginning:
     """What a model computed of positions that others follow.
 
     Attributes:
+        embedded: input embeddings `(1, count, hidden)` that it was computed from.
         layers: keys and values of every layer, `(1, heads, count, width)` each.
         states: final hidden states `(1, count, hidden)`.
     """
 
+    embedded: Tensor
     layers: tuple[tuple[Tensor, Tensor], ...]
     states: Tensor
 
@@ -84,10 +86,10 @@ class Prefix:
             soft = hashlib.sha256(used.numpy().tobytes()).digest()
         return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
-    def beginning(self, key: Any, compute: Callable[[], Beginning]) -> Beginning:
-        """The beginning kept under a key, or computed now."""
+    def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
+        """The beginning kept under a key if its input embeddings are still these, else computed now."""
         found = self._kept.get(key)
-        if found is None:
+        if found is None or not torch.equal(found.embedded, embedded):
             found = compute()
         with self._lock:
             self._kept.pop(key, None)
@@ -119,18 +121,19 @@ class Shared:
             tokens: the batch.
         """
 
+        embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
+
         def compute() -> Beginning:
             cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
-            embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
             states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
             layers: Any = cache.layers
-            return Beginning(tuple((layer.keys, layer.values) for layer in layers), states)
+            return Beginning(embedded, tuple((layer.keys, layer.values) for layer in layers), states)
 
         device = tokens.input_ids.device
         cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
         config = seen.config
         key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
-        begun = self.prefix.beginning(key, compute)
+        begun = self.prefix.beginning(key, embedded, compute)
         rest = _columns(tokens, slice(self.count, None), slice(None))
         places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
         cache = Cache(layers=[_Before(keys, values) for keys, values in begun.layers])
@@ -189,6 +192,10 @@ class Prefixes:
             prefix = Prefix()
             self._now = (state, prefix)
         return prefix
+
+    def forget(self) -> None:
+        """Compute every beginning anew, for changes that `state_of` says it may miss."""
+        self._now = (None, Prefix())
 
     def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:
         """`Prefix.at` for one call; whether the model has changed is looked up when first something is shared."""

@@ -1,36 +1,179 @@
-"""What a model's outputs depend on, in a form that can be compared: whether it is still the one that it was."""
+"""Detect changes to a model: its weights, its settings, its hooks, and training in between."""
 
 from __future__ import annotations
 
+import hashlib
+import weakref
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from peft.tuners.tuners_utils import BaseTunerLayer
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules import module as torch_module
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import PreTrainedConfig
+
+SAMPLED = 256  # elements per tensor whose values are compared
+PLAIN = frozenset((str, int, float, bool, bytes, complex, type(None), torch.dtype, torch.device))
+TORCH = frozenset(vars(nn.Module()))  # what torch itself keeps in every module
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _Steps:
+    """Number of optimiser steps in this process, of any optimiser of torch."""
+
+    taken = 0
+
+
+def _count(*_: Any) -> None:
+    _Steps.taken += 1
+
+
+register_optimizer_step_post_hook(_count)  # also called for fused optimisers, which torch's count of writes misses
 
 
 def state_of(model: nn.Module) -> tuple[Any, ...] | None:
-    """Equal as long as nobody has written into the model's tensors, replaced or moved them, or switched an adapter.
+    """Return a value that stays equal as long as nothing changed that the model's outputs depend on.
+
+    A change is an optimiser step in this process (of any model), a write into a tensor, a replaced or moved tensor, a
+    module or an attribute of a module or configuration that was replaced (training mode, adapters, scales), a hook.
 
     A tensor is known by its storage, which a weak reference keeps from being mistaken for a later one at the same
-    place, and by torch's count of writes into it. Optimisers, `load_state_dict`, `copy_`, merging and moving all show.
-    What does not show is writing through `parameter.data` in place, which torch does not count; assigning a new
-    tensor to it does.
+    place, by torch's count of writes into it, and by the values of `SAMPLED` of its elements. These show what torch
+    does not count: writes through `parameter.data` and by kernels of other libraries. Of such writes, those into a few
+    elements only may be missed; `Prefixes.forget` is for them.
 
     Returns:
-        None where that cannot be told: tensors of inference mode have no count, sharded ones no storage of their own.
+        None where that cannot be told: tensors of inference mode have no count, sharded ones no storage of their own,
+        and what a forward hook does may depend on anything (hooks of transformers itself do not change outputs).
     """
-    found: list[Any] = [model.training]
-    for tensor in chain(model.parameters(), model.buffers()):
-        if type(tensor.data) is not Tensor or tensor.is_inference():
+    modules = _modules_of(model)
+    hooks = _hooks_of(modules)
+    if hooks is None:
+        return None
+    reader = _Attributes()
+    settings = [reader.of(module) for module in modules]
+    weights = tensors_state(chain(_tensors_of(modules), reader.tensors))
+    return None if weights is None else (_Steps.taken, hooks, settings, weights)
+
+
+def weights_of(model: nn.Module) -> tuple[Any, ...] | None:
+    """Return the part of `state_of` that is about parameters and buffers; None where it cannot be told."""
+    return tensors_state(_tensors_of(_modules_of(model)))
+
+
+def _modules_of(model: nn.Module) -> list[nn.Module]:
+    """Return `model.modules()`, several times as fast."""
+    found, waiting = {id(model): model}, [model]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
+def _tensors_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
+    for module in modules:
+        for tensors in (module._parameters, module._buffers):
+            if tensors:
+                yield from (tensor for tensor in tensors.values() if tensor is not None)
+
+
+def tensors_state(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
+    """Return a value that stays equal as long as no tensor is written to or replaced; None if that cannot be told."""
+    found: list[Any] = []
+    samples: dict[tuple[torch.device, int], list[Tensor]] = {}
+    for tensor in tensors:
+        if type(tensor.data) is not Tensor or tensor.is_inference() or tensor.is_meta:
             return None
         storage = StorageWeakRef(tensor.untyped_storage())
-        found.append((storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor._version))
-    for module in model.modules():
-        if isinstance(module, BaseTunerLayer):
-            scaling = tuple(getattr(module, "scaling", {}).items())
-            found.append(
-                (module.disable_adapters, tuple(module.active_adapters), tuple(module.merged_adapters), scaling)
-            )
+        found.append((storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version))
+        if tensor.numel():
+            sample = _sample(tensor.detach())
+            samples.setdefault((tensor.device, sample.element_size()), []).append(sample)
+    digest = hashlib.blake2b()
+    for parts in samples.values():  # one copy to the CPU per device and width
+        digest.update(torch.cat(parts).cpu().numpy().tobytes())
+    return (*found, digest.digest())
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    """Evenly spaced elements of a tensor as integers; a view where possible."""
+    count = tensor.numel()
+    if not tensor.is_contiguous():
+        tensor = tensor.as_strided((count,), (1,)) if tensor.is_non_overlapping_and_dense() else tensor.reshape(-1)
+    if count > SAMPLED:
+        step = max(count // SAMPLED - 1, 1)  # not a multiple of a power of two, or all were of a few columns
+        sample = tensor.as_strided((SAMPLED,), (step,))
+    else:
+        sample = tensor.reshape(-1)
+    integer = INTEGERS.get(sample.element_size())
+    return sample.contiguous().view(torch.uint8) if integer is None else sample.view(integer)
+
+
+def _hooks_of(modules: list[nn.Module]) -> tuple[Any, ...] | None:
+    """Return the numbers of all forward hooks, which torch never gives twice; None if one is not of transformers."""
+    found: list[Any] = []
+    everywhere = (torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks)
+    of_modules = [hooks for m in modules for hooks in (m._forward_pre_hooks, m._forward_hooks) if hooks]
+    for hooks in (*everywhere, *of_modules):
+        if hooks:
+            if not all(str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks.values()):
+                return None
+            found.append(tuple(hooks))
     return tuple(found)
+
+
+class _Same:
+    """An object that equals itself alone, not held in memory."""
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self.refer = weakref.ref(value)
+        except TypeError:
+            self.refer = lambda: value
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.refer()
+        return isinstance(other, _Same) and mine is not None and mine is other.refer()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Attributes:
+    """Read attributes of modules by value; a configuration that many share is read once.
+
+    Attributes:
+        tensors: those found among them, which are neither parameters nor buffers.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._configs: dict[int, Any] = {}
+
+    def of(self, module: nn.Module) -> tuple[Any, ...]:
+        """Return class, mode and own attributes of a module."""
+        found = vars(module)
+        own = {name: self._read(found[name]) for name in found.keys() - TORCH}
+        return (type(module), module.training, own)
+
+    def _read(self, value: Any) -> Any:
+        if type(value) in PLAIN:
+            return value
+        if isinstance(value, dict):
+            return [(str(key), self._read(item)) for key, item in value.items()]
+        if isinstance(value, list | tuple):
+            return [self._read(item) for item in value]
+        if isinstance(value, set | frozenset) and all(type(item) in PLAIN for item in value):
+            return frozenset(value)
+        if isinstance(value, Tensor):
+            self.tensors.append(value)
+            return None
+        if isinstance(value, PreTrainedConfig):
+            if id(value) not in self._configs:
+                self._configs[id(value)] = self._read(vars(value))
+            return self._configs[id(value)]
+        return _Same(value)
