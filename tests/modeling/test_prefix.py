@@ -17,6 +17,7 @@ from embrew.modeling import prefix as module
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.prefix import Prefix, shared_beginning
+from embrew.modeling.state import tensors_state
 from embrew.modeling.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 
@@ -306,6 +307,16 @@ def test_hooks_of_the_library_leave_it_in_place(make_encoder):
     assert any(module._forward_hooks for module in encoder.modules()), "the library no longer leaves any"
     encoder.encode(TEXTS)
     assert encoder.prefixes.of(encoder.backbone)._kept
+
+
+@pytest.mark.parametrize("make", [lambda t: t, lambda t: t.T, lambda t: t[:, :300:3], lambda t: t[:1].expand(9, -1)])
+def test_writes_that_torch_does_not_count_show_in_tensors_of_any_layout(make):
+    whole = torch.randn(400, 512)
+    tensor = make(whole)
+    before = tensors_state([tensor])
+    assert tensors_state([tensor]) == before
+    whole.data.mul_(1.01)
+    assert tensors_state([tensor]) != before
 
 
 def test_it_is_forgotten_when_asked(make_encoder):

@@ -120,7 +120,6 @@ class Shared:
             embed: from tokens to input embeddings.
             tokens: the batch.
         """
-
         embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
 
         def compute() -> Beginning:

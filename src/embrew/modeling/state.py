@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -103,8 +103,8 @@ def tensors_state(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
 def _sample(tensor: Tensor) -> Tensor:
     """Evenly spaced elements of a tensor as integers; a view where possible."""
     count = tensor.numel()
-    if not tensor.is_contiguous():
-        tensor = tensor.as_strided((count,), (1,)) if tensor.is_non_overlapping_and_dense() else tensor.reshape(-1)
+    if not tensor.is_contiguous():  # a transposed one is after this; of others a copy is sampled
+        tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True)).contiguous()
     if count > SAMPLED:
         step = max(count // SAMPLED - 1, 1)  # not a multiple of a power of two, or all were of a few columns
         sample = tensor.as_strided((SAMPLED,), (step,))
@@ -131,6 +131,7 @@ class _Same:
     """An object that equals itself alone, not held in memory."""
 
     def __init__(self, value: Any) -> None:
+        self.refer: Callable[[], Any]
         try:
             self.refer = weakref.ref(value)
         except TypeError:
