@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,20 @@ def most_over_processes(count: int, device: torch.device) -> int:
     return int(most)
 
 
+def mean_of_figures(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean of each named list of numbers over all processes; a process may lack a name."""
+    own = {name: (sum(values), len(values)) for name, values in figures.items()}
+    every: list[dict[str, tuple[float, int]]] = [own]
+    if world_size() > 1:
+        every = [{} for _ in range(world_size())]
+        distributed.all_gather_object(every, own)
+    found = {}
+    for name in dict.fromkeys(name for one in every for name in one):
+        sums, counts = zip(*(one[name] for one in every if name in one), strict=True)
+        found[name] = sum(sums) / sum(counts)
+    return found
+
+
 def mean_gradients(parameters: Iterable[Tensor]) -> None:
     """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as zero."""
     if world_size() == 1:
@@ -68,8 +82,10 @@ def mean_gradients(parameters: Iterable[Tensor]) -> None:
 def gather(rows: Tensor) -> Tensor:
     """Rows of all processes, in rank order, `(sum of n, ...)`; the processes may hold different numbers of rows.
 
-    The gradient of a process' rows is the sum of what all processes ask for, so that with the mean over processes
-    that data-parallel training takes, the result is the gradient of one process with the joint batch: no factor.
+    The gradient of a process' rows is the sum of what all processes ask for. Data-parallel training takes the mean of
+    the processes' gradients; the result is the gradient of one process with the joint batch where that batch's loss is
+    the mean of the processes' losses. A loss that is a mean over a process' own rows must therefore be multiplied with
+    `share_of_rows`; a loss of all gathered rows, which every process computes alike, needs no factor.
     """
     if world_size() == 1:
         return rows

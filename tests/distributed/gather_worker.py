@@ -16,9 +16,22 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embrew.distributed import gather, mean_gradients, sum_over_processes
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
-from embrew.objectives import Angle, Compression, Contrastive
+from embrew.objectives import (
+    Alignment,
+    Angle,
+    Compression,
+    Contrastive,
+    EmbeddingObjective,
+    Epic,
+    Espresso,
+    InContext,
+    Matryoshka,
+    Matryoshka2d,
+    Objective,
+)
 from embrew.objectives.contrastive import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
@@ -70,60 +83,112 @@ def rows_of(*counts: int) -> tuple[Shards, Shards]:
     return [{"rows": part} for part in parts], [{"rows": torch.cat(parts)}]
 
 
-def vectors_of(negatives: tuple[int, int], *, repeated: bool = False) -> tuple[Shards, Shards]:
+def vectors_of(
+    negatives: tuple[int, int], *, repeated: bool = False, pairs: tuple[int, int] = (3, 3)
+) -> tuple[Shards, Shards]:
     """Three pairs a process and so many hard negatives; `repeated`: texts of one process come again in the other."""
     generator = torch.Generator().manual_seed(2)
     shards: Shards = []
-    for number, count in enumerate(negatives):
-        words = [f"{number}-{i}" for i in range(3 + count)]
+    for number, (count, rows) in enumerate(zip(negatives, pairs, strict=True)):
+        words = [f"{number}-{i}" for i in range(rows + count)]
         if repeated:
             words[1], words[-1] = "everywhere", "q0-0"
         shards.append(
             {
-                "query": torch.randn(3, 6, generator=generator, dtype=torch.float64),
-                "document": torch.randn(3 + count, 6, generator=generator, dtype=torch.float64),
-                "query_keys": text_keys([f"q{number}-{i}" for i in range(3)]),
+                "query": torch.randn(rows, 6, generator=generator, dtype=torch.float64),
+                "document": torch.randn(rows + count, 6, generator=generator, dtype=torch.float64),
+                "query_keys": text_keys([f"q{number}-{i}" for i in range(rows)]),
                 "document_keys": text_keys(words),
             }
         )
     joint = {
         key: torch.cat([shard[key] for shard in shards])
         if key.startswith("query")
-        else torch.cat([shard[key][:3] for shard in shards] + [shard[key][3:] for shard in shards])
+        else torch.cat(
+            [shard[key][:rows] for shard, rows in zip(shards, pairs, strict=True)]
+            + [shard[key][rows:] for shard, rows in zip(shards, pairs, strict=True)]
+        )
         for key in shards[0]
     }
     return shards, [joint]
 
 
-def encoder(folder: str) -> Encoder:
+def encoder(folder: str, **settings: Any) -> Encoder:
     built = Encoder.from_pretrained(
         folder,
         dtype="float32",
         device="cpu",
         memory_tokens=3,
         template="{instruction}{text}{memory}",
-        attention="bidirectional",
         pooling=Pooling("mean", "memory"),
+        **{"attention": "bidirectional", **settings},
     )
     built.backbone.add_lora({"r": 4, "lora_alpha": 8})
     stir(built.backbone)
     return built.double().train()
 
 
-def pairs_of(encoder: Encoder, objective: Angle | Contrastive, negatives: tuple[int, ...]) -> tuple[Shards, Shards]:
-    """Four pairs, two a process, with ragged hard negatives."""
+def pairs_of(
+    encoder: Encoder, objective: Objective, negatives: tuple[int, ...], *, first: int = 2
+) -> tuple[Shards, Shards]:
+    """Four pairs, two a process or `first` in the first one, with ragged hard negatives."""
     rows = [
         {"query": text[5:20], "positive": text, "negatives": [f"{text[8:16]} {n}" for n in range(count)]}
         for text, count in zip(SENTENCES, negatives, strict=False)
     ]
-    return [objective.collate(part, encoder) for part in (rows[:2], rows[2:])], [objective.collate(rows, encoder)]
+    for row, count in zip(rows, negatives, strict=False):
+        row |= {"scores": [1.5, 0.5, 1.0, 0.2][: 1 + count], "data_set": 1}
+    parts = rows[:first], rows[first:]
+    return [objective.collate(part, encoder) for part in parts], [objective.collate(rows, encoder)]
 
 
-def texts_of(encoder: Encoder, objective: Compression) -> tuple[Shards, Shards]:
-    """Four texts, two a process; those of the second process have many more target tokens."""
+def texts_of(encoder: Encoder, objective: Compression, *, first: int = 2) -> tuple[Shards, Shards]:
+    """Four texts, two a process or `first` in the first one; later ones have many more target tokens."""
     texts = [SENTENCES[0][:18], SENTENCES[1][:24], SENTENCES[2] * 2, SENTENCES[3] * 2]
     rows = [{"text": text} for text in texts]
-    return [objective.collate(part, encoder) for part in (rows[:2], rows[2:])], [objective.collate(rows, encoder)]
+    parts = rows[:first], rows[first:]
+    return [objective.collate(part, encoder) for part in parts], [objective.collate(rows, encoder)]
+
+
+def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
+    """Whatever gathers, with one row in the first process and three in the second."""
+    negatives = (2, 1, 1, 3)
+    base = Contrastive(temperature=0.2)
+    pairs: dict[str, EmbeddingObjective] = {
+        "contrastive": base,
+        "contrastive, symmetric": Contrastive(temperature=0.2, symmetric=True),
+        "contrastive, distilled": Contrastive(temperature=0.2, distillation_weight=0.5),
+        "contrastive, own documents": Contrastive(temperature=0.2, in_batch_negatives=False),
+        "angle, pairs": Angle(rows="pairs", in_batch_weight=2.0),
+        "matryoshka": Matryoshka(base=base, dims=[32, 8]),
+        "matryoshka_2d": Matryoshka2d(base=base, dims=[32, 8]),
+        "espresso": Espresso(base=base, compression_size=8),
+    }
+    found: dict[str, tuple[nn.Module, tuple[Shards, Shards]]] = {
+        f"vectors, {name}": (Vectors(objective), vectors_of((2, 1), pairs=(1, 5)))
+        for name, objective in (
+            ("unequal", Contrastive(temperature=0.5)),
+            ("unequal, symmetric", Contrastive(temperature=0.5, symmetric=True)),
+        )
+    }
+    for name, objective in pairs.items():
+        built = encoder(folder)
+        found[f"unequal, {name}"] = TrainStep(built, objective), pairs_of(built, objective, negatives, first=1)
+    cached = encoder(folder)
+    found["unequal, contrastive, cached"] = TrainStep(cached, base, Chunks(rows=1)), found["unequal, contrastive"][1]
+    in_context: dict[str, tuple[InContext, Demonstrations]] = {
+        "epic": (Epic(temperature=0.2, plain_weight=0.5), Demonstrations(compress="pair")),
+        "icl": (InContext(temperature=0.2, mask_demo_negatives=True), Demonstrations(compress="none")),
+    }
+    for name, (shown, demonstrations) in in_context.items():
+        built = encoder(folder, attention="causal", demonstrations=demonstrations, max_length=80)
+        shown.setup(built)
+        found[f"unequal, {name}"] = TrainStep(built.double(), shown), pairs_of(built, shown, negatives, first=1)
+    built, kl = encoder(folder), Compression(min_context_tokens=4, min_target_tokens=3)
+    found["unequal, compression, kl"] = TrainStep(built, kl), texts_of(built, kl, first=1)
+    built, aligned = encoder(folder, attention="causal"), Alignment(variant="kl")
+    found["unequal, alignment"] = TrainStep(built, aligned), pairs_of(built, aligned, negatives, first=1)
+    return found
 
 
 def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
@@ -171,7 +236,7 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
         again = TrainStep(encoder(folder), step.objective)
         again.activation_checkpointing_enable()
         found[f"{name}, checkpointing"] = again, batches
-    return found
+    return {**found, **unequal(folder)}
 
 
 def measure(module: nn.Module, batch: dict[str, Any], parameters: Callable[[], Any]) -> Result:

@@ -42,12 +42,15 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},
     "compression": {"min_context_tokens": 4, "min_target_tokens": 3},
     "mntp": {},
+    "language_model": {},
 }
 EMBEDDING = ("contrastive", "angle", "matryoshka", "matryoshka_2d", "epic", "icl", "espresso")
 DEMONSTRATIONS = {
     "epic": Demonstrations(compress="all", every=8),
     "icl": Demonstrations(compress="none", text_tokens=12),
 }
+BARE = ("mntp", "language_model")  # read texts without memory tokens
+CAUSAL = ("language_model",)
 JOINT = 4
 
 
@@ -61,10 +64,11 @@ class Case:
     cached: bool = False
     sharded: bool = False
     family: str = "llama"
+    accumulated: bool = False
 
     def __str__(self) -> str:
         flags = ["LoRA" if self.lora else "full"]
-        flags += [name for name in ("checkpointing", "cached", "sharded") if getattr(self, name)]
+        flags += [name for name in ("checkpointing", "cached", "sharded", "accumulated") if getattr(self, name)]
         return " ".join([self.objective, *flags, self.family])
 
 
@@ -100,6 +104,9 @@ QUICK = [
     Case("icl", True, cached=True),
     Case("contrastive", True, checkpointing=True, cached=True, sharded=True),
     Case("contrastive", False, sharded=True),
+    Case("mntp", True, accumulated=True),
+    Case("compression", True, accumulated=True),
+    Case("language_model", False, accumulated=True),
 ]
 
 
@@ -124,7 +131,7 @@ def encoder_for(case: Case, folder: str) -> Encoder:
     """A tiny encoder with memory tokens (but for the objective that has none), LoRA or all weights open."""
     memory: dict[str, Any] = (
         {}
-        if case.objective == "mntp"
+        if case.objective in BARE
         else {
             "memory_tokens": 3,
             "template": "{instruction}{text}{memory}",
@@ -135,7 +142,7 @@ def encoder_for(case: Case, folder: str) -> Encoder:
         Path(folder) / case.family,
         dtype="float32",
         device="cpu",
-        attention="bidirectional",
+        attention="causal" if case.objective in CAUSAL else "bidirectional",
         demonstrations=DEMONSTRATIONS.get(case.objective),
         **memory,
     )
@@ -162,7 +169,9 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     batch: dict[str, Any] = {"batch": {"size": JOINT}}
     if case.objective not in EMBEDDING:
         batch = {}
-        training["per_device_train_batch_size"] = JOINT // PartialState(cpu=True).num_processes
+        batches = 2 if case.accumulated else 1
+        training["per_device_train_batch_size"] = JOINT // PartialState(cpu=True).num_processes // batches
+        training["gradient_accumulation_steps"] = batches
     stage = StageConfig.model_validate(
         {"name": "one", "objective": {"type": case.objective}, "data": {"path": "none"}, "training": training, **batch}
     )

@@ -1,32 +1,19 @@
 """Two processes are one: losses and gradients over shards equal those of the joint batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import torch
 from safetensors.torch import load_file
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
+from tests.distributed.launch import in_two_processes
 
-CASES = 21
+CASES = 36
 LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
+PROJECTION = 4  # weights and biases of two layers
 
 
 def test_two_processes_equal_one(model_folder, tmp_path):
-    root = Path(__file__).parents[2]
     out = tmp_path / "results.safetensors"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(Path(__file__).with_name("gather_worker.py")), str(model_folder("llama")), str(out)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    in_two_processes("tests.distributed.gather_worker", str(model_folder("llama")), str(out), timeout=240)
     results = {}
     for place, tensor in load_file(out).items():
         case, side, key = place.split(" | ")
@@ -35,7 +22,8 @@ def test_two_processes_equal_one(model_folder, tmp_path):
     for case, sides in results.items():
         joint, split = sides["joint"], sides["split"]
         assert joint.keys() == split.keys(), case
-        assert len(joint) == 1 + (1 if case.startswith(("gather", "vectors")) else LORA_AND_MEMORY), case
+        trained = LORA_AND_MEMORY + (PROJECTION if case.endswith("epic") else 0)
+        assert len(joint) == 1 + (1 if case.startswith(("gather", "vectors")) else trained), case
         # Pooled embeddings and the row weights of a vocabulary loss are float32; everything else is float64.
         close = 1e-12 if case.startswith(("gather", "vectors")) else 2e-6
         for key, wanted in joint.items():

@@ -49,7 +49,7 @@ def test_one_process(folder):
 @pytest.mark.slow
 def test_one_process_all(folder):
     cases = [case for case in CASES if case.checkpointing or case.cached]
-    assert len(cases) == 46
+    assert len(cases) == 48
     same(by_case(matrix.all_of(cases, folder)), cases, folder)
 
 
@@ -58,7 +58,7 @@ def test_two_processes_all(folder, tmp_path):
     """DistributedDataParallel and FSDP2, on gloo; a few of these run by default, in test_runs."""
     in_two_processes("tests.distributed.matrix", folder, str(tmp_path / "trained.safetensors"), timeout=600)
     found = by_case(load_file(tmp_path / "trained.safetensors"))
-    assert len(CASES) == 64 and len(SHARDED) == 16
+    assert len(CASES) == 68 and len(SHARDED) == 16
     same(found, [*CASES, *SHARDED], folder)
 
 

@@ -181,6 +181,10 @@ class Alignment(Objective):
             "part": torch.tensor([part for _, _, part, _ in decoded]),
         }
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Pairs."""
+        return {"pairs": int((batch["part"] == 0).sum())}
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Encode every text once; decode, compare and differentiate with the adapter off."""
         memory = self._memory(encoder, batch["text"])
@@ -221,7 +225,8 @@ class Alignment(Objective):
         loss = alignment_loss(
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
-        return loss, parts
+        pairs = self.counts(batch)["pairs"]
+        return loss * (pairs * self.weights(batch, memory.device)["pairs"]), parts
 
     @staticmethod
     def _first(batch: dict[str, Any]) -> Tensor:

@@ -115,12 +115,12 @@ class Angle(EmbeddingObjective):
         grades, keys = batch["grades"].repeat(2), batch["text_keys"]
         own = torch.arange(len(vectors), device=vectors.device)
         partner = own.roll(len(own) // 2)
-        candidates, candidate_keys, total = vectors, keys, len(own)
+        candidates, candidate_keys, total = vectors, keys, float(len(own))
         if self.gather and world_size() > 1:
             sizes = torch.zeros(world_size(), dtype=torch.long, device=vectors.device)
             sizes[rank()] = len(own)
             sizes = sum_over_processes(sizes)
-            offset, total = int(sizes[: rank()].sum()), int(sizes.sum()) // world_size()
+            offset, total = int(sizes[: rank()].sum()), float(sizes.sum()) / world_size()
             own, partner = own + offset, partner + offset
             candidates, candidate_keys = gather(vectors), gather(keys)
         rows = grades != 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
+from embrew.objectives.reductions import UNIT_WEIGHTS, unit_weights
 
 RowsKind = Literal["text", "pairs", "scored"]
 
@@ -61,6 +62,22 @@ class Objective:
         made ahead of time, so a global generator would not survive a restart.
         """
         raise NotImplementedError(f"{type(self).__name__} has no collate")
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Numbers of tokens, or rows, of this batch that parts of the loss are means over, by name.
+
+        Such a mean is over an optimiser step: all its micro-batches, of all processes. A loss that compares the rows of
+        a batch with each other has no name here: it is the mean of the losses of its micro-batches.
+        """
+        return {}
+
+    def weights(self, batch: dict[str, Any], device: torch.device) -> Mapping[str, float]:
+        """What the loss of one token, or row, is multiplied with, by the names of `counts`.
+
+        The trainer gives them; without, the batch, with those of the other processes, is the whole step.
+        """
+        given: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
+        return unit_weights([self.counts(batch)], device) if given is None else given
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """`loss`, a scalar with gradient, and detached parts worth logging."""

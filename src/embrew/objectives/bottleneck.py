@@ -15,7 +15,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
-from embrew.objectives.likelihood import target_nll
+from embrew.objectives.likelihood import target_count, target_nll
 
 
 @dataclass(kw_only=True)
@@ -23,7 +23,7 @@ class Bottleneck(Objective):
     """−mean log p(y_t | Z, y_<t), Z the memory tokens of a text that the target itself cannot see.
 
     *Learn Before Represent* (LBR), Eq. 2: one model, one sequence of text, memory and target, causal attention, and a
-    wall between target and text. Token mean over the joint batch, the end of the target included. By the paper's own
+    wall between target and text. Token mean over the optimiser step, the end of the target included. By the paper's own
     figures nothing but the size of the memory trades off what is kept.
 
     Attributes:
@@ -103,6 +103,11 @@ class Bottleneck(Objective):
         written = [Row.of(ids[:limit] + end, Segment.TARGET) for ids in targets]
         return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Target tokens."""
+        return target_count(batch["text"])
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the targets."""
-        return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos))}
+        weight = self.weights(batch, encoder.device)["tokens"]
+        return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos), weight=weight)}

@@ -6,19 +6,19 @@ import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_kl, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length, groups_by_length
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
+from embrew.objectives.likelihood import target_count
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Compression(Objective):
 
     * `kl`: KL( g(·|n_1..n_a, n_<j) ‖ g(·|M̃, n_<j) ) over the continuation and the full vocabulary; rows averaged per
       text, then over texts.
-    * `nll`: −log g(n_j | M̃, n_<j) over the continuation; token mean over the whole batch.
+    * `nll`: −log g(n_j | M̃, n_<j) over the continuation; token mean over the whole optimiser step.
     * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
 
     With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
@@ -186,7 +186,7 @@ class Compression(Objective):
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """The loss as a function of the memory states `(batch, k, hidden)`: scalars, one a group, whose sum it is."""
-        weights = self._weights(batch["student"])
+        weights = self.weights(batch, memory.device)
         for group in groups_by_length(batch["student"]):
             student = batch["student"].select(group).with_soft(memory[group])
             states = lm.hidden_states(student)
@@ -197,21 +197,19 @@ class Compression(Objective):
                     teacher_states = lm.hidden_states(teacher)
                 scored = student.predicting(Segment.TARGET, include_last=self.include_last)
                 scored_teacher = teacher.predicting(Segment.TARGET, include_last=self.include_last)
-                rows = weights.text[group, None].expand_as(scored)[scored]
+                rows = (weights["texts"] / scored.sum(-1, keepdim=True)).expand_as(scored)[scored]
                 loss = loss + token_kl(teacher_states[scored_teacher], states[scored], *lm.head, row_weights=rows)
             if self.divergence != "kl" or self.nll_weight:
                 scored = student.predicting(Segment.TARGET)
                 labels = student.input_ids[student.where(Segment.TARGET)]
-                rows = weights.token.expand(len(labels))
+                rows = torch.full((len(labels),), weights["tokens"], device=memory.device)
                 nll = token_nll(states[scored], labels, *lm.head, row_weights=rows)
                 loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
             yield loss
 
-    def _weights(self, student: Tokens) -> _Weights:
-        """KL: rows averaged per text, then over texts. NLL: mean over the tokens of all processes."""
-        rows = student.predicting(Segment.TARGET, include_last=self.include_last).sum(-1)
-        tokens = sum_over_processes(student.predicting(Segment.TARGET).sum())
-        return _Weights(1.0 / rows / len(student), world_size() / tokens.float())
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Texts, over which `kl` is a mean, and target tokens, over which the others are."""
+        return {"texts": len(batch["student"]), **target_count(batch["student"])}
 
 
 def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> list[list[int]]:
@@ -221,13 +219,6 @@ def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> lis
         context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]
         for row, context in zip(made, contexts, strict=True)
     ]
-
-
-class _Weights(NamedTuple):
-    """What a row of the vocabulary loss counts: `(texts,)` for `kl`, a scalar for the others."""
-
-    text: Tensor
-    token: Tensor
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:

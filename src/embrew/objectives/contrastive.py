@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.distributed import gather, rank, sum_over_processes, world_size
+from embrew.distributed import gather, rank, share_of_rows, sum_over_processes, world_size
 from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
@@ -123,6 +123,11 @@ class Contrastive(EmbeddingObjective):
         """`query`, and `document`: positives first, then negatives; with dropout positives, the same texts twice."""
         return {"query": batch["query"], "document": batch["query" if self.positives == "dropout" else "document"]}
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Rows, where a term compares a query with its own documents alone."""
+        alone = not self.in_batch_negatives or self.distillation_weight
+        return {"rows": len(batch["query_keys"])} if alone else {}
+
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """InfoNCE against the candidates of all processes."""
         queries, documents = embeddings["query"], embeddings["document"]
@@ -141,10 +146,15 @@ class Contrastive(EmbeddingObjective):
         shares |= noted
         if more is not None:
             mask = more if mask is None else mask | more
+        share = size * self.weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
+        joint = share_of_rows(size, queries.device) if self.gather else 1.0
         loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
+        loss = loss * (joint if self.in_batch_negatives else share)
         if self.distillation_weight:
             own = documents[batch["candidates"]]
-            kl = score_kl(queries, own, batch["teacher"] / self.distillation_temperature, temperature=self.temperature)
+            kl = share * score_kl(
+                queries, own, batch["teacher"] / self.distillation_temperature, temperature=self.temperature
+            )
             shares["distillation"] = kl.detach()
             loss = loss + self.distillation_weight * kl
         if not self.symmetric:
@@ -154,7 +164,7 @@ class Contrastive(EmbeddingObjective):
             all_queries, query_keys = gather(queries), gather(query_keys)
         positives = documents[:size]
         mask, _ = self._mask(positives, all_queries, labels, keys[0][labels], query_keys, batch)
-        back = info_nce(positives, all_queries, labels, temperature=self.temperature, mask=mask)
+        back = joint * info_nce(positives, all_queries, labels, temperature=self.temperature, mask=mask)
         return {"loss": (loss + back) / 2, **shares}
 
     def leave_out(

@@ -101,7 +101,7 @@ class Epic(InContext):
         plain, documents = single["query"], single["document"]
         queries = plain
         if "prompted" in single:
-            queries = plain.index_copy(0, batch["prompted_rows"], single["prompted"])
+            queries = plain.index_copy(0, batch["prompted_rows"], single["prompted"].to(plain.dtype))
         parts = super().loss({"query": queries, "document": documents}, batch)
         if not self.plain_weight:
             return parts

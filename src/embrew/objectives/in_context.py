@@ -175,6 +175,7 @@ class InContext(Contrastive):
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The texts of a query's demonstrations, where they are to be left out; and how similar they are to it."""
         places, size = batch["demonstrations"], len(queries)
+        total = self._total(size, labels.device)  # asks all processes, also one whose queries have no demonstrations
         owners = batch["owners"] + self._begin(size, labels.device)
         owners = torch.cat([self.everywhere(owners[:size]), self.everywhere(owners[size:])])
         shown_here = (owners[None, :, None] == places[:, None, :]).any(-1)
@@ -184,7 +185,7 @@ class InContext(Contrastive):
             with torch.no_grad():
                 cosines = normalize(queries[with_some].float(), dim=-1) @ normalize(candidates.float(), dim=-1).T
                 passages = shown_here[with_some].clone()
-                passages[:, self._total(size, labels.device) :] = False
+                passages[:, total:] = False
                 others = ~shown_here[with_some]
                 others[torch.arange(len(others)), labels[with_some]] = False
                 noted = {"demo_similarity": cosines[passages].mean()}

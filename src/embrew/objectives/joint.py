@@ -50,6 +50,10 @@ class Joint(Bottleneck):
         """The base's batch, and `text` with query, memory and positive in a row."""
         return {**self.base.collate(rows, encoder, seed=seed), **super().collate(rows, encoder, seed=seed)}
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Those of the base, and target tokens."""
+        return {**self.base.counts(batch), **super().counts(batch)}
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """The sum; `contrast` and `generate` are its parts."""
         contrast, generate = self.base(encoder, batch)["loss"], super().__call__(encoder, batch)["loss"]

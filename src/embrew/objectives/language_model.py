@@ -14,7 +14,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
-from embrew.objectives.likelihood import target_nll
+from embrew.objectives.likelihood import target_count, target_nll
 
 
 @dataclass(kw_only=True)
@@ -23,7 +23,7 @@ class LanguageModel(Objective):
 
     The baseline that LBR's bottleneck on texts (`bottleneck` with `target: text` or `rest`) is compared with in *Learn
     Before Represent*, Table 6. A row is BOS and the text, without the encoder's template, instructions and memory
-    tokens. Token mean over the joint batch.
+    tokens. Token mean over the optimiser step.
 
     Attributes:
         end: whether the end of a text is predicted too, as an EOS token.
@@ -63,6 +63,11 @@ class LanguageModel(Objective):
             made.append(begin + Row.of(kept[:read], Segment.TEXT) + Row.of(kept[read:] + end, Segment.TARGET))
         return {"text": Tokens.pad(made)}
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Target tokens."""
+        return target_count(batch["text"])
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the texts."""
-        return {"loss": target_nll(encoder, batch["text"], Attention("causal"))}
+        weight = self.weights(batch, encoder.device)["tokens"]
+        return {"loss": target_nll(encoder, batch["text"], Attention("causal"), weight=weight)}

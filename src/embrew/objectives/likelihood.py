@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_nll
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
@@ -13,14 +12,18 @@ from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.tokens import Segment, Tokens
 
 
-def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention) -> Tensor:
-    """−mean log p(y_t | what the attention shows, y_<t), a scalar.
+def target_count(tokens: Tokens) -> dict[str, int]:
+    """How many target tokens a batch has, as `Objective.counts` returns it."""
+    return {"tokens": int(tokens.where(Segment.TARGET).sum())}
 
-    The mean is over the target tokens of the joint batch of all processes, so that two processes equal one.
+
+def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention, *, weight: float) -> Tensor:
+    """−Σ_t `weight` · log p(y_t | what the attention shows, y_<t), a scalar.
+
+    `weight` makes it the mean over the target tokens of an optimiser step, of all its micro-batches and processes.
     """
     states = encoder.backbone.hidden_states(tokens, attention)
     labels = tokens.input_ids[tokens.where(Segment.TARGET)]
-    every = sum_over_processes(torch.tensor(len(labels), device=states.device))
-    weights = (world_size() / every.float()).expand(len(labels))
+    weights = torch.full((len(labels),), weight, device=states.device)
     head = FrozenLM(encoder.backbone.causal_lm).head
     return token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)

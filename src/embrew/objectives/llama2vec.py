@@ -13,7 +13,6 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.data.sentences import split_sentences
-from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.frozen import FrozenLM
@@ -111,6 +110,12 @@ class Llama2Vec(Objective):
         (ids,) = text_ids([" ".join(words)], encoder)
         return sorted(set(ids))
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Tokens of the texts, and texts whose bag of either kind holds words."""
+        filled = (batch["targets"] >= 0).any(-1).sum(0).tolist()
+        language = int(batch["text"].predicting(Segment.TEXT).sum())
+        return {"language": language, "self": filled[0], "next": filled[1]}
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """The weighted sum; `language`, `self` and `next` are its parts."""
         tokens: Tokens = batch["text"]
@@ -118,16 +123,15 @@ class Llama2Vec(Objective):
         head = FrozenLM(encoder.backbone.causal_lm).head
         scored = tokens.predicting(Segment.TEXT)
         labels = tokens.input_ids[:, 1:][scored[:, :-1]]
-        every = sum_over_processes(torch.tensor(len(labels), device=states.device)).clamp(min=1)
-        weights = (world_size() / every.float()).expand(len(labels))
-        language = token_nll(states[scored], labels, *head, row_weights=weights)
+        weights = self.weights(batch, states.device)
+        each = torch.full((len(labels),), weights["language"], device=states.device)
+        language = token_nll(states[scored], labels, *head, row_weights=each)
         slots = states[tokens.where(Segment.MEMORY)].view(len(tokens), 2, -1, states.shape[-1])
         bags = []
-        for block in range(2):
+        for block, name in enumerate(("self", "next")):
             targets = batch["targets"][:, block]
-            filled = (targets >= 0).any(1)
-            weights = filled * world_size() / sum_over_processes(filled.sum()).clamp(min=1).float()
-            bags.append(bag_of_words_nll(slots[:, block], targets, *head, row_weights=weights))
+            each = (targets >= 0).any(1) * weights[name]
+            bags.append(bag_of_words_nll(slots[:, block], targets, *head, row_weights=each))
         loss = self.language_weight * language + self.bag_weight * (bags[0] + bags[1]) / 2
         parts = {"language": language, "self": bags[0], "next": bags[1]}
         return {"loss": loss, **{name: value.detach() for name, value in parts.items()}}

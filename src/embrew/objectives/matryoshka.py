@@ -69,6 +69,10 @@ class Nested(EmbeddingObjective):
         """The base objective's."""
         return self.base.texts(batch)
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """The base objective's."""
+        return self.base.counts(batch)
+
     def chained(self, batch: dict[str, Any]) -> dict[str, Tokens]:
         """The base objective's."""
         return self.base.chained(batch)

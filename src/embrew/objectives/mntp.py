@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from embrew.distributed import sum_over_processes, world_size
 from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.frozen import FrozenLM
@@ -25,7 +24,7 @@ class MaskedNextToken(Objective):
 
     *LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders* (arXiv 2404.05961), section 2.2. As in
     next-token prediction, the token at t is predicted from the state at t − 1, so that the model's own head fits; but
-    under the encoder's attention, which is meant to be bidirectional. Token mean over the joint batch.
+    under the encoder's attention, which is meant to be bidirectional. Token mean over the optimiser step.
 
     Attributes:
         mask_probability: share of the text's tokens that is chosen (the paper: 0.2, for Mistral 0.8).
@@ -88,12 +87,16 @@ class MaskedNextToken(Objective):
         padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]
         return {"text": Tokens.pad(texts), "labels": torch.tensor(padded, dtype=torch.long)}
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Chosen tokens."""
+        return {"tokens": int((batch["labels"] != -100).sum())}
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the chosen tokens."""
         states = encoder.hidden_states(batch["text"])
         labels = batch["labels"]
         scored = labels != -100
-        tokens = sum_over_processes(scored.sum())
-        weights = torch.full((int(scored.sum()),), world_size() / float(tokens.clamp(min=1)), device=states.device)
+        weight = self.weights(batch, states.device)["tokens"]
+        weights = torch.full((int(scored.sum()),), weight, device=states.device)
         head = FrozenLM(encoder.backbone.causal_lm).head
         return {"loss": token_nll(states[scored], labels[scored], *head, row_weights=weights)}

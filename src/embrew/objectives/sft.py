@@ -12,7 +12,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
-from embrew.objectives.likelihood import target_nll
+from embrew.objectives.likelihood import target_count, target_nll
 
 
 @dataclass(kw_only=True)
@@ -20,7 +20,7 @@ class SupervisedFineTuning(Objective):
     """−mean log p(positive | query): generative learning without a bottleneck.
 
     The baselines "SFT" and "GL" (generative learning) that information-bottleneck generative learning is compared with:
-    the row an encoder reads, with the positive behind it. Token mean over the joint batch. Negatives are not used.
+    the row an encoder reads, with the positive behind it. Token mean over the optimiser step. Negatives are not used.
 
     Attributes:
         end: whether the end of the positive is predicted too, as an EOS token.
@@ -53,6 +53,11 @@ class SupervisedFineTuning(Objective):
             )
         }
 
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Target tokens."""
+        return target_count(batch["text"])
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the positives."""
-        return {"loss": target_nll(encoder, batch["text"], encoder.attention)}
+        weight = self.weights(batch, encoder.device)["tokens"]
+        return {"loss": target_nll(encoder, batch["text"], encoder.attention, weight=weight)}

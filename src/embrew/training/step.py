@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
+from embrew.objectives.reductions import UNIT_WEIGHTS
 from embrew.training.gradcache import Chunks, cached_loss, loss_alike
 from embrew.training.sharding import is_sharded
 
@@ -20,7 +22,11 @@ class TrainStep(nn.Module):
 
     Attributes:
         learned: parameters that the objective needs in training only.
+        accepts_loss_kwargs: for the Trainer: it divides every loss by the number of micro-batches, and passes no count of
+            labels; what a token counts is said by `unit_weights`.
     """
+
+    accepts_loss_kwargs = False
 
     def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
         super().__init__()
@@ -41,10 +47,17 @@ class TrainStep(nn.Module):
                 f"{type(objective).__name__} looks at more than embeddings; it cannot be trained under FSDP2"
             )
 
-    def forward(self, **batch: Any) -> dict[str, Tensor]:
-        """Move the batch to the encoder's device and compute the loss."""
+    def forward(self, *, unit_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
+        """Move the batch to the encoder's device and compute the loss.
+
+        Args:
+            unit_weights: what the loss of a token, or row, counts; without, the batch is the whole optimiser step.
+            batch: as the objective collates it.
+        """
         device = self.encoder.device
         there: dict[str, Any] = {name: part.to(device) for name, part in batch.items()}
+        if unit_weights is not None:
+            there[UNIT_WEIGHTS] = unit_weights
         if len(self.learned):
             there["learned"] = self.learned
         if isinstance(self.objective, EmbeddingObjective):

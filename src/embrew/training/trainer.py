@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from transformers import (
 )
 
 from embrew.data.mixing import MixedOrder
-from embrew.distributed import mean_gradients
+from embrew.distributed import mean_gradients, mean_of_figures
+from embrew.objectives.reductions import UNIT_WEIGHTS, unit_weights
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import EvaluateAt, samples_a_step
 from embrew.training.step import TrainStep
@@ -101,6 +102,16 @@ class StageTrainer(Trainer):
             )
         return (loss, outputs) if return_outputs else loss
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], None]:
+        """The micro-batches of an optimiser step, each with what a token, or row, counts in the whole step."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if batches:
+            weights = unit_weights([self.step.objective.counts(batch) for batch in batches], device)
+            batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
+        return batches, None
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         return super()._get_train_sampler(train_dataset) if self.order is None else self.order
 
@@ -118,9 +129,9 @@ class StageTrainer(Trainer):
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the averaged parts to a log line."""
-        if self.parts and "loss" in logs:
-            logs |= {name: sum(values) / len(values) for name, values in self.parts.items()}
+        """Add the parts to a log line, averaged over micro-batches and processes as the loss is."""
+        if "loss" in logs:
+            logs |= mean_of_figures(self.parts)
             self.parts.clear()
         super().log(logs, *args, **kwargs)
 
