@@ -1,7 +1,7 @@
 """Gradient accumulation: an optimiser step of several micro-batches equals what its rows give by themselves.
 
-The reference calls the objective directly, without a trainer: on all rows of the step at once where the loss is a mean over
-tokens or rows, on each micro-batch where rows are compared with each other (the mean of these losses is meant then).
+The reference calls the objective directly, without a trainer: on all rows of the step at once where the loss is a mean
+over tokens or rows, on each micro-batch where rows are compared with each other (the mean of these losses is meant).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("sft", {}),
 ]
 IDS = [f"{name}-{i}" for i, (name, _) in enumerate(SETTINGS)]
-# Five rows by three: one step of 3 + 2 rows. By two: a step of 2 + 2, and one of the single row that the epoch has left.
+# Five rows by three: one step of 3 + 2 rows. By two: a step of 2 + 2, and one of the row that is left of the epoch.
 SIZES = {3: [[3, 2]], 2: [[2, 2], [1]]}
 Step = tuple[float, dict[str, Tensor]]  # loss and gradients
 

@@ -226,7 +226,7 @@ class Alignment(Objective):
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
         pairs = self.counts(batch)["pairs"]
-        return loss * (pairs * self.weights(batch, memory.device)["pairs"]), parts
+        return loss * (pairs * self.unit_weights(batch, memory.device)["pairs"]), parts
 
     @staticmethod
     def _first(batch: dict[str, Any]) -> Tensor:

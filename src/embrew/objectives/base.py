@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
-from embrew.objectives.reductions import UNIT_WEIGHTS, unit_weights
+from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 
 RowsKind = Literal["text", "pairs", "scored"]
 
@@ -71,13 +71,13 @@ class Objective:
         """
         return {}
 
-    def weights(self, batch: dict[str, Any], device: torch.device) -> Mapping[str, float]:
+    def unit_weights(self, batch: dict[str, Any], device: torch.device) -> Mapping[str, float]:
         """What the loss of one token, or row, is multiplied with, by the names of `counts`.
 
         The trainer gives them; without, the batch, with those of the other processes, is the whole step.
         """
         given: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
-        return unit_weights([self.counts(batch)], device) if given is None else given
+        return weights_of_units([self.counts(batch)], device) if given is None else given
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """`loss`, a scalar with gradient, and detached parts worth logging."""

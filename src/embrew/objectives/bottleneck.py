@@ -109,5 +109,5 @@ class Bottleneck(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the targets."""
-        weight = self.weights(batch, encoder.device)["tokens"]
+        weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos), weight=weight)}

@@ -186,7 +186,7 @@ class Compression(Objective):
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """The loss as a function of the memory states `(batch, k, hidden)`: scalars, one a group, whose sum it is."""
-        weights = self.weights(batch, memory.device)
+        weights = self.unit_weights(batch, memory.device)
         for group in groups_by_length(batch["student"]):
             student = batch["student"].select(group).with_soft(memory[group])
             states = lm.hidden_states(student)

@@ -146,7 +146,7 @@ class Contrastive(EmbeddingObjective):
         shares |= noted
         if more is not None:
             mask = more if mask is None else mask | more
-        share = size * self.weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
+        share = size * self.unit_weights(batch, queries.device)["rows"] if self.counts(batch) else 1.0
         joint = share_of_rows(size, queries.device) if self.gather else 1.0
         loss = info_nce(queries, candidates, labels, temperature=self.temperature, mask=mask)
         loss = loss * (joint if self.in_batch_negatives else share)

@@ -69,5 +69,5 @@ class LanguageModel(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the texts."""
-        weight = self.weights(batch, encoder.device)["tokens"]
+        weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], Attention("causal"), weight=weight)}

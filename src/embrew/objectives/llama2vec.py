@@ -123,7 +123,7 @@ class Llama2Vec(Objective):
         head = FrozenLM(encoder.backbone.causal_lm).head
         scored = tokens.predicting(Segment.TEXT)
         labels = tokens.input_ids[:, 1:][scored[:, :-1]]
-        weights = self.weights(batch, states.device)
+        weights = self.unit_weights(batch, states.device)
         each = torch.full((len(labels),), weights["language"], device=states.device)
         language = token_nll(states[scored], labels, *head, row_weights=each)
         slots = states[tokens.where(Segment.MEMORY)].view(len(tokens), 2, -1, states.shape[-1])

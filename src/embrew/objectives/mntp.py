@@ -96,7 +96,7 @@ class MaskedNextToken(Objective):
         states = encoder.hidden_states(batch["text"])
         labels = batch["labels"]
         scored = labels != -100
-        weight = self.weights(batch, states.device)["tokens"]
+        weight = self.unit_weights(batch, states.device)["tokens"]
         weights = torch.full((int(scored.sum()),), weight, device=states.device)
         head = FrozenLM(encoder.backbone.causal_lm).head
         return {"loss": token_nll(states[scored], labels[scored], *head, row_weights=weights)}

@@ -15,7 +15,7 @@ from embrew.distributed import sum_over_processes, world_size
 UNIT_WEIGHTS = "unit_weights"  # the key of a batch that holds them
 
 
-def unit_weights(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
+def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
     """Return, for each name, (micro-batches · processes) / (its count in all micro-batches of all processes).
 
     Args:
@@ -23,7 +23,7 @@ def unit_weights(counts: Sequence[Mapping[str, int]], device: torch.device) -> d
         device: where the processes exchange their counts; all processes must call.
 
     Examples:
-        >>> unit_weights([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
+        >>> weights_of_units([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
         {'tokens': 0.05}
     """
     names = sorted(counts[0])

@@ -59,5 +59,5 @@ class SupervisedFineTuning(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Negative log-likelihood of the positives."""
-        weight = self.weights(batch, encoder.device)["tokens"]
+        weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], encoder.attention, weight=weight)}

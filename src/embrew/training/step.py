@@ -22,8 +22,8 @@ class TrainStep(nn.Module):
 
     Attributes:
         learned: parameters that the objective needs in training only.
-        accepts_loss_kwargs: for the Trainer: it divides every loss by the number of micro-batches, and passes no count of
-            labels; what a token counts is said by `unit_weights`.
+        accepts_loss_kwargs: for the Trainer, which then divides every loss by the number of micro-batches and passes no
+            count of labels; what a token counts is said by `unit_weights`.
     """
 
     accepts_loss_kwargs = False

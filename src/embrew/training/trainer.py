@@ -28,7 +28,7 @@ from transformers import (
 
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
-from embrew.objectives.reductions import UNIT_WEIGHTS, unit_weights
+from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import EvaluateAt, samples_a_step
 from embrew.training.step import TrainStep
@@ -108,7 +108,7 @@ class StageTrainer(Trainer):
         """The micro-batches of an optimiser step, each with what a token, or row, counts in the whole step."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if batches:
-            weights = unit_weights([self.step.objective.counts(batch) for batch in batches], device)
+            weights = weights_of_units([self.step.objective.counts(batch) for batch in batches], device)
             batches = [{**batch, UNIT_WEIGHTS: weights} for batch in batches]
         return batches, None
 
