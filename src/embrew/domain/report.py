@@ -54,7 +54,17 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
     lines += ["## Before training", "", f"{report['model']}, read by the mean over its states:", ""]
     lines += [_diagnosis(report["diagnosis"]), ""]
     lines += [f"- {line}" for line in report["diagnosis"]["words"]]
-    lines += ["", "## Results", "", _results(steps), "", "![results](report.png)", ""]
+    lines += [
+        "",
+        "## Results",
+        "",
+        f"Test split, {counts['test_queries']} held-out questions:",
+        "",
+        _results(steps),
+        "",
+        "![results](report.png)",
+        "",
+    ]
     lines += [f"- {line}" for line in _remarks(data, counts, steps)]
     lines += ["", "## How it was trained", ""]
     lines += [f"- {line}" for line in report["plan"]]
@@ -91,7 +101,7 @@ def _data(report: Mapping[str, Any]) -> list[str]:
         )
         if not data["by_document"]:
             lines.append("- there is one document: the last fifth of its passages is held out")
-        return lines
+        return [*lines, *_checked(data, counts)]
     lines.append(
         f"- {counts['pairs']} different pairs ({counts['with_negatives']} with wrong choices or negatives), "
         f"{counts['linked']} of a known document: {counts['train_pairs']} to train on, {counts['test_queries']} "
@@ -104,7 +114,19 @@ def _data(report: Mapping[str, Any]) -> list[str]:
             "- the pairs are of too few documents to hold some out: held-out pairs share no question, answer or "
             "passage that holds it with what is trained on, but documents they do"
         )
-    return lines
+    return [*lines, *_checked(data, counts)]
+
+
+def _checked(data: Mapping[str, Any], counts: Mapping[str, Any]) -> list[str]:
+    """What was taken out of the training data, and what the last look over its files found."""
+    found = data["checked"]
+    return [
+        f"- taken out of what is trained on: {counts['passages_with_question']} passages that hold a held-out "
+        f"question, {counts['passages_with_answer']} that hold an answer, {counts['pairs_dropped']} pairs, "
+        f"{counts['negatives_dropped']} negatives",
+        f"- {found['questions']} held-out questions and {found['answers']} answers were searched in the "
+        f"{found['texts']} texts that are trained on: {found['remaining']} exact matches are left",
+    ]
 
 
 def _diagnosis(diagnosis: Mapping[str, Any]) -> str:
@@ -156,7 +178,8 @@ def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence
     tested = compare(best.result, last.result)
     if tested is not None:
         lines.append(
-            f"nDCG@10 after {last.name} less that of the best untrained reading: "
+            f"nDCG@10 after {last.name} less that of the best untrained reading (the best on these same questions, "
+            "which favours it): "
             f"{last.result.main_score - best.result.main_score:+.3f}, 95 % interval "
             f"[{tested.low:+.3f}, {tested.high:+.3f}] over questions"
         )

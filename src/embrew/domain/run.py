@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +14,11 @@ from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in
 from embrew.analysis.separation import Separation, separation_of
 from embrew.analysis.watched import watched_by
 from embrew.data.qa import QA
-from embrew.data.reading import public_name, read_file
+from embrew.data.reading import expand, public_name, read_file
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
+from embrew.domain.scan import check
 from embrew.evaluation import Result, evaluate
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
@@ -89,7 +90,8 @@ def run(
 
     Raises:
         FileExistsError: `output` was made of other files or settings.
-        FileNotFoundError, ValueError: data that cannot be read or used; anything training can refuse.
+        FileNotFoundError, ValueError: data that cannot be read or used; training files that hold a held-out question or
+            answer; anything training can refuse.
     """
     folder = Path(output)
     if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
@@ -111,8 +113,9 @@ def run(
         steps=settings.steps,
         overrides=[f"seed={settings.seed}", *settings.overrides],
     )
-    _write_recipe(folder / "recipe.yaml", made)
     recipe = made.recipe
+    check(data.folder, _other_rows(recipe, data))
+    _write_recipe(folder / "recipe.yaml", made)
     sample = _sample(data, public_name(documents)[0])
     steps: list[Step] = []
     for how, said in READINGS.items():
@@ -146,6 +149,15 @@ def run(
     }
     write_report(folder, report, steps)
     return report
+
+
+def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
+    """Rows that the recipe's stages are trained on and that are not of the prepared folder (by overrides)."""
+    for stage in recipe.stages:
+        for config in stage.datasets:
+            paths = [config.path] if isinstance(config.path, str) else config.path
+            if any(Path(expand(path)).resolve().parent != data.folder.resolve() for path in paths):
+                yield from build.rows(config, build.objective(stage.objective), max_rows=config.max_rows)
 
 
 def _write_recipe(path: Path, made: Plan) -> None:

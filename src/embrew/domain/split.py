@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,13 @@ from pathlib import PurePosixPath
 from embrew.data.documents import Document
 from embrew.data.overlap import normalised
 from embrew.data.qa import QA
+from embrew.domain.matching import Finder, Questions, key
 
 FEW = 20  # fewer pairs are all held out: what they would teach is less than what they can judge
 TEST_SHARE, MOST_TEST = 0.2, 500
 DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # a dev set where there are so many pairs
 WORDS = 8  # an answer of so many words is looked for in the documents
+MANY = 3  # a question in more documents than these is not of one of them
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Split:
         parts: of each pair: `train`, `dev` or `test`.
         held_out: ids of the documents that held-out pairs are from.
         by_document: whether pairs of one document were kept together.
-        linked: pairs whose document is known, by their `source` or because their answer stands in it.
+        linked: pairs whose document is known, by their `source` or because their question or answer stands in it.
     """
 
     parts: tuple[str, ...]
@@ -39,10 +40,10 @@ class Split:
 def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int = 42) -> Split:
     """Hold out pairs for a test and, where there are enough, a dev set.
 
-    Pairs with the same question, the same answer (but for case and white space) or the same document stay together, and
-    so do all that are connected through such pairs. Fewer than `FEW` pairs are all held out. Where all pairs hang
-    together by their documents (a single one, for instance), or held-out ones are from all documents, they are held
-    apart by question and answer alone.
+    Pairs with the same question, the same answer (but for case, white space and punctuation) or the same document stay
+    together, and so do all that are connected through such pairs. Fewer than `FEW` pairs are all held out. Where all
+    pairs hang together by their documents (a single one, for instance), or held-out ones are from all documents, they
+    are held apart by question and answer alone.
 
     Args:
         pairs: what is split.
@@ -80,9 +81,11 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
 
 
 def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
-    """Ids of the documents each pair is from: those its `source` names (path, name or id), or that hold its answer.
+    """Ids of the documents each pair is from: those its `source` names, or that hold its question or its answer.
 
-    An answer of `WORDS` words or more is looked for word by word; a document that is part of an answer counts too.
+    A source is a path, a name, a title or an id. Questions are found as `Questions` says; one that stands in more than
+    `MANY` documents says nothing of its own. An answer of `WORDS` words or more is looked for word by word; a document
+    that is part of an answer counts too.
     """
     by_name: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -90,32 +93,24 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
         inner = document.id.partition("#")[2]
         for name in {document.id, inner, document.title} | ({str(path), path.name, path.stem} if not inner else set()):
             by_name[name].add(document.id)
-    named = [set(by_name.get(pair.source, ())) if pair.source else set() for pair in pairs]
-    answers = [_words(pair.answer) for pair in pairs]
-    begins: dict[str, list[int]] = defaultdict(list)  # pairs by how their answer begins: documents are read one by one
-    for i, answer in enumerate(answers):
-        if len(answer) >= WORDS:
-            begins[" ".join(answer[:WORDS])].append(i)
-    first: dict[str, list[tuple[str, str]]] = defaultdict(list)  # documents by how they begin, with their words
+    questions, answers = Questions(pair.question for pair in pairs), Finder((p.answer for p in pairs), least=WORDS)
+    inside = Finder((document.content for document in documents), least=WORDS)
+    asking: dict[str, set[str]] = defaultdict(set)
+    answering: dict[str, set[str]] = defaultdict(set)
+    same: dict[str, set[str]] = defaultdict(set)
     for document in documents:
-        words = _words(document.content)
-        whole = " ".join(words)
-        for run in _runs(words) & begins.keys():
-            for i in begins[run]:
-                if " ".join(answers[i]) in whole:
-                    named[i].add(document.id)
-        if len(words) >= WORDS:
-            first[" ".join(words[:WORDS])].append((document.id, whole))
-    for i, answer in enumerate(answers):
-        whole = " ".join(answer)
-        for run in _runs(answer) & first.keys():
-            named[i] |= {name for name, words in first[run] if words in whole}
-    return [frozenset(names) for names in named]
-
-
-def _runs(words: Sequence[str]) -> set[str]:
-    """All runs of `WORDS` words."""
-    return {" ".join(words[i : i + WORDS]) for i in range(len(words) - WORDS + 1)}
+        same[key(document.content)].add(document.id)
+        for question in questions(document.content):
+            asking[question].add(document.id)
+        for answer in answers(document.content):
+            answering[answer].add(document.id)
+    found = []
+    for pair in pairs:
+        asked = asking[key(pair.question)]
+        names = by_name.get(pair.source, set()) if pair.source else set()
+        names = names | answering[key(pair.answer)] | (asked if len(asked) <= MANY else set())
+        found.append(frozenset(names.union(*(same[part] for part in inside(pair.answer)))))
+    return found
 
 
 def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None = None) -> list[list[int]]:
@@ -130,12 +125,12 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
     known: dict[tuple[str, str], int] = {}
     for i, pair in enumerate(pairs):
-        keys = [("question", normalised(pair.question)), ("answer", normalised(pair.answer))]
+        keys = [("question", key(pair.question)), ("answer", key(pair.answer))]
         if from_document is not None:
             keys += [("document", name) for name in from_document[i]]
             keys += [("source", pair.source)] if pair.source and not from_document[i] else []
-        for key in keys:
-            parent[root(i)] = root(known.setdefault(key, i))
+        for shared in keys:
+            parent[root(i)] = root(known.setdefault(shared, i))
     groups: dict[int, list[int]] = defaultdict(list)
     for i in range(len(pairs)):
         groups[root(i)].append(i)
@@ -147,12 +142,8 @@ def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
     counts: Counter[tuple[str, str]] = Counter()
     kept = []
     for pair in pairs:
-        key = (normalised(pair.question), normalised(pair.answer))
-        counts[key] += 1
-        if counts[key] == 1:
+        said = (normalised(pair.question), normalised(pair.answer))
+        counts[said] += 1
+        if counts[said] == 1:
             kept.append(pair)
     return kept
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())

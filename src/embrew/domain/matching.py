@@ -1,0 +1,105 @@
+"""Which texts stand in another text, word by word: case, white space, punctuation and markup do not count."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import lru_cache
+
+from embrew.data.overlap import normalised
+
+START = 4  # words by which a contained text is looked up; fewer stand in a text by chance
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[?؟]")  # NFKC makes ？ a question mark
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+_ITEM = re.compile(r"\n|(?:^|\s)\(?[A-Za-z0-9]{1,2}[.):](?=\s)|(?:^|\s)[-*•#>|]+(?=\s)")
+_SEGMENT = re.compile(rf"{_ITEM.pattern}|[.?!:;|()。！？；：](?=\s|$)|[。！？；：]")
+
+
+@lru_cache(maxsize=4096)  # a text is looked at for several reasons, one after the other
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text in lower case (a character each where a script has no spaces), without punctuation."""
+    return tuple(_WORD.findall(_plain(text)))
+
+
+@lru_cache(maxsize=4096)
+def key(text: str) -> str:
+    """What two texts have in common that count as the same: their words, or the text itself where it has none."""
+    return " ".join(words(text)) or normalised(text)
+
+
+def items(text: str) -> set[str]:
+    """Keys of a text, its lines and the items of its lists, among them choices listed as A), B)."""
+    return {key(text), *(key(part) for part in _ITEM.split(text) if part.strip())}
+
+
+def segments(text: str) -> set[str]:
+    """`items`, and what stands between marks that end a sentence or a clause."""
+    return items(text) | {key(part) for part in _SEGMENT.split(text) if part.strip()}
+
+
+class Finder:
+    """Finds which of many texts stand in a text, in time that does not grow with their number.
+
+    Args:
+        texts: what is looked for; those with fewer words than `least` are left out.
+        least: words.
+        marks: whether question marks count as words.
+    """
+
+    def __init__(self, texts: Iterable[str], *, least: int = START, marks: bool = False) -> None:
+        self._marks = marks
+        self._by_start: dict[tuple[str, ...], dict[tuple[str, ...], str]] = defaultdict(dict)
+        for text in texts:
+            found = self._words(text)
+            if len(found) >= max(least, 1):
+                self._by_start[found[:START]][found] = key(text)
+        self._lengths = sorted({len(start) for start in self._by_start})
+
+    def __call__(self, text: str) -> set[str]:
+        """Keys of those that stand in `text`."""
+        if not self._by_start:
+            return set()
+        found = self._words(text)
+        return {
+            name
+            for length in self._lengths
+            for i, start in enumerate(zip(*(found[k:] for k in range(length)), strict=False))
+            if start in self._by_start
+            for sought, name in self._by_start[start].items()
+            if found[i : i + len(sought)] == sought
+        }
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(_WORD_OR_MARK.findall(_plain(text))) if self._marks else words(text)
+
+
+class Questions:
+    """Finds which of many questions a text holds.
+
+    A question of `START` words or more is found word by word. One of two or three is found together with its question
+    mark; all shorter ones are found where they are a line, an item of a list or a sentence
+    (`segments`).
+
+    Args:
+        questions: what is looked for.
+    """
+
+    def __init__(self, questions: Iterable[str]) -> None:
+        different = dict.fromkeys(questions)
+        short = [question for question in different if len(words(question)) < START]
+        self._long = Finder(different)
+        self._marked = Finder((one for one in short if _plain(one).rstrip().endswith(("?", "؟"))), least=3, marks=True)
+        self._short = {key(question) for question in short}
+
+    def __call__(self, text: str) -> set[str]:
+        """Keys of those that stand in `text`."""
+        found = self._long(text) | self._marked(text)
+        return found | (self._short & segments(text)) if self._short else found
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()

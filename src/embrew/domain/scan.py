@@ -1,0 +1,105 @@
+"""The last look before training: whether a file that is trained on holds a held-out question or answer.
+
+Everything is read again from disk and searched as one text, without what `leaks` decides by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from embrew.data.beir import read_beir
+from embrew.data.overlap import normalised
+from embrew.data.reading import read_file
+from embrew.domain.leaks import is_long
+from embrew.domain.matching import START, key, words
+
+EXAMPLES = 3
+
+
+def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Search the training files of a prepared folder for what its test and dev sets ask and hold right.
+
+    Args:
+        folder: from `prepare`.
+        others: rows of other data that is trained on.
+
+    Returns:
+        `questions` and `answers` that were looked for, `texts` that were searched, `remaining`: how many of the former
+        were found, and `examples` of them.
+    """
+    questions, answers = _held_out(folder)
+    asked, read = _texts((*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"), *others))
+    whole = {key(text) for text in (*asked, *read)}
+    long, exact = _joined(map(key, read)), _joined(map(normalised, read))
+    with_asked = _joined(key(text) for text in (*asked, *read))
+    found = []
+    for question in questions:
+        short = len(words(question)) < START
+        inside = (
+            short
+            and len(words(question)) > 1
+            and question.rstrip().endswith("?")
+            and f" {normalised(question)} " in exact
+        )
+        if key(question) in whole or inside or (not short and f" {key(question)} " in long):
+            found.append(question)
+    for answer in answers:
+        if key(answer) in whole or (is_long(answer) and f" {key(answer)} " in with_asked):
+            found.append(answer)
+    return {
+        "questions": len(questions),
+        "answers": len(answers),
+        "texts": len(asked) + len(read),
+        "remaining": len(found),
+        "examples": found[:EXAMPLES],
+    }
+
+
+def check(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """`scan`, refused where something is left.
+
+    Raises:
+        ValueError: a training file holds a held-out question or answer.
+    """
+    found = scan(folder, others)
+    if found["remaining"]:
+        raise ValueError(
+            f"{folder}: {found['remaining']} held-out questions or answers stand in what would be trained on, for "
+            f"example {found['examples'][0]!r}; nothing is trained. Leave out that data, or choose another folder"
+        )
+    return found
+
+
+def _held_out(folder: Path) -> tuple[list[str], list[str]]:
+    questions: dict[str, None] = {}
+    answers: dict[str, None] = {}
+    for split in ("test", "dev"):
+        if (folder / split).is_dir():
+            data = read_beir(folder / split, split)
+            texts = {document.id: document.content for document in data.corpus}
+            questions |= dict.fromkeys(data.queries.values())
+            answers |= dict.fromkeys(texts[name] for grades in data.qrels.values() for name in grades)
+    return list(questions), list(answers)
+
+
+def _texts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Texts that are trained on: those that ask, and those that are read as documents."""
+    asked: list[str] = []
+    read: list[str] = []
+    for row in rows:
+        for column, value in row.items():
+            if column == "document":  # a passage's id
+                continue
+            texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+            (asked if column == "query" else read).extend(texts)
+    return asked, read
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    return (dict(record.values) for record in read_file(path)) if path.stat().st_size else iter(())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return " \n ".join(["", *texts, ""])

@@ -1,0 +1,57 @@
+"""Held-out questions over the texts that they are searched in, as BEIR folders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from embrew.data.documents import Document
+from embrew.data.overlap import normalised
+from embrew.data.qa import QA
+from embrew.domain.leaks import HeldOut
+from embrew.writing import write_jsonl
+
+
+def write_test_set(
+    folder: Path,
+    split: str,
+    judged: Sequence[QA],
+    pairs: Sequence[QA],
+    texts: Sequence[Document],
+    seen: set[str],
+    max_documents: int,
+    seed: int,
+) -> dict[str, int]:
+    """Questions over their answers, their wrong choices, the other pairs' answers and the passages.
+
+    What holds a right answer, or is a part of one, is left out: it would be right, and count as wrong.
+    """
+    right = {normalised(pair.answer): pair.answer for pair in judged}
+    wrong = {normalised(text): text for pair in judged for text in pair.negatives}
+    others = {normalised(pair.answer): pair.answer for pair in pairs}
+    trained = {normalised(pair.answer) for pair in pairs} - set(right)
+    for passage in texts:
+        others[normalised(passage.content)] = passage.content
+        if passage.id in seen:
+            trained.add(normalised(passage.content))
+    chosen = {key: text for key, text in wrong.items() if key not in right}
+    held = HeldOut(judged)
+    pool = sorted(name for name, text in others.items() if name not in {*right, *chosen} and not held.answers_in(text))
+    room = max(max_documents - len(right) - len(chosen), 0)
+    if len(pool) > room:
+        pool = random.Random(seed).sample(pool, room)
+    corpus = {**right, **chosen, **{key: others[key] for key in sorted(pool)}}
+    ids = {key: f"d{i}" for i, key in enumerate(corpus)}
+    questions: dict[str, tuple[str, set[str]]] = {}
+    for pair in judged:
+        questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
+    write_jsonl(folder / "corpus.jsonl", ({"_id": ids[key], "title": "", "text": text} for key, text in corpus.items()))
+    named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
+    write_jsonl(folder / "queries.jsonl", ({"_id": name, "text": text} for name, text, _ in named))
+    (folder / "qrels").mkdir()
+    lines = [f"{name}\t{ids[key]}\t1" for name, _, answers in named for key in sorted(answers)]
+    (folder / "qrels" / f"{split}.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
+    )
+    return {"queries": len(named), "documents": len(corpus), "trained_distractors": len(trained & set(corpus))}

@@ -1,0 +1,170 @@
+"""What is held out stands in no file that is trained on, by a search that knows nothing of how it was taken out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embrew.domain import Settings, run
+from embrew.domain.prepare import Prepared, prepare
+
+CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Quito", "Dakar", "Hanoi", "Delhi", "Sofia", "Tunis", "Accra", "Minsk"]
+THINGS = ["copper", "sulphur", "amber", "granite", "basalt", "quartz", "topaz", "marble", "slate", "chalk"]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def plain(text: str) -> str:
+    return " ".join(re.sub("[^a-z0-9]+", " ", text.lower()).split())
+
+
+def held_out(folder: Path) -> list[tuple[str, list[str]]]:
+    """Questions with their right answers, of the files as they are."""
+    found = []
+    for split in ("test", "dev"):
+        if not (folder / split).exists():
+            continue
+        corpus = {row["_id"]: row["text"] for row in rows(folder / split / "corpus.jsonl")}
+        lines = [line.split("\t") for line in (folder / split / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]]
+        for query in rows(folder / split / "queries.jsonl"):
+            found.append((query["text"], [corpus[d] for q, d, _ in lines if q == query["_id"]]))
+    return found
+
+
+def leaks(data: Prepared) -> list[str]:
+    """Every held-out question that stands in a training text, and every held-out answer that is one."""
+    pairs, passages = rows(data.pairs), [row["text"] for row in rows(data.passages)]
+    texts = [*passages, *(row[side] for row in pairs for side in ("query", "positive"))]
+    texts += [negative for row in pairs for negative in row["negatives"]]
+    known, found = [plain(text) for text in texts], []
+    for question, answers in held_out(data.folder):
+        found += [f"question in {text!r}" for text in known if f" {plain(question)} " in f" {text} "]
+        found += [f"answer {text!r}" for text in known if text in [plain(answer) for answer in answers]]
+    return found
+
+
+def write_pairs(folder: Path, given: Sequence[dict[str, Any]]) -> Path:
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+    return folder / "pairs.jsonl"
+
+
+def faq(i: int) -> tuple[str, str]:
+    thing, city = THINGS[i % len(THINGS)], CITIES[i % len(CITIES)]
+    return f"How much {thing} did warehouse {i} send to {city}?", f"{i + 3} tons."
+
+
+@pytest.mark.parametrize("per_file", [1, 4, 60])
+def test_questions_of_a_faq(per_file: int, tmp_path: Path) -> None:
+    """Headings are the questions; answers are short, and no row says where it is from. One file, some, many."""
+    (tmp_path / "docs").mkdir()
+    for start in range(0, 60, per_file):
+        parts = [f"## {q}\n\n{a} It was weighed twice." for q, a in map(faq, range(start, min(start + per_file, 60)))]
+        (tmp_path / "docs" / f"{start}.md").write_text("\n\n".join(parts))
+    (tmp_path / "docs" / "about.md").write_text("# About\n\nThe warehouses are old, and some of them are empty.")
+    asked = [{"question": q, "answer": a} for q, a in map(faq, range(60))]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=120)
+    assert len(held_out(data.folder)) == 12 and data.count("train_passages") > 20
+    assert leaks(data) == []
+    assert data.manifest["checked"]["questions"] == 12 and data.manifest["checked"]["remaining"] == 0
+    if per_file == 60:
+        assert data.count("passages_with_question") == 12, "of one document, the passages are dropped"
+    else:
+        assert data.count("linked") == 60, "by the question alone"
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_multiple_choice(count: int, tmp_path: Path) -> None:
+    """A collection of tests: questions with their choices, which are choices of other questions too."""
+    (tmp_path / "docs").mkdir()
+    asked, parts = [], []
+    for i in range(count):
+        right = i % 4
+        choices = [CITIES[(i + 5 * (k - right)) % len(CITIES)] for k in range(4)]
+        question = f"Where does the {THINGS[i % 10]} of mine {i} go?"
+        asked.append({"question": question, "choices": choices, "answer": "ABCD"[right]})
+        listed = "\n".join(f"{letter}) {choice}" for letter, choice in zip("ABCD", choices, strict=True))
+        parts.append(f"{i + 1}. {question}\n{listed}\n\nMines of this kind are deep, and number {i} is no exception.")
+    for part in range(4):
+        (tmp_path / "docs" / f"{part}.txt").write_text("\n\n".join(parts[part::4]))
+    (tmp_path / "docs" / "history.txt").write_text("Mining is old. It began with flint, which was dug from chalk.")
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=150)
+    assert len(held_out(data.folder)) == (8 if count == 8 else 10)
+    assert leaks(data) == []
+    if count == 40:
+        assert data.count("negatives_dropped") > 0 and data.count("train_pairs") > 0
+        assert any(row["negatives"] for row in rows(data.pairs)), "wrong choices that are nobody's right answer stay"
+
+
+def test_without_pairs(tmp_path: Path) -> None:
+    """Paragraphs that documents copy from each other are not both asked for and trained on."""
+    (tmp_path / "docs").mkdir()
+    shared = "All stations report at noon. The report names the wind, the tide and every ship that has come in."
+    for i in range(20):
+        own = f"Station {i} stands on rock {i * 3}. It has seen {i * 7} storms since the year {1900 + i}, and no fire."
+        (tmp_path / "docs" / f"{i}.txt").write_text(f"{own}\n\n{shared}\n\n{own.replace('Station', 'The house of')}")
+    data = prepare(tmp_path / "docs", None, tmp_path / "data", max_chars=130)
+    assert len(held_out(data.folder)) > 0 and data.count("train_passages") > 0
+    assert leaks(data) == []
+
+
+def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
+    """But for case, white space and punctuation."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
+    asked = []
+    for i in range(40):
+        asked += [{"question": f"How deep is well {i}?", "answer": f"{i} m, at least"}]
+        asked += [{"question": f"how deep  is “well {i}”", "answer": f"about {i} metres"}]
+        asked += [{"question": f"Depth of the {i}th well", "answer": f"About {i} metres."}]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
+    trained = {plain(row["query"]) for row in rows(data.pairs)} | {plain(row["positive"]) for row in rows(data.pairs)}
+    for question, answers in held_out(data.folder):
+        assert plain(question) not in trained and not trained & {plain(answer) for answer in answers}
+    assert data.count("train_pairs") == 96
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> tuple[Path, Path, Path]:
+    (tmp_path / "docs").mkdir()
+    for i in range(30):
+        (tmp_path / "docs" / f"{i}.md").write_text(f"# Case {i}\n\nIt is number {i}, and nothing more is known of it.")
+    pairs = write_pairs(tmp_path, [{"question": f"What of the case {i}?", "answer": f"It is {i}"} for i in range(30)])
+    prepare(tmp_path / "docs", pairs, tmp_path / "out" / "data", max_chars=600)
+    return tmp_path / "docs", pairs, tmp_path / "out"
+
+
+@pytest.mark.parametrize("where", ["passages.jsonl", "pairs.jsonl", "override"])
+def test_training_is_refused_where_something_is_left(
+    where: str, prepared: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Files that were changed after they were prepared, and data that an override names."""
+    docs, pairs, out = prepared
+    question = held_out(out / "data")[0][0]
+    settings = Settings()
+    pair = {"query": "Something", "positive": f"They asked: {question.upper()}", "negatives": [], "made": False}
+    if where == "override":
+        (tmp_path / "other.jsonl").write_text(json.dumps(pair) + "\n")
+        settings = Settings(overrides=[f"stages.represent.data.path={tmp_path / 'other.jsonl'}"])
+    else:
+        row = {"text": f"Tests. {question}", "document": "x"} if where == "passages.jsonl" else pair
+        with open(out / "data" / where, "a") as file:
+            file.write(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=f"1 held-out questions or answers stand .*{re.escape(question)}"):
+        run(docs, pairs, out, settings)
+    assert not (out / "model").exists() and not (out / "recipe.yaml").exists()
+
+
+def test_folders_of_an_older_format_are_refused(prepared: tuple[Path, Path, Path]) -> None:
+    docs, pairs, out = prepared
+    manifest = json.loads((out / "data" / "manifest.json").read_text())
+    del manifest["made_of"]["format"]
+    (out / "data" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FileExistsError, match=r"other files or settings \(format\)"):
+        prepare(docs, pairs, out / "data")
