@@ -29,6 +29,7 @@ CASES = {
     "concat-of-one": {"pooling": Pooling("concat", "memory"), "memory_tokens": 1},
     "last-with-words": {
         "template": 'This text: "{text}" means in one word: "',
+        "words_after": "separate",
         "pooling": Pooling("last", "all"),
         "memory_tokens": 0,
         "attention": "causal",

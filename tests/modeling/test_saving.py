@@ -214,5 +214,5 @@ def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_pat
         encoder.save_pretrained(tmp_path / "other", verify="some")
     written = json.loads((tmp_path / "saved" / "embrew.json").read_text())
     (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**written, "format": 99}))
-    with pytest.raises(ValueError, match="format 99; this embrew reads format 1"):
+    with pytest.raises(ValueError, match="format 99; this embrew reads formats 1 and 2"):
         Encoder.from_pretrained(tmp_path / "saved")

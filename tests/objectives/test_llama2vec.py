@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
+import re
+
 import pytest
 import torch
 from datasets import Dataset
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from embrew import build
+from embrew.data.sentences import split_sentences
 from embrew.modeling.tokens import Segment, Tokens
 from embrew.objectives import Llama2Vec
-from tests.conftest import FAMILIES
+from embrew.recipe import Recipe
+from tests.conftest import FAMILIES, SENTENCES, data_folder
 from tests.objectives.test_battery import ENCODERS, LORA, loss_and_gradients, rows_for
 
 SETTINGS = ENCODERS["llama2vec"]
@@ -92,6 +100,47 @@ def test_long_texts_lose_their_end_and_no_block(make_encoder):
         assert len(encoder.template.suffix(encoder.prompts[name])) < 30
     assert batch["text"].where(Segment.MEMORY).sum(-1).tolist() == [6] * 5
     assert (batch["text"].position_ids[batch["text"].attention_mask.bool()] < 40).all()
+
+
+def bags_of(batch, encoder, texts):
+    """The bags that a batch has and those of the tokens in its rows, by decoding; and how many rows are truncated."""
+    wrong = wanted_tokens = truncated = 0
+    for i, text in enumerate(texts):
+        plain = " ".join(split_sentences(text))
+        ids = batch["text"].input_ids[i][batch["text"].where(Segment.TEXT)[i]].tolist()
+        read = encoder.tokenizer.decode(ids, clean_up_tokenization_spaces=False).rstrip("\ufffd")  # part of a character
+        assert plain.startswith(read)
+        truncated += not any(read == " ".join(split_sentences(text)[:n]) for n in range(1, 40))
+        for block, said in enumerate((read, plain[len(read) :])):
+            words = [w for w in re.sub(r"[\W_]+", " ", said).split() if w.lower() not in ENGLISH_STOP_WORDS]
+            wanted = set(encoder.tokenizer(" ".join(words), add_special_tokens=False).input_ids)
+            found = {t for t in batch["targets"][i, block].tolist() if t >= 0}
+            wrong += len(found ^ wanted)
+            wanted_tokens += len(wanted)
+    return wrong, wanted_tokens, truncated
+
+
+def test_bags_hold_what_the_row_reads_and_what_follows_it(make_encoder):
+    """Where the limit truncates the first part, too: not a word that is not read, and no gap before what follows."""
+    encoder, objective, _ = ready(make_encoder, max_length=52)
+    texts = [f"{a} {b} {c}" for a, b, c in itertools.permutations(SENTENCES, 3)]
+    batch = objective.collate([{"text": text} for text in texts], encoder)
+    wrong, wanted, truncated = bags_of(batch, encoder, texts)
+    assert truncated > 40 and wanted > 500
+    assert wrong == 0
+
+
+def test_bags_of_wikipedia_paragraphs():
+    encoder = build.encoder(Recipe.load("baselines/llama2vec-nano"))
+    objective = Llama2Vec()
+    objective.setup(encoder)
+    with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
+        texts = [json.loads(line)["text"] for line in itertools.islice(lines, 400)]
+    texts = [text for text in texts if len(text) >= 400 and len(split_sentences(text)) > 1][:150]
+    batch = objective.collate([{"text": text} for text in texts], encoder)
+    wrong, wanted, truncated = bags_of(batch, encoder, texts)
+    assert truncated > 20 and wanted > 5000
+    assert wrong == 0
 
 
 @pytest.mark.parametrize(

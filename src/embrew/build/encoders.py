@@ -7,6 +7,7 @@ from typing import Any
 
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.pattern import check_words_after
 from embrew.modeling.pooling import Pooling
 from embrew.recipe import Recipe
 
@@ -28,6 +29,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         template=config.template,
         preparation=config.preparation,
         memory_ratio=config.memory_ratio,
+        words_after=config.words_after,
         attention=config.attention,
         pooling=Pooling(**config.pooling.model_dump()),
         prompts=config.prompts.model_dump(),
@@ -50,6 +52,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "template": config.template,
         "preparation": config.preparation,
         "memory_ratio": config.memory_ratio,
+        "words_after": check_words_after(config.words_after, config.templates),
         "attention": config.attention,
         "pooling": config.pooling.model_dump(exclude_none=True),
         "prompts": config.prompts.model_dump(),
@@ -57,7 +60,8 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
         "normalize": config.normalize,
         "demonstrations": config.demonstrations and Demonstrations(**config.demonstrations.model_dump()).as_dict(),
     }
-    unset = {"preparation": "none", "memory_ratio": None, "default_prompt_name": None, "demonstrations": None}
+    unset = {"preparation": "none", "memory_ratio": None, "words_after": "separate"}
+    unset |= {"default_prompt_name": None, "demonstrations": None}
     has = {**unset, **opened.settings()}
     pairs = {
         **{key: (value, has[key]) for key, value in asked.items()},

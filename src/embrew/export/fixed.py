@@ -55,8 +55,7 @@ def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
             encoder.tokenizer,
             template.memory_ids,
             template.soft_prompt_ids,
-            preparation=template.preparation,
-            memory_ratio=template.memory_ratio,
+            **template.how,
         )
         for template in encoder.templates
     ]
@@ -81,7 +80,7 @@ def with_fixed_memory(encoder: Encoder) -> Encoder:
         )
     made = copy.copy(encoder)
     made.templates = [
-        Template(t.pattern, encoder.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, preparation=t.preparation)
+        Template(t.pattern, encoder.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, **{**t.how, "memory_ratio": None})
         for t in encoder.templates
     ]
     return made

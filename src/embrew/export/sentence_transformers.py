@@ -26,8 +26,8 @@ from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import quiet
+from embrew.modeling.pattern import HOLE
 from embrew.modeling.proof import TEXTS, tolerance
-from embrew.modeling.template import HOLE
 from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
@@ -162,6 +162,11 @@ def _check_stock(encoder: Encoder) -> None:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
     elif template.between is not None:
         reason = f"template={template.pattern!r} repeats the text, which stock modules do not"
+    elif template.after and template.words_after == "joined":
+        reason = (
+            f"template={template.pattern!r} is one string with the text, tokenised once, and stock tokenizers add what "
+            "follows a text on their own; an encoder made, and trained, with words_after: separate can be exported"
+        )
     elif template.preparation != "none":
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
     elif encoder.attention.is_causal is None:

@@ -24,6 +24,7 @@ from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.inference import Inference, Text
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
+from embrew.modeling.pattern import WordsAfter, check_words_after
 from embrew.modeling.pooling import Pooling, PoolingMode
 from embrew.modeling.prefix import Prefixes, Shared
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
@@ -61,6 +62,7 @@ class Encoder(Inference):
         template: str | Sequence[str] = "{instruction}{text}",
         preparation: Preparation = "none",
         memory_ratio: float | None = None,
+        words_after: WordsAfter | None = None,
         attention: AttentionMode = "causal",
         pooling: Pooling | PoolingMode = "last",
         prompts: Mapping[str, str] | None = None,
@@ -78,6 +80,7 @@ class Encoder(Inference):
             raise ValueError("template=[]; give one or more")
         learned = backbone.memory_ids, backbone.soft_prompt_ids
         how: Any = {"preparation": preparation, "memory_ratio": memory_ratio}
+        how["words_after"] = check_words_after(words_after, patterns)
         self.templates = [Template(p, tokenizer, *learned, **how) for p in patterns]
         self.use_attention(attention)
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
@@ -147,7 +150,7 @@ class Encoder(Inference):
             trust_remote_code: run code that comes with the LM.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
-            **settings: `template`, `preparation`, `memory_ratio`, `attention`, `pooling`, `prompts`,
+            **settings: `template`, `preparation`, `memory_ratio`, `words_after`, `attention`, `pooling`, `prompts`,
                 `default_prompt_name`, `max_length`, `normalize`, `demonstrations` (an LM only). Without them a
                 causal LM is read at its last token, a BERT-type encoder by its mean.
 

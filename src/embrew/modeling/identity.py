@@ -61,6 +61,8 @@ def settings(encoder: Encoder) -> dict[str, Any]:
         found["preparation"] = encoder.template.preparation
     if encoder.template.memory_ratio is not None:
         found["memory_ratio"] = encoder.template.memory_ratio
+    if encoder.template.words_after != "separate":  # which folders without this key have
+        found["words_after"] = encoder.template.words_after
     if encoder.default_prompt_name is not None:
         found["default_prompt_name"] = encoder.default_prompt_name
     if encoder.demonstrator is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import string
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
 
 FIELDS = ("soft_prompt", "instruction", "text", "echo", "memory", "eos")
+HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
+WordsAfter = Literal["joined", "separate"]
 
 
 class Pattern(NamedTuple):
@@ -29,6 +32,19 @@ class Pattern(NamedTuple):
     def has_instruction(self) -> bool:
         """Whether there is a place for an instruction, before or after the text."""
         return "{instruction}" in self.before + self.after
+
+    def around(self, instruction: str) -> tuple[str, str]:
+        """The words before a text and those behind it, with an instruction in its place.
+
+        An instruction before the text may itself hold `{text}` once, and then stands around it, as in bge-en-icl:
+        `"<instruct>Find the answer <query>{text} <response>"`.
+        """
+        if "{instruction}" in self.after:
+            return self.before, self.after.replace("{instruction}", instruction)
+        head, _, rest = instruction.partition(HOLE)
+        if "{instruction}" not in self.before:
+            return self.before, self.after
+        return self.before.replace("{instruction}", head), rest + self.after
 
 
 def split_pattern(pattern: str) -> Pattern:
@@ -84,3 +100,25 @@ def split_pattern(pattern: str) -> Pattern:
                 raise ValueError(f"template={pattern!r}: {{{name}}} stands once, after {{text}}")
             tail.append(name)
     return Pattern(before, between, after, tail, soft_prompt)
+
+
+def check_words_after(asked: WordsAfter | None, patterns: Sequence[str]) -> WordsAfter:
+    r"""How words after the text are tokenised: as asked; else `joined` where every pattern ends with words or `{echo}`.
+
+    These are prompts that ask a language model for a text's meaning, one string in their authors' code. Where learned
+    tokens, EOS, the instruction or mere white space follow the text, pieces are apart, and can be exported.
+
+    >>> check_words_after(None, ['"{text}" means in one word:"']), check_words_after(None, ["{text}\n{memory}"])
+    ('joined', 'separate')
+
+    Raises:
+        ValueError: an unknown value.
+    """
+    if asked is not None and asked not in get_args(WordsAfter):
+        raise ValueError(f"words_after={asked!r}; choose from {', '.join(get_args(WordsAfter))}")
+    if asked is not None:
+        return asked
+    parts = [split_pattern(pattern) for pattern in patterns]
+    prompts = bool(parts) and all((part.after.strip() or part.between is not None) and not part.tail for part in parts)
+    follows = any("{instruction}" in part.after for part in parts)
+    return "joined" if prompts and not follows else "separate"

@@ -109,8 +109,7 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for template in encoder.templates:
         learned = encoder.backbone.memory_ids, encoder.backbone.soft_prompt_ids
-        how: Any = {"preparation": template.preparation, "memory_ratio": template.memory_ratio}
-        written = Template(template.pattern, tokenizer, *learned, **how)
+        written = Template(template.pattern, tokenizer, *learned, **template.how)
         for name, prompt in encoder.prompts.items():
             how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
             for ours, theirs in zip(template.rows(TEXTS, **how_long), written.rows(TEXTS, **how_long), strict=True):

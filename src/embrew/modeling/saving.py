@@ -37,6 +37,7 @@ SETTINGS, RECORD, CARD = "embrew.json", "training.json", "README.md"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 FORMAT = 1
+FORMAT_JOINED = 2  # words after the text are joined with it, which readers of format 1 would not know
 
 
 def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
@@ -71,7 +72,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
-            "format": FORMAT,
+            "format": FORMAT if encoder.template.words_after == "separate" else FORMAT_JOINED,
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
@@ -136,9 +137,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     settings = json.loads(path.read_text())
-    if settings.get("format") != FORMAT:
+    if settings.get("format") not in (FORMAT, FORMAT_JOINED):
         raise ValueError(
-            f"{path} has format {settings.get('format')}; this embrew reads format {FORMAT}; update embrew"
+            f"{path} has format {settings.get('format')}; this embrew reads formats {FORMAT} and {FORMAT_JOINED}; "
+            "update embrew"
         )
     return settings
 
@@ -180,6 +182,7 @@ def load_encoder(
         template=settings["template"],
         preparation=settings.get("preparation", "none"),
         memory_ratio=settings.get("memory_ratio"),
+        words_after=settings.get("words_after", "separate"),
         attention=settings["attention"],
         pooling=Pooling(**settings["pooling"]),
         prompts=settings["prompts"],

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
-from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
-from embrew.modeling.pattern import split_pattern
+from embrew.modeling.pattern import HOLE, WordsAfter, check_words_after, split_pattern
 from embrew.modeling.ratio import memory_count, with_fewer
+from embrew.modeling.strings import Strings
 from embrew.modeling.texts import PREPARATIONS, Preparation, check_text
 from embrew.modeling.tokenizer_files import check_vocabulary
 from embrew.modeling.tokens import Row, Segment
-
-HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
+from embrew.modeling.whole import Frame, characters_kept, tokens_before, whole_rows
 
 
 class Template:
     """Turns texts into rows by a pattern such as `"{instruction}{text}{memory}"`.
 
     What stands before `{text}` (words and the instruction) is rendered and tokenised together with the text, as one
-    string, and positions are labelled by character offsets: a token that touches the text is TEXT. What stands after
-    it is tokenised on its own, so that truncation can never reach it; the instruction may stand there too. `{echo}` is
-    the text a second time, the same tokens. `{memory}` and `{eos}` come last. BOS (or CLS) is put first when the
-    tokenizer itself does so, followed by the `{soft_prompt}`, and a BERT-type tokenizer's SEP is put last. No special
-    token is ever read out of a user's text, and no chat template is applied.
+    string, and positions are labelled by character offsets: a token that touches the text is TEXT. Words after the text
+    belong to the same string (`joined`) or are tokenised on their own (`separate`), and truncation never reaches them;
+    the instruction may stand there too. `{echo}` is the text a second time. `{memory}` and `{eos}` come last. BOS (or
+    CLS) is put first when the tokenizer itself does so, followed by the `{soft_prompt}`, and a BERT-type tokenizer's
+    SEP is put last. No special token is ever read out of a user's text, and no chat template is applied.
 
     Args:
         pattern: the pattern; fields are `{soft_prompt}`, `{instruction}`, `{text}` (required, once), `{echo}`,
@@ -36,6 +36,11 @@ class Template:
         preparation: what is done to a text first; see `PREPARATIONS`.
         memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length asks for, the
             last ones, and never none. Without it every text gets all.
+        words_after: how words after the text are tokenised. `joined`: a row is one string, tokenised once, as long as
+            it fits; where it does not, the text loses its last tokens, and the words are tokenised as with `separate`
+            (the repetition of a text still together with the words before it). `separate`: on their own, in every row,
+            as a stock tokenizer does it; both copies of a text are then the same tokens. By default `joined` where the
+            pattern ends with words or `{echo}`; see `modeling.pattern`. Around a text given as ids they are separate.
     """
 
     def __init__(
@@ -47,15 +52,17 @@ class Template:
         *,
         preparation: Preparation = "none",
         memory_ratio: float | None = None,
+        words_after: WordsAfter | None = None,
     ) -> None:
         if preparation not in PREPARATIONS:
             raise ValueError(f"preparation={preparation!r}; choose from {', '.join(PREPARATIONS)}")
         self.pattern = pattern
-        self.tokenizer = tokenizer
+        self.words_after = check_words_after(words_after, [pattern])
+        self.tokenizer, self.strings = tokenizer, Strings(tokenizer)
         self.memory_ids, self.soft_prompt_ids = list(memory_ids), list(soft_prompt_ids)
         self.preparation = preparation
         self.memory_ratio = memory_ratio
-        parts = split_pattern(pattern)
+        self.parts = parts = split_pattern(pattern)
         self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
         if ("memory" in self.tail) != bool(self.memory_ids):
             raise ValueError(
@@ -72,14 +79,26 @@ class Template:
                 f"template={pattern!r} and soft_prompt_tokens={len(self.soft_prompt_ids)} do not go together; "
                 "a template with {soft_prompt} needs 1 or more, one without needs 0"
             )
+<<<<<<< HEAD
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(
                 f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
                 "(a folder with tokenizer.json)"
             )
         check_vocabulary(tokenizer)
+=======
+>>>>>>> 59ca3cf (Tokenise a prompt and its text as one string)
         if "eos" in self.tail and tokenizer.eos_token_id is None:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The keyword arguments that this template was made with."""
+        return {
+            "preparation": self.preparation,
+            "memory_ratio": self.memory_ratio,
+            "words_after": self.words_after,
+        }
 
     @cached_property
     def bos_ids(self) -> list[int]:
@@ -128,13 +147,10 @@ class Template:
         return self.suffix("")
 
     def suffix(self, instruction: str) -> list[int]:
-        """Tokens after the text, with an instruction in its place if that is there."""
+        """Tokens after a text whose words are separate, with an instruction in its place if that is there."""
         found = self._suffixes.get(instruction)
         if found is None:
-            ids = self.after_text(self.around(instruction)[1])
-            for field in self.tail:
-                ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
-            found = self._suffixes[instruction] = ids + self._sep_ids
+            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self._tail_ids
         return list(found)
 
     @cached_property
@@ -142,17 +158,8 @@ class Template:
         return {}
 
     def around(self, instruction: str) -> tuple[str, str]:
-        """The words before a text and those behind it, with an instruction in its place.
-
-        An instruction before the text may itself hold `{text}` once, and then stands around it, as in bge-en-icl:
-        `"<instruct>Find the answer <query>{text} <response>"`.
-        """
-        if "{instruction}" in self.after:
-            return self.before, self.after.replace("{instruction}", instruction)
-        head, _, rest = instruction.partition(HOLE)
-        if "{instruction}" not in self.before:
-            return self.before, self.after
-        return self.before.replace("{instruction}", head), rest + self.after
+        """The words before a text and those behind it, with an instruction in its place; see `Pattern.around`."""
+        return self.parts.around(instruction)
 
     def with_words(self, instruction: str) -> str:
         """The pattern with an instruction written into it."""
@@ -162,7 +169,7 @@ class Template:
 
     def words(self, words: str) -> list[int]:
         """Ids of words at the beginning of a text, without special tokens."""
-        return list(self._encode([words], places=False)[0].ids) if words else []
+        return self.strings.first(words)
 
     def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
         """Ids of texts without anything around them, at most `limit` each; `after`: as they stand behind others."""
@@ -173,16 +180,23 @@ class Template:
 
     def after_text(self, words: str) -> list[int]:
         """Ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
-        if not words:
-            return []
-        for stem in ("a", "0", ".", "。", "\n"):
-            encoded = self.tokenizer(
-                stem + words, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-            )
-            offsets = encoded["offset_mapping"]
-            if all(start >= len(stem) or end <= len(stem) for start, end in offsets):
-                return [i for i, (start, _) in zip(encoded["input_ids"], offsets, strict=True) if start >= len(stem)]
-        return list(self.tokenizer(words, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        return [i for i, _ in self.strings.behind(words)] if words else []
+
+    def split_where_truncated(
+        self, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
+    ) -> list[tuple[str, str]]:
+        """What of each text stands in its row, and what truncation removed; together they are the prepared text.
+
+        A character of which only some tokens are left counts as removed. For words that are `separate`.
+        """
+        prepared = [PREPARATIONS[self.preparation](text) for text in texts]
+        before = self.around(instruction)[0]
+        encodings = self.strings.encode([before + text for text in prepared], places=True)
+        found = []
+        for text, row, encoding in zip(prepared, rows, encodings, strict=True):
+            size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
+            found.append((text[:size], text[size:]))
+        return found
 
     def rows(
         self,
@@ -217,10 +231,13 @@ class Template:
             prepare = PREPARATIONS[self.preparation]
             texts = [prepare(text) if isinstance(text, str) else text for text in texts]
         begin = Row.of(self.first_ids, Segment.PROMPT)
-        rows = []
-        for body, suffix in zip(self._bodies(texts, instructions, segment), suffixes, strict=True):
+        rows = self._joined_rows(begin, texts, instructions, segment, max_length)
+        left = [i for i in range(len(texts)) if i not in rows]
+        bodies = self._bodies([texts[i] for i in left], [instructions[i] for i in left], segment)
+        for i, body in zip(left, bodies, strict=True):
+            suffix = suffixes[i]
             if self.between is not None:
-                rows.append(self._repeated(begin + body, suffix, max_length, segment))
+                rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
                 continue
             if self.memory_ratio is not None:
                 before = len(begin.ids) + len(body.ids)
@@ -231,8 +248,49 @@ class Template:
                 row = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
             if not row.ids:
                 row = self._nothing()
-            rows.append(row)
+            rows[i] = row
+        return [rows[i] for i in range(len(texts))]
+
+    def _joined_rows(
+        self,
+        begin: Row,
+        texts: Sequence[str | Sequence[int]],
+        instructions: list[str],
+        segment: Segment,
+        max_length: int | None,
+    ) -> dict[int, Row]:
+        """Rows, by number, that are one string with the words after their text: those that fit their limit."""
+        if self.words_after == "separate":
+            return {}
+        frames = {}
+        for i, text in enumerate(texts):
+            before, after = self.around(instructions[i])
+            if isinstance(text, str) and (after or self.between is not None):
+                frames[i] = Frame(before, text, self.between, after)
+        rows = {}
+        for i, body in zip(frames, whole_rows(self.strings, list(frames.values()), segment), strict=True):
+            row, tail = begin + body, self._tail
+            if self.memory_ratio is not None:
+                tail = with_fewer(tail, len(row.ids), ratio=self.memory_ratio, max_length=max_length)
+            if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
+                rows[i] = row + tail
         return rows
+
+    @cached_property
+    def _tail(self) -> Row:
+        """What follows the words after a text: memory tokens and EOS, and SEP."""
+        return self._labelled(self._tail_ids)
+
+    @cached_property
+    def _tail_ids(self) -> list[int]:
+        ids: list[int] = []
+        for field in self.tail:
+            ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
+        return ids + self._sep_ids
+
+    def _labelled(self, ids: list[int]) -> Row:
+        labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]
+        return Row(ids, [int(label) for label in labels])
 
     def _suffix_rows(self, instructions: list[str]) -> list[Row]:
         """What follows each text, labelled; rows are shared where the instruction makes no difference."""
@@ -240,9 +298,7 @@ class Template:
         follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
         for instruction in instructions if follows else instructions[:1]:
             if instruction not in made:
-                ids = self.suffix(instruction if follows else "")
-                labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]
-                made[instruction] = Row(ids, [int(label) for label in labels])
+                made[instruction] = self._labelled(self.suffix(instruction if follows else ""))
         return [made[i] for i in instructions] if follows else list(made.values()) * len(instructions)
 
     @cached_property
@@ -256,20 +312,31 @@ class Template:
             fallback = self.tokenizer.pad_token_id
         return Row.of([0 if fallback is None else fallback], Segment.PROMPT)
 
-    def _repeated(self, head: Row, suffix: Row, max_length: int | None, segment: Segment) -> Row:
-        """The text, the words between, and the same tokens again; both are cut alike where the limit asks for it."""
+    def _repeated(
+        self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
+    ) -> Row:
+        """The text, the words between, and the text again; both copies lose as many tokens where the limit asks for it.
+
+        The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
+        """
         start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))
-        text, between = head.ids[start:], Row.of(self._between_ids, Segment.PROMPT)
+        text = again = head.ids[start:]
+        between = self._between_ids
+        if self.words_after == "joined" and isinstance(given, str):
+            found = self.strings.behind((self.between or "") + given)
+            size = sum(end <= len(self.between or "") for _, end in found)
+            between, again = [i for i, _ in found[:size]], [i for i, _ in found[size:]]
         if max_length is not None:
-            room = max_length - start - len(between.ids) - len(suffix.ids)
+            room = max_length - start - len(between) - len(suffix.ids)
             if room < 2:
                 raise ValueError(
                     f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition beside the "
                     f"template's own {max_length - room}; raise max_length or shorten the instruction"
                 )
-            text = text[: room // 2]
+            text, again = text[: room // 2], again[: room // 2]
         before = Row(head.ids[:start], head.segments[:start])
-        return before + Row.of(text, segment) + between + Row.of(text, Segment.ECHO) + suffix
+        middle = Row.of(between, Segment.PROMPT)
+        return before + Row.of(text, segment) + middle + Row.of(again, Segment.ECHO) + suffix
 
     @cached_property
     def _between_ids(self) -> list[int]:
@@ -288,38 +355,14 @@ class Template:
         prefixes = [self.around(filled)[0] for filled in instructions]
         given = [i for i, text in enumerate(texts) if isinstance(text, str)]
         rendered = [prefixes[i] + texts[i] for i in given]  # type: ignore[operator]
-        encodings = dict(zip(given, self._encode(rendered, places=any(prefixes)), strict=True))
+        encodings = dict(zip(given, self.strings.encode(rendered, places=any(prefixes)), strict=True))
         bodies = []
         for i, text in enumerate(texts):
             if i in encodings:
                 ids = encodings[i].ids
-                before = _tokens_before(encodings[i], len(prefixes[i])) if prefixes[i] else 0
+                before = tokens_before(encodings[i], len(prefixes[i])) if prefixes[i] else 0
                 bodies.append(Row(ids, [int(Segment.PROMPT)] * before + [int(segment)] * (len(ids) - before)))
             else:
-                prefix = self._encode([prefixes[i]], places=False)[0].ids if prefixes[i] else []
+                prefix = self.words(prefixes[i])
                 bodies.append(Row.of(prefix, Segment.PROMPT) + Row.of(text, segment))  # type: ignore[arg-type]
         return bodies
-
-    def _encode(self, rendered: list[str], *, places: bool) -> list[Encoding]:
-        """Strings as they are, without special tokens put in or read out; with character offsets on request.
-
-        The Rust tokenizer is called directly: what transformers builds around it takes twice as long as tokenising.
-        """
-        backend = self.tokenizer.backend_tokenizer
-        if not backend.encode_special_tokens:
-            backend.encode_special_tokens = True
-        if backend.truncation is not None:
-            backend.no_truncation()
-        if backend.padding is not None:
-            backend.no_padding()
-        encode = backend.encode_batch if places else backend.encode_batch_fast
-        encodings: list[Encoding] = encode(rendered, add_special_tokens=False)
-        return encodings
-
-
-def _tokens_before(encoding: Encoding, begin: int) -> int:
-    """How many tokens end at or before character `begin`; a token that reaches beyond it belongs to the text."""
-    first = encoding.char_to_token(begin)
-    if first is None:  # nothing follows, or a character that the tokenizer drops
-        first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > begin), len(encoding.ids))
-    return int(first)

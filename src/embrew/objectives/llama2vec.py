@@ -52,6 +52,11 @@ class Llama2Vec(Objective):
                 "behind a prompt behind the text; give a template such as '\"{text}{instruction}{memory}' and "
                 "encoder.prompts for query (what follows) and document (what it says)"
             )
+        if encoder.template.words_after != "separate":
+            raise ValueError(
+                "words_after=joined: llama2vec continues a text in two ways, so its tokens cannot depend on what "
+                "follows; leave encoder.words_after out, or set it to separate"
+            )
         encoder.template.check_all_memory("llama2vec")
         if not encoder.attention.is_causal:
             raise ValueError(
@@ -77,25 +82,29 @@ class Llama2Vec(Objective):
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the text and of what follows it.
 
-        Where a text is split is decided by seed and text alone.
+        Where a text is split is decided by seed and text alone. Where the length limit truncates the first part, its
+        bag holds the words that are read, and what follows begins directly behind them.
         """
-        shown, following = [], []
+        shown, rest = [], []
         for row in rows:
             sentences = split_sentences(row["text"])
             site = random.Random(f"{seed} {row['text']}").randint(1, max(len(sentences) - 1, 1))
             shown.append(" ".join(sentences[:site]))
-            following.append(" ".join(sentences[site:]))
+            rest.append(" ".join(sentences[site:]))
         blocks = [encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query")]
         first, second = (_labelled(ids, encoder) for ids in blocks)
         limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
         made = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
+        halves = encoder.template.split_where_truncated(shown, made, instruction=encoder.prompts["document"])
         tokens = Tokens.pad([trunk + second for trunk in made])
         branches = torch.zeros_like(tokens.input_ids)
         for i, trunk in enumerate(made):
             end = len(trunk.ids)
             branches[i, end - len(first.ids) : end] = 1
             branches[i, end : end + len(second.ids)] = 2
-        bags = [self._bag(text, encoder) for pair in zip(shown, following, strict=True) for text in pair]
+        bags = []
+        for (read, cut_off), after in zip(halves, rest, strict=True):
+            bags += [self._bag(read, encoder), self._bag(f"{cut_off} {after}", encoder)]
         most = max(1, *(len(bag) for bag in bags))
         targets = torch.tensor([bag + [-1] * (most - len(bag)) for bag in bags])
         return {"text": replace(tokens, branch_ids=branches), "targets": targets.view(len(rows), 2, most)}

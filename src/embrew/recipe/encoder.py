@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from embrew.modeling.demonstrations import Compress, Demonstrations, Format
-from embrew.modeling.pattern import split_pattern
+from embrew.modeling.pattern import WordsAfter, check_words_after, split_pattern
 from embrew.recipe.base import Config
 
 
@@ -65,6 +65,7 @@ class EncoderConfig(Config):
     preparation: Literal["none", "sentence"] = "none"
     memory_tokens: Annotated[int, Field(ge=0)] = 0
     memory_ratio: Annotated[float, Field(gt=0)] | None = None
+    words_after: WordsAfter | None = None
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
     attention: Literal["causal", "bidirectional", "memory_causal"] = "causal"
@@ -77,6 +78,19 @@ class EncoderConfig(Config):
     lora: dict[str, Any] | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_words_after(cls, values: Any) -> Any:
+        """Set `words_after` where the template asks for `joined` by default, so that a resolved recipe says so."""
+        if not isinstance(values, dict) or values.get("words_after") is not None:
+            return values
+        template = values.get("template")
+        try:
+            found = check_words_after(None, [template] if isinstance(template, str) else list(template or []))
+        except (TypeError, ValueError):  # the template is refused below, with its place in the file
+            return values
+        return values if found == "separate" else {**values, "words_after": found}
 
     @field_validator("template")
     @classmethod

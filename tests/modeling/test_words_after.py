@@ -1,0 +1,228 @@
+"""Words after a text: one string with it, as the authors of prompts tokenise them, or apart from it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from embrew import build
+from embrew.export import parity
+from embrew.export import sentence_transformers as export
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import ASSETS
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.template import Template
+from embrew.modeling.texts import as_sentence
+from embrew.modeling.tokens import Segment
+from embrew.objectives import Llama2Vec
+from embrew.recipe import Recipe
+from tests.conftest import SENTENCES
+from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
+
+PROMPTS = ("prompteol", "metaeol", "echo")
+PROMPT = 'This sentence : "{text}" means in one word:"'
+ECHO = "Rewrite the following sentence: {text}\nThe rewritten sentence: {echo}"
+MEMORY = [300, 301]
+
+
+@cache
+def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
+    return AutoTokenizer.from_pretrained(ASSETS["nano"] if name == "nano" else real_tokenizer_folder(name))
+
+
+def part(row: Any, segment: Segment) -> list[int]:
+    return [i for i, s in zip(row.ids, row.segments, strict=True) if s == segment]
+
+
+@pytest.mark.parametrize("name", ["nano", *REAL_TOKENIZERS])
+@pytest.mark.parametrize("recipe", PROMPTS)
+def test_a_prompt_is_the_authors_string_tokenised_once(name, recipe):
+    """Token by token what the Hugging Face tokenizer makes of the prompt with the text written into it."""
+    tokenizer, config = tokenizer_of(name), Recipe.load(f"baselines/{recipe}").encoder
+    other = 0
+    for pattern in config.templates:
+        template = Template(pattern, tokenizer, preparation=config.preparation)
+        for text, row in zip(HARD_TEXTS, template.rows(HARD_TEXTS), strict=True):
+            said = as_sentence(text) if config.preparation == "sentence" else text
+            string = pattern.replace("{text}", said, 1).replace("{echo}", said, 1)
+            if "{text}" in text:  # a text that holds names of fields
+                string = pattern.partition("{text}")[0] + said + pattern.partition("{text}")[2].replace("{echo}", said)
+            wanted = tokenizer(string, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+            other += row.ids != template.bos_ids + wanted
+    assert other == 0, f"{other} of {len(HARD_TEXTS) * len(config.templates)} prompts have other tokens"
+
+
+def test_the_full_stop_and_the_quote_are_one_token():
+    tokenizer = tokenizer_of("nano")
+    (row,) = Template(PROMPT, tokenizer).rows(["A duck."])
+    tokens = tokenizer.convert_ids_to_tokens(part(row, Segment.TEXT))
+    assert tokens == ["A", "Ġd", "uck", '."'], "a token that touches the text is TEXT"
+    assert tokenizer.decode(part(row, Segment.PROMPT)[1:]) == 'This sentence : " means in one word:"'
+    (row,) = Template(PROMPT, tokenizer).rows([""])
+    assert not part(row, Segment.TEXT), "no token touches an empty text"
+
+
+@pytest.mark.parametrize("name", ["nano", *REAL_TOKENIZERS])
+@pytest.mark.parametrize("pattern", [PROMPT, 'say "{text}". Again: "{echo}"!', ECHO])
+def test_a_truncated_text_loses_its_end_and_nothing_else(name, pattern):
+    tokenizer = tokenizer_of(name)
+    template = Template(pattern, tokenizer)
+    whole = template.rows(HARD_TEXTS)
+    limit, truncated = 60, 0
+    for text, row, before in zip(HARD_TEXTS, template.rows(HARD_TEXTS, max_length=limit), whole, strict=True):
+        assert len(row.ids) <= limit
+        if len(before.ids) <= limit:
+            assert row == before, "what fits is one string"
+            continue
+        truncated += 1
+        kept, suffix = part(row, Segment.TEXT), template.suffix_ids
+        assert kept == part(before, Segment.TEXT)[: len(kept)] and len(kept) > 5, text
+        assert row.ids[len(row.ids) - len(suffix) :] == suffix
+        if "{echo}" in pattern:
+            assert len(part(row, Segment.ECHO)) == len(kept)
+            assert part(row, Segment.ECHO) == part(before, Segment.ECHO)[: len(kept)]
+            assert len(row.ids) >= limit - 1
+        else:
+            assert len(row.ids) == limit
+    assert truncated >= 3
+
+
+def test_no_space_is_doubled_before_the_repetition():
+    tokenizer = tokenizer_of("nano")
+    for limit in (None, 40):
+        (row,) = Template(ECHO, tokenizer).rows([SENTENCES[1] * 2], max_length=limit)
+        assert "sentence: A small" in tokenizer.decode(row.ids[20:]) and "  " not in tokenizer.decode(row.ids)
+        assert part(row, Segment.TEXT) == part(row, Segment.ECHO)
+
+
+def test_separate_words_do_not_depend_on_the_text(tokenizer):
+    template = Template(PROMPT + "{memory}{eos}", tokenizer, MEMORY)
+    assert template.words_after == "separate", "learned tokens follow: what a stock tokenizer can add"
+    joined = Template(PROMPT + "{memory}{eos}", tokenizer, MEMORY, words_after="joined")
+    for text, row, other in zip(HARD_TEXTS, template.rows(HARD_TEXTS), joined.rows(HARD_TEXTS), strict=True):
+        assert row.ids[-len(template.suffix_ids) :] == template.suffix_ids
+        assert other.ids[-3:] == [*MEMORY, 2] and other.segments[-3:] == [
+            Segment.MEMORY,
+            Segment.MEMORY,
+            Segment.PROMPT,
+        ]
+        string = PROMPT.replace("{text}", text)
+        assert other.ids[1:-3] == tokenizer(string, add_special_tokens=False, split_special_tokens=True).input_ids
+
+
+def test_ids_are_not_tokenised_again(tokenizer):
+    ids = [20, 21, 22, 23]
+    for pattern in (PROMPT, ECHO):
+        joined, separate = (Template(pattern, tokenizer, words_after=how) for how in ("joined", "separate"))
+        for limit in (None, len(joined.rows([[20, 21]])[0].ids)):
+            assert joined.rows([ids], max_length=limit) == separate.rows([ids], max_length=limit)
+
+
+def test_memory_by_length_counts_the_joined_string(tokenizer):
+    template = Template(PROMPT + "{memory}", tokenizer, list(range(300, 340)), memory_ratio=10, words_after="joined")
+    for limit in (None, 80):
+        for row in template.rows(HARD_TEXTS, max_length=limit):
+            memory = row.segments.count(Segment.MEMORY)
+            assert memory == min(-(-(len(row.ids) - memory) // 10), 40) and (limit is None or len(row.ids) <= limit)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "how"),
+    [
+        (PROMPT, "joined"),
+        (ECHO, "joined"),
+        ("{instruction}{text}", "separate"),
+        ("{text}\n{memory}", "separate"),
+        ('"{text}{instruction}', "separate"),
+        ("{text}{eos}", "separate"),
+        ("{instruction}{text}\n", "separate"),
+    ],
+)
+def test_what_is_joined_by_default(pattern, how, tokenizer):
+    assert Template(pattern, tokenizer, MEMORY if "memory" in pattern else []).words_after == how
+
+
+def test_unknown_way(tokenizer):
+    with pytest.raises(ValueError, match="words_after='apart'; choose from joined, separate"):
+        Template(PROMPT, tokenizer, words_after="apart")
+
+
+def prompted(make_encoder, **settings: Any) -> Encoder:
+    settings = {"template": PROMPT, "pooling": "last", **settings}
+    return make_encoder(memory_tokens=0, attention="causal", **settings)
+
+
+def test_a_saved_encoder_says_how_and_old_folders_keep_their_vectors(model_folder, tmp_path):
+    pattern = "say {text}e again"  # a text that ends with `th` shares a token with it
+    made = {"pooling": "last", "max_length": 256}
+    joined = Encoder.from_pretrained(model_folder("llama"), template=pattern, **made)
+    separate = Encoder.from_pretrained(model_folder("llama"), template=pattern, words_after="separate", **made)
+    texts = ["read th", *SENTENCES, *HARD_TEXTS[:12]]
+    assert np.abs(joined.encode(texts) - separate.encode(texts)).max() > 0.01
+    joined.save_pretrained(tmp_path / "new")
+    separate.save_pretrained(tmp_path / "old")
+    new, old = (json.loads((tmp_path / name / "embrew.json").read_text()) for name in ("new", "old"))
+    assert (new["words_after"], new["format"]) == ("joined", 2), "older versions, which cannot read it, refuse it"
+    assert "words_after" not in old and old["format"] == 1, "as folders were before there was a choice"
+    for encoder, name in ((joined, "new"), (separate, "old")):
+        opened = Encoder.from_pretrained(tmp_path / name)
+        assert opened.template.words_after == encoder.template.words_after
+        np.testing.assert_allclose(opened.encode(texts), encoder.encode(texts), atol=1e-6)
+    assert joined.weights_hash() != separate.weights_hash()
+
+
+def test_an_encoder_whose_words_are_joined_is_not_exported(make_encoder, tmp_path):
+    with pytest.raises(ValueError, match="words_after: separate can be exported"):
+        export.export_sentence_transformer(prompted(make_encoder), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeypatch):
+    pattern = "say {text}e again"
+    monkeypatch.setattr(export, "_check_stock", lambda *args: None)
+    monkeypatch.setattr(parity, "TEXTS", (*parity.TEXTS, "read th"))
+    with pytest.raises(RuntimeError, match="the exported tokenizer gives other ids"):
+        export.export_sentence_transformer(prompted(make_encoder, template=pattern), tmp_path / "out")
+    separate = prompted(make_encoder, template=pattern, words_after="separate")
+    export.export_sentence_transformer(separate, tmp_path / "separate")
+
+
+def test_a_recipe_says_what_its_template_does_by_default():
+    """So that a stage in progress of an earlier version, whose words were apart, is not continued with other tokens."""
+    joined = Recipe.load("baselines/contrastive-last-nano", ['encoder.template="{text}; so"', "encoder.prompts={}"])
+    separate = Recipe.load(
+        "baselines/contrastive-last-nano",
+        ['encoder.template="{text}; so"', "encoder.prompts={}", "encoder.words_after=separate"],
+    )
+    assert joined.resolved()["encoder"]["words_after"] == "joined"
+    assert joined.stage_hash(0) != separate.stage_hash(0)
+    assert Recipe.load("baselines/llama2vec-nano").resolved()["encoder"]["words_after"] is None
+    encoder = build.encoder(separate)
+    assert encoder.template.words_after == "separate"
+    with pytest.raises(ValueError, match="encoder.words_after='joined', there 'separate'"):
+        build.check_same_encoder(joined, encoder, "a folder")
+
+
+def test_llama2vec_needs_words_apart(make_encoder):
+    from tests.objectives.test_battery import ENCODERS
+
+    encoder = make_encoder(**{**ENCODERS["llama2vec"], "words_after": "joined"})
+    with pytest.raises(ValueError, match="set it to separate"):
+        Llama2Vec().setup(encoder)
+
+
+def test_pooling_over_the_text_reads_the_token_at_its_edge(make_encoder):
+    """Where a token holds the text's full stop and a quote, it is one of the tokens that the mean is taken over."""
+    encoder = prompted(make_encoder, template='"{text}" is said', pooling=Pooling("mean", "text"))
+    (row,) = encoder.template.rows(["in the river"])
+    states = encoder.hidden_states(encoder.tokens(["in the river"]))[0]
+    at = [i for i, s in enumerate(row.segments) if s == Segment.TEXT]
+    wanted = states[at].mean(0)
+    got = encoder.encode("in the river")
+    np.testing.assert_allclose(got, (wanted / wanted.norm()).detach().numpy(), atol=1e-5)
