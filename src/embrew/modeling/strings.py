@@ -5,12 +5,14 @@ from __future__ import annotations
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerBase
 
+from embrew.modeling.tokenizer_files import check_vocabulary
+
 
 class Strings:
     """A fast tokenizer, called directly: what transformers builds around it takes twice as long as tokenising.
 
     Raises:
-        ValueError: the tokenizer has no character offsets.
+        ValueError: the tokenizer has no character offsets, or no vocabulary.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -19,6 +21,7 @@ class Strings:
                 f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
                 "(a folder with tokenizer.json)"
             )
+        check_vocabulary(tokenizer)
         self.tokenizer = tokenizer
 
     def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:

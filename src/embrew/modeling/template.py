@@ -12,7 +12,6 @@ from embrew.modeling.pattern import HOLE, WordsAfter, check_words_after, split_p
 from embrew.modeling.ratio import memory_count, with_fewer
 from embrew.modeling.strings import Strings
 from embrew.modeling.texts import PREPARATIONS, Preparation, check_text
-from embrew.modeling.tokenizer_files import check_vocabulary
 from embrew.modeling.tokens import Row, Segment
 from embrew.modeling.whole import Frame, characters_kept, tokens_before, whole_rows
 
@@ -79,15 +78,6 @@ class Template:
                 f"template={pattern!r} and soft_prompt_tokens={len(self.soft_prompt_ids)} do not go together; "
                 "a template with {soft_prompt} needs 1 or more, one without needs 0"
             )
-<<<<<<< HEAD
-        if not getattr(tokenizer, "is_fast", False):
-            raise ValueError(
-                f"{type(tokenizer).__name__} has no character offsets; embrew needs a fast tokenizer "
-                "(a folder with tokenizer.json)"
-            )
-        check_vocabulary(tokenizer)
-=======
->>>>>>> 59ca3cf (Tokenise a prompt and its text as one string)
         if "eos" in self.tail and tokenizer.eos_token_id is None:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
 
