@@ -35,6 +35,16 @@ def test_against_a_loop() -> None:
     assert (found[0] == 0).all(), "a text without words teaches nothing"
 
 
+def test_the_head_has_a_gradient_where_it_is_trained() -> None:
+    hidden, targets, weight, bias = case()
+    head = weight.requires_grad_(), bias.requires_grad_()
+    found = torch.autograd.grad(bag_of_words_nll(hidden, targets, *head), head)
+    log_p = (hidden.detach() @ weight.T + bias).amax(1).log_softmax(-1)
+    losses = [-log_p[i][bag[bag >= 0]].mean() for i, bag in enumerate(targets) if (bag >= 0).any()]
+    for ours, theirs in zip(found, torch.autograd.grad(torch.stack(losses).mean(), head), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_weights_and_nothing_at_all() -> None:
     hidden, targets, weight, bias = case()
     alone = torch.stack([bag_of_words_nll(hidden[i : i + 1], targets[i : i + 1], weight, bias) for i in range(7)])

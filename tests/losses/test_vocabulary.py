@@ -9,7 +9,7 @@ from torch.nn.functional import log_softmax
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from embrew.losses import token_kl, token_nll
+from embrew.losses import token_divergences, token_kl, token_nll
 
 ROWS, HIDDEN, VOCABULARY = 7, 6, 23
 
@@ -235,15 +235,67 @@ def test_the_teacher_gets_no_gradient():
     assert teacher.grad is None
 
 
-@pytest.mark.parametrize("part", ["weight", "bias"])
-def test_a_head_that_wants_a_gradient_is_refused(part):
-    head = {"weight": numbers(VOCABULARY, HIDDEN, seed=0), "bias": numbers(VOCABULARY, seed=1)}
-    head[part].requires_grad_()
-    hidden, labels = numbers(ROWS, HIDDEN, seed=2), torch.zeros(ROWS, dtype=torch.long)
-    with pytest.raises(ValueError, match="the head must be frozen"):
-        token_kl(hidden, hidden, **head)
-    with pytest.raises(ValueError, match="the head must be frozen"):
-        token_nll(hidden, labels, **head)
+@pytest.mark.parametrize("chunk_size", [None, 1, 4])
+@pytest.mark.parametrize("trained", [("weight",), ("bias",), ("weight", "bias"), ("weight", "bias", "hidden")])
+@pytest.mark.parametrize("kind", ["kl", "nll"])
+def test_a_head_that_is_trained(kind, trained, chunk_size):
+    parts = {"weight": numbers(VOCABULARY, HIDDEN, seed=0), "bias": numbers(VOCABULARY, seed=1)}
+    parts["hidden"] = numbers(ROWS, HIDDEN, seed=2)
+    weights, teacher, labels = numbers(ROWS, seed=4).abs(), numbers(ROWS, HIDDEN, seed=3), torch.arange(ROWS) * 3
+    ours, theirs = ({k: v.clone().requires_grad_(k in trained) for k, v in parts.items()} for _ in range(2))
+    weight, bias, hidden = theirs.values()
+    if kind == "kl":
+        loss = token_kl(
+            teacher, ours["hidden"], ours["weight"], ours["bias"], row_weights=weights, chunk_size=chunk_size
+        )
+        log_p = log_softmax(teacher @ weight.detach().T + bias.detach(), -1)
+        log_q = log_softmax(hidden @ weight.T + bias, -1)
+        expected = ((log_p.exp() * (log_p - log_q)).sum(-1) * weights).sum()
+    else:
+        loss = token_nll(
+            ours["hidden"], labels, ours["weight"], ours["bias"], row_weights=weights, chunk_size=chunk_size
+        )
+        expected = naive_nll(hidden, labels, weight, bias, weights)
+    (3.0 * loss).backward()
+    (3.0 * expected).backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-12)
+    for name in parts:
+        assert (ours[name].grad is not None) == (name in trained)
+        if name in trained:
+            torch.testing.assert_close(ours[name].grad, theirs[name].grad, rtol=1e-10, atol=1e-12)
+
+
+def test_divergences_differentiate_the_head():
+    """Here both sides are of one model, and both have a gradient."""
+    one, other = numbers(ROWS, HIDDEN, seed=1), numbers(ROWS, HIDDEN, seed=2)
+    weight, again = (numbers(VOCABULARY, HIDDEN, seed=0).requires_grad_() for _ in range(2))
+    token_divergences(one, other, weight, chunk_size=3).sum().backward()
+    log_p, log_q = log_softmax(one @ again.T, -1), log_softmax(other @ again.T, -1)
+    (log_p.exp() * (log_p - log_q)).sum().backward()
+    torch.testing.assert_close(weight.grad, again.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_a_trained_head_in_bfloat16():
+    """Its gradient is summed in float32, over all chunks, and rounded once."""
+    weight = numbers(VOCABULARY, HIDDEN, seed=0).bfloat16()
+    hidden, labels = numbers(300, HIDDEN, seed=1).bfloat16(), torch.arange(300) % VOCABULARY
+    one, two = weight.clone().requires_grad_(), weight.double().requires_grad_()
+    token_nll(hidden, labels, one, chunk_size=2).backward()
+    naive_nll(hidden, labels, two).backward()
+    assert one.grad.dtype == torch.bfloat16
+    assert (one.grad - two.grad).abs().max() <= 0.02 * two.grad.abs().max()
+
+
+def test_a_trained_head_takes_a_block_of_logits_and_its_gradient():
+    rows, chunk_size, vocabulary = 50, 8, 331
+    weight = numbers(vocabulary, HIDDEN, seed=0, dtype=torch.float32).requires_grad_()
+    hidden = numbers(rows, HIDDEN, seed=2, dtype=torch.float32).requires_grad_()
+    gc.collect()
+    with Blocks(weight) as watched:
+        token_nll(hidden, torch.zeros(rows, dtype=torch.long), weight, chunk_size=chunk_size).backward()
+    assert watched.largest == chunk_size * vocabulary
+    assert watched.peak <= 4 * chunk_size * vocabulary
+    assert watched.projected == 2 * rows
 
 
 @pytest.mark.parametrize("label", [-100, -1, VOCABULARY])

@@ -23,7 +23,7 @@ def bag_of_words_nll(
         hidden: `(texts, slots, hidden)` states.
         targets: `(texts, most)` int64, the different tokens of each target; −1 where there are fewer. A text without
             any adds nothing.
-        weight: `(vocabulary, hidden)` of the head, frozen.
+        weight: `(vocabulary, hidden)` of the head, differentiable as `hidden` is.
         bias: `(vocabulary,)` or None.
         row_weights: `(texts,)` w; by default the mean over texts that have targets.
 

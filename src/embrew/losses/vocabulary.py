@@ -1,13 +1,14 @@
 """Losses over a vocabulary that never hold the logits of all rows.
 
-The head is frozen, so a row's gradient is known as soon as its logits are: rows are projected chunk by chunk, the
-gradient for the hidden states is formed on the spot, and the next chunk is written over it. Peak memory is a block or
-two of `chunk × vocabulary`, whatever the number of rows.
+Rows are projected chunk by chunk, and each chunk is written over the one before: peak memory is a block or two of
+`chunk × vocabulary`, whatever the number of rows. Under a frozen head the gradient for the hidden states is formed on
+the spot. A head that is trained gets its gradient in the backward pass, which projects the chunks a second time.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,7 @@ def token_kl(
     row_weights: Tensor | None = None,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Forward KL of next-token distributions under one frozen head, over the full vocabulary.
+    """Forward KL of next-token distributions under one head, over the full vocabulary.
 
     loss = Σ_r w_r Σ_v P_r(v) [log P_r(v) − log Q_r(v)], with P = softmax(head(teacher)), Q = softmax(head(student)).
     This is the distillation term of continuation with distillation in "Learning to Compress: Unlocking the Potential
@@ -35,17 +36,17 @@ def token_kl(
     Args:
         teacher: `(rows, hidden)` hidden states; no gradient.
         student: `(rows, hidden)` hidden states.
-        weight: `(vocabulary, hidden)` of the head, frozen.
+        weight: `(vocabulary, hidden)` of the head; where it is trained, its gradient is that of Q, P being a constant.
         bias: `(vocabulary,)` or None.
         row_weights: `(rows,)` w; the mean by default.
         chunk_size: rows projected at a time, the teacher's and the student's together; by default what fits 256 MB
             on an accelerator, 64 of each on a CPU.
 
     Returns:
-        A scalar, float32 (float64 for float64 input). Differentiable once, in `student`.
+        A scalar, float32 (float64 for float64 input). Differentiable once, in `student`, `weight` and `bias`.
 
     Raises:
-        ValueError: the head wants a gradient, or shapes do not agree.
+        ValueError: shapes do not agree.
     """
     if teacher.shape != student.shape:
         raise ValueError(f"teacher {tuple(teacher.shape)} and student {tuple(student.shape)} must have the same rows")
@@ -62,21 +63,21 @@ def token_nll(
     row_weights: Tensor | None = None,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Negative log-likelihood of the next token under a frozen head: Σ_r −w_r log softmax(head(h_r))[y_r].
+    """Negative log-likelihood of the next token: Σ_r −w_r log softmax(head(h_r))[y_r].
 
     Args:
         hidden: `(rows, hidden)` hidden states.
         labels: `(rows,)` int64, each below the size of the vocabulary.
-        weight: `(vocabulary, hidden)` of the head, frozen.
+        weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
         row_weights: `(rows,)` w; the mean by default.
         chunk_size: as in `token_kl`.
 
     Returns:
-        A scalar, float32 (float64 for float64 input). Differentiable once, in `hidden`.
+        A scalar, float32 (float64 for float64 input). Differentiable once, in `hidden`, `weight` and `bias`.
 
     Raises:
-        ValueError: the head wants a gradient, rows and labels differ in number, or a label is outside the vocabulary.
+        ValueError: rows and labels differ in number, or a label is outside the vocabulary.
     """
     return _weighted(-token_log_probs(hidden, labels, weight, bias, chunk_size=chunk_size), row_weights)
 
@@ -104,14 +105,14 @@ def token_divergences(
     kind: Literal["kl", "js"] = "kl",
     chunk_size: int = 64,
 ) -> Tensor:
-    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one frozen head: `(rows,)` float32.
+    """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one head: `(rows,)` float32.
 
-    Differentiable in both sides, unlike `token_kl`; logits are made again in the backward pass.
+    Differentiable in both sides, unlike `token_kl`, and in the head; logits are made again in the backward pass.
 
     Args:
         one: `(rows, hidden)` states of P.
         other: `(rows, hidden)` states of Q.
-        weight: `(vocabulary, hidden)` of the head, frozen.
+        weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
         kind: which of the two.
         chunk_size: rows projected at a time.
@@ -144,8 +145,6 @@ def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
 
 
 def _apply(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk_size: int | None) -> Tensor:
-    if weight.requires_grad or (bias is not None and bias.requires_grad):
-        raise ValueError("the head must be frozen: its gradient is not computed here; pass weight.detach()")
     if chunk_size is None:
         size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
     else:
@@ -166,28 +165,62 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         target: Tensor,
         size: int,
     ) -> Tensor:
-        precision = _precision(hidden)
-        losses = torch.zeros(len(hidden), dtype=precision, device=hidden.device)
-        grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
-        distils = target.ndim == 2
-        logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
-        spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
-        for start in range(0, len(hidden), size):
-            rows = slice(start, start + size)
-            if distils:
-                losses[rows], wanted = _chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare)
-            else:
-                losses[rows], wanted = _chunk_nll(hidden[rows], weight, bias, target[rows], logits)
+        ctx.size, ctx.trains_head = size, any(ctx.needs_input_grad[1:3])
+        grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
+        losses = torch.zeros(len(hidden), dtype=_precision(hidden), device=hidden.device)
+        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size):
+            losses[rows] = loss
             if grad is not None:
                 grad[rows] = wanted.to(weight.dtype) @ weight
-        ctx.save_for_backward(grad)
+        ctx.save_for_backward(*([hidden, weight, bias, target] if ctx.trains_head else [grad]))
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = ctx.saved_tensors
-        return None if grad is None else grad * grads[0][:, None].to(grad.dtype), None, None, None, None
+        if not ctx.trains_head:
+            (grad,) = ctx.saved_tensors
+            return None if grad is None else grad * grads[0][:, None].to(grad.dtype), None, None, None, None
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return *_gradients(ctx, grads[0]), None, None
+
+
+def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
+    """Gradients for hidden states, weight and bias, in the precision of the loss until they are complete."""
+    hidden, weight, bias, target = ctx.saved_tensors
+    precision = _precision(hidden)
+    wants: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
+    for_hidden = torch.zeros_like(hidden) if wants[0] else None
+    for_weight = torch.zeros_like(weight, dtype=precision) if wants[1] else None
+    for_bias = torch.zeros_like(bias, dtype=precision) if wants[2] else None
+    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size):
+        wanted.mul_(rows_grad[rows, None])
+        if for_hidden is not None:
+            for_hidden[rows] = (wanted.to(weight.dtype) @ weight).to(hidden.dtype)
+        if for_weight is not None:
+            for_weight.addmm_(wanted.T, hidden[rows].to(precision))
+        if for_bias is not None:
+            for_bias += wanted.sum(0)
+    return [
+        for_hidden,
+        None if for_weight is None else for_weight.to(weight.dtype),
+        None if for_bias is None else for_bias.to(bias.dtype),
+    ]
+
+
+def _chunks(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, size: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Rows, their losses, and the gradient of these for the logits, which the next chunk is written over."""
+    precision, distils = _precision(hidden), target.ndim == 2
+    logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
+    spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        if distils:
+            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare)
+        else:
+            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:

@@ -169,11 +169,19 @@ class Backbone(nn.Module):
         return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
 
     def train_all(self) -> None:
-        """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own."""
+        """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own.
+
+        Objectives whose loss reads that head train it too, by `train_head`.
+        """
         self.model.requires_grad_(True)
         head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
         if head is not None and head.weight is not embeddings.weight:
             head.requires_grad_(False)
+
+    def train_head(self) -> None:
+        """Under full fine-tuning, train a head of its own as well; a LoRA leaves it frozen."""
+        if self.trains_all:
+            self.causal_lm.get_output_embeddings().requires_grad_(True)
 
     def use_adapter(self, model: PeftModel) -> None:
         """Take a model that carries an adapter in place of the plain one."""

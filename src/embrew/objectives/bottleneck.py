@@ -63,6 +63,7 @@ class Bottleneck(Objective):
         if self.min_tokens < 1:
             raise ValueError(f"min_tokens={self.min_tokens}; a side has 1 token or more")
         encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
         encoder.backbone.use_two_calls()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:

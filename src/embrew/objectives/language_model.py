@@ -39,6 +39,7 @@ class LanguageModel(Objective):
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts that have nothing to predict.

@@ -8,7 +8,7 @@ from torch import Tensor
 from embrew.losses import token_nll
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.frozen import trained_head
 from embrew.modeling.tokens import Segment, Tokens
 
 
@@ -25,5 +25,5 @@ def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention, *, weight
     states = encoder.backbone.hidden_states(tokens, attention)
     labels = tokens.input_ids[tokens.where(Segment.TARGET)]
     weights = torch.full((len(labels),), weight, device=states.device)
-    head = FrozenLM(encoder.backbone.causal_lm).head
+    head = trained_head(encoder.backbone.causal_lm)
     return token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)

@@ -15,7 +15,7 @@ from torch import Tensor
 from embrew.data.sentences import split_sentences
 from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.frozen import trained_head
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
@@ -67,6 +67,7 @@ class Llama2Vec(Objective):
                 f"bag_weight={self.bag_weight}, language_weight={self.language_weight}; 0 or more, and not both 0"
             )
         encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Leave out texts of a single sentence.
@@ -129,7 +130,7 @@ class Llama2Vec(Objective):
         """The weighted sum; `language`, `self` and `next` are its parts."""
         tokens: Tokens = batch["text"]
         states = encoder.hidden_states(tokens)
-        head = FrozenLM(encoder.backbone.causal_lm).head
+        head = trained_head(encoder.backbone.causal_lm)
         scored = tokens.predicting(Segment.TEXT)
         labels = tokens.input_ids[:, 1:][scored[:, :-1]]
         weights = self.unit_weights(batch, states.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.frozen import trained_head
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
@@ -49,6 +49,7 @@ class MaskedNextToken(Objective):
         encoder.backbone.check_decoder("masked next-token prediction")
         self._mask_id(encoder)
         encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
 
     def _mask_id(self, encoder: Encoder) -> int:
         (ids,) = text_ids([self.mask_token], encoder)
@@ -98,5 +99,5 @@ class MaskedNextToken(Objective):
         scored = labels != -100
         weight = self.unit_weights(batch, states.device)["tokens"]
         weights = torch.full((int(scored.sum()),), weight, device=states.device)
-        head = FrozenLM(encoder.backbone.causal_lm).head
+        head = trained_head(encoder.backbone.causal_lm)
         return {"loss": token_nll(states[scored], labels[scored], *head, row_weights=weights)}

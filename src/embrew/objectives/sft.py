@@ -37,6 +37,7 @@ class SupervisedFineTuning(Objective):
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         encoder.backbone.set_attention_dropout(0.0)
+        encoder.backbone.train_head()
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: queries as the encoder reads them, with their positives as TARGET."""

@@ -1,0 +1,171 @@
+"""Full fine-tuning: the head is trained by the losses that read it, tied to the embeddings or not.
+
+The oracle is the language model's own loss in transformers, on logits of all positions, differentiated by autograd.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import Qwen3Config
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.frozen import FrozenLM, trained_head
+from embrew.modeling.tokens import Segment, Tokens
+from tests import conftest
+from tests.conftest import GROUPED
+from tests.objectives.test_battery import ENCODERS, loss_and_gradients, rows_for
+
+FAMILIES = ("qwen3-tied", "qwen3", "llama-tied", "gpt-neox")
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "bottleneck": {},
+    "language_model": {},
+    "llama2vec": {"bag_weight": 0.0},
+    "mntp": {},
+    "sft": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def _tied_qwen3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(conftest.CONFIGS, "qwen3-tied", Qwen3Config(**GROUPED, head_dim=8, tie_word_embeddings=True))
+
+
+def ready(make_encoder: Any, family: str, name: str, settings: dict[str, Any]) -> tuple[Encoder, Any, dict[str, Any]]:
+    encoder = make_encoder(family, **ENCODERS.get(name, {}))
+    encoder.backbone.train_all()
+    objective = build.objective({"type": name, **settings})
+    objective.setup(encoder)
+    return encoder.train(), objective, objective.collate(rows_for(objective), encoder)
+
+
+def labels_of(name: str, batch: dict[str, Any]) -> Tensor:
+    """At each position the token that is predicted there, or -100."""
+    if name == "mntp":
+        return batch["labels"]
+    tokens: Tokens = batch["text"]
+    wanted = tokens.where(Segment.TEXT if name == "llama2vec" else Segment.TARGET)
+    labels = torch.full_like(tokens.input_ids, -100)
+    labels[:, :-1] = tokens.input_ids[:, 1:].masked_fill(~wanted[:, 1:], -100)
+    return labels
+
+
+def oracle(encoder: Encoder, name: str, batch: dict[str, Any], objective: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """All logits by the model's own head, and torch's cross entropy."""
+    encoder.zero_grad(set_to_none=True)
+    loss = cross_entropy(logits_of(encoder, batch, objective).flatten(0, 1), labels_of(name, batch).flatten())
+    loss.backward()
+    return loss.detach(), {key: p.grad for key, p in encoder.named_parameters() if p.grad is not None}
+
+
+def logits_of(encoder: Encoder, batch: dict[str, Any], objective: Any) -> Tensor:
+    """Logits of all positions, of the states that the objective reads, whatever its attention."""
+    states: list[Tensor] = []
+    hooked = encoder.backbone.hidden_states
+
+    def watched(*args: Any, **kwargs: Any) -> Tensor:
+        states.append(hooked(*args, **kwargs))
+        return states[-1]
+
+    encoder.backbone.hidden_states = watched
+    objective(encoder, batch)
+    del encoder.backbone.hidden_states
+    return encoder.backbone.causal_lm.get_output_embeddings()(states[0])
+
+
+def cosine(ours: Tensor, theirs: Tensor) -> float:
+    a, b = ours.double().flatten(), theirs.double().flatten()
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_against_all_logits(make_encoder, family, name):
+    encoder, objective, batch = ready(make_encoder, family, name, OBJECTIVES[name])
+    wanted, others = oracle(encoder, name, batch, objective)
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    table = next(key for key in grads if key.endswith(("embed_tokens.weight", "embed_in.weight")))
+    assert cosine(grads[table], others[table]) == pytest.approx(1.0, abs=1e-6)
+    assert set(grads) == set(others)
+    for key, grad in others.items():
+        torch.testing.assert_close(grads[key], grad, rtol=1e-3, atol=1e-6, msg=key)
+
+
+def test_the_library_agrees(make_encoder):
+    """Continued pretraining is what transformers' own forward pass with labels does."""
+    encoder, objective, batch = ready(make_encoder, "qwen3-tied", "language_model", {})
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    encoder.zero_grad(set_to_none=True)
+    tokens = batch["text"]
+    labels = tokens.input_ids.masked_fill(~tokens.where(Segment.TARGET), -100)
+    model = encoder.backbone.causal_lm
+    wanted = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, labels=labels).loss
+    wanted.backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    del grads["backbone.memory"]  # not read
+    for key, grad in grads.items():
+        torch.testing.assert_close(grad, dict(encoder.named_parameters())[key].grad, rtol=1e-3, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_checkpointing_and_autocast(make_encoder, checkpointing, autocast):
+    encoder, objective, batch = ready(make_encoder, "qwen3-tied", "language_model", {})
+    _, plain = loss_and_gradients(encoder, objective, batch)
+    if checkpointing:
+        encoder.backbone.causal_lm.activation_checkpointing_enable()
+    with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
+        encoder.zero_grad(set_to_none=True)
+        loss = objective(encoder, batch)["loss"]
+    loss.backward()
+    for key, p in encoder.named_parameters():
+        if key in plain and key != "backbone.memory":
+            assert p.grad.dtype == torch.float32
+            assert cosine(p.grad, plain[key]) > (0.99 if autocast else 1 - 1e-6), key
+
+
+def test_the_bag_of_words_reads_the_head_too(make_encoder):
+    encoder, objective, batch = ready(make_encoder, "qwen3-tied", "llama2vec", {"bag_weight": 1.0})
+    loss, grads = loss_and_gradients(encoder, objective, batch)
+    encoder.zero_grad(set_to_none=True)
+    logits = logits_of(encoder, batch, objective)
+    wanted = cross_entropy(logits.flatten(0, 1), labels_of("llama2vec", batch).flatten())
+    slots = logits[batch["text"].where(Segment.MEMORY)].view(len(logits), 2, -1, logits.shape[-1])
+    for block in range(2):
+        texts = []
+        for i, bag in enumerate(batch["targets"][:, block]):
+            found = slots[i, block].amax(0).log_softmax(-1)[bag[bag >= 0]]
+            texts += [-found.mean()] if len(found) else []
+        wanted = wanted + torch.stack(texts).mean() / 2
+    wanted.backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    for key, grad in grads.items():
+        torch.testing.assert_close(grad, dict(encoder.named_parameters())[key].grad, rtol=1e-3, atol=1e-6, msg=key)
+
+
+def test_a_lora_leaves_the_head(make_encoder):
+    encoder = make_encoder("qwen3", lora={}, attention="causal")
+    build.objective({"type": "language_model"}).setup(encoder)
+    assert not encoder.backbone.causal_lm.get_output_embeddings().weight.requires_grad
+    assert not trained_head(encoder.backbone.causal_lm).weight.requires_grad
+
+
+def test_the_frozen_lm_has_no_gradient(make_encoder):
+    encoder = make_encoder("qwen3-tied")
+    encoder.backbone.train_all()
+    assert not FrozenLM(encoder.backbone.causal_lm).head.weight.requires_grad
+
+
+def test_a_lora_on_the_head_is_refused(make_encoder):
+    encoder = make_encoder("qwen3", lora={"target_modules": ["q_proj", "lm_head"]}, attention="causal")
+    objective = build.objective({"type": "language_model"})
+    batch = objective.collate(rows_for(objective), encoder)
+    with pytest.raises(ValueError, match="the head carries a LoRA"):
+        objective(encoder, batch)
