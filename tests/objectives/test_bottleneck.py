@@ -170,7 +170,8 @@ def test_long_texts_and_targets_are_cut_and_the_memory_is_not(make_encoder):
     objective.setup(encoder)
     tokens = objective.collate([{"query": "long " * 40, "positive": "long " * 40}], encoder)["text"]
     assert tokens.where(Segment.MEMORY).sum() == 3 and tokens.where(Segment.TARGET).sum() == 12
-    assert tokens.input_ids.shape[1] == 28 and tokens.input_ids[0, -1] == encoder.tokenizer.eos_token_id
+    assert tokens.input_ids.shape[1] == 28
+    assert encoder.tokenizer.eos_token_id not in tokens.input_ids, "an answer that is truncated has no end"
 
 
 @pytest.mark.parametrize(

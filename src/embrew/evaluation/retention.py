@@ -141,18 +141,19 @@ def _perplexity(encoder: Encoder, rows: Sequence[Any], source: Source, bos: Bos,
 
 
 def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_tokens: int) -> float:
-    """Share of the texts' own tokens that are the likeliest after their memory and true beginning; EOS is not one."""
-    from embrew.modeling.generation import target_rows, target_scores
+    """Share of the tokens read of each text that are the likeliest after its memory and their true beginning."""
+    from embrew.modeling.generation import target_scores
+    from embrew.modeling.tokens import Row, Segment
 
-    limit = encoder.max_length["document"]
-    asked = encoder.prompts["document"]
-    rows = target_rows(encoder, texts, texts, instruction=asked, max_tokens=limit, limit=limit)
-    end = 0 if encoder.tokenizer.eos_token_id is None else 1
+    limit, asked = encoder.max_length["document"], encoder.prompts["document"]
+    rows = []
+    for row in encoder.template.rows(texts, instruction=asked, max_length=limit):
+        own = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
+        rows.append(row + Row.of(own, Segment.TARGET))
     right = tokens = 0
     for _, found in target_scores(encoder, rows, source="memory", bos=bos, batch_tokens=batch_tokens):
-        own = found[: len(found) - end]
-        right += int(own.sum())
-        tokens += len(own)
+        right += int(found.sum())
+        tokens += len(found)
     return right / max(tokens, 1)
 
 

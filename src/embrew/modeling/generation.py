@@ -15,6 +15,7 @@ from transformers import Cache, DynamicCache, GenerationConfig
 from embrew.modeling.attention import Attention, first_prompt
 from embrew.modeling.encoding import plan
 from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 
 if TYPE_CHECKING:
@@ -68,14 +69,17 @@ def generate(
 def target_rows(
     encoder: Encoder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
-    """Texts as the encoder reads them with their targets behind, EOS included where the tokenizer has one."""
+    """Texts as the encoder reads them with their targets behind.
+
+    A target that is not truncated ends with EOS, where the tokenizer has one.
+    """
     end = [] if encoder.tokenizer.eos_token_id is None else [encoder.tokenizer.eos_token_id]
     encoded = encoder.tokenizer(
         list(targets), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
     )
     read = encoder.template.rows(texts, instruction=instruction, max_length=max_tokens)
     return [
-        row + Row.of([*ids[: limit - len(end)], *end], Segment.TARGET)
+        row + Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET)
         for row, ids in zip(read, encoded["input_ids"], strict=True)
     ]
 

@@ -17,6 +17,7 @@ from embrew.losses import alignment_loss, token_divergences, token_log_probs
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length, groups_by_length
 from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.compression import text_ids
@@ -47,7 +48,7 @@ class Alignment(Objective):
         beta: β.
         temperature: τ.
         detach_self: no gradient to e_+ (and a negative's own memory); it could lower |a − b| by writing worse.
-        end: the end of a text counts, as an EOS token.
+        end: the end of a text counts, as an EOS token, where the text is not truncated.
         decoder_bos: put BOS before the memory states in the decoder.
     """
 
@@ -112,7 +113,7 @@ class Alignment(Objective):
 
     def _layout(self) -> str:
         """The settings that decide a text's score, beside the encoder's."""
-        return f"end={self.end} decoder_bos={self.decoder_bos}"
+        return f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
 
     @property
     def has_references(self) -> bool:
@@ -171,8 +172,8 @@ class Alignment(Objective):
         end = [encoder.tokenizer.eos_token_id] if self.end else []
         before = Row.of(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
         before = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
-        limit = lengths["document"] - len(end)
-        targets = [ids[:limit] + end for ids in text_ids([text for *_, text in decoded], encoder)]
+        texts = text_ids([text for *_, text in decoded], encoder)
+        targets = [target_ids(ids, end=end, limit=lengths["document"]) for ids in texts]
         return {
             "text": Tokens.pad([*queries, *documents]),
             "decoded": Tokens.pad([before + Row.of(target, Segment.TARGET) for target in targets]),

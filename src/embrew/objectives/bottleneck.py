@@ -12,6 +12,7 @@ from torch import Tensor
 
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
@@ -27,11 +28,12 @@ class Bottleneck(Objective):
     figures nothing but the size of the memory trades off what is kept.
 
     Attributes:
-        target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: the text itself, once more
-            (PT, reconstruction); `rest`: what follows after a random place in it (PT, prefix and suffix).
+        target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: what is read of the text,
+            once more (PT, reconstruction); `rest`: what follows after a random place in it (PT, prefix and suffix),
+            which is drawn among those up to which all is read.
         bos: whether the target may read the row's first position where that is BOS (or an instruction), which cannot
             know the text: `visible` keeps the place on which models rest their attention; `strict` hides it.
-        end: the end of the target counts, as an EOS token.
+        end: the end of the target counts, as an EOS token, where the target is not truncated.
         min_tokens: fewest tokens on each side of the place (`rest`).
     """
 
@@ -62,6 +64,13 @@ class Bottleneck(Objective):
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         if self.min_tokens < 1:
             raise ValueError(f"min_tokens={self.min_tokens}; a side has 1 token or more")
+        if self.target == "rest":
+            room = encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids)
+            if room < self.min_tokens:
+                raise ValueError(
+                    f"max_length.query={encoder.max_length['query']} leaves {room} tokens for a text, and "
+                    f"min_tokens={self.min_tokens}; raise the one or lower the other"
+                )
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
         encoder.backbone.use_two_calls()
@@ -82,27 +91,34 @@ class Bottleneck(Objective):
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: what is read, the memory, and the target. The place of `rest` is decided by seed and text alone."""
         end = [encoder.tokenizer.eos_token_id] if self.end else []
-        limit = encoder.max_length["document"] - len(end)
-        shown: list[Any]
-        instruction: str | list[str] = encoder.prompts["document"]
+        limit = {"limit": encoder.max_length["document"], "end": end}
         if self.target == "positive":
-            shown = [row["query"] for row in rows]
             asked = encoder.prompts["query"]
-            instruction = [asked if row.get("instruction") is None else row["instruction"] for row in rows]
-            targets = text_ids([row["positive"] for row in rows], encoder)
+            instructions = [asked if row.get("instruction") is None else row["instruction"] for row in rows]
+            read = self._read([row["query"] for row in rows], encoder, instructions)
+            targets = [target_ids(ids, **limit) for ids in text_ids([row["positive"] for row in rows], encoder)]
         else:
-            shown = text_ids([row["text"] for row in rows], encoder)
-            targets = shown
-            if self.target == "rest":
-                places = [
-                    random.Random(f"{seed} {ids}").randint(self.min_tokens, max(len(ids) - self.min_tokens, 1))
-                    for ids in shown
-                ]
-                targets = [ids[place:] for ids, place in zip(shown, places, strict=True)]
-                shown = [ids[:place] for ids, place in zip(shown, places, strict=True)]
-        read = encoder.template.rows(shown, instruction=instruction, max_length=encoder.max_length["query"])
-        written = [Row.of(ids[:limit] + end, Segment.TARGET) for ids in targets]
+            texts = text_ids([row["text"] for row in rows], encoder)
+            read = self._read(texts, encoder)
+            fits = [row.segments.count(Segment.TEXT) for row in read]
+            if self.target == "text":
+                pairs = zip(texts, fits, strict=True)
+                targets = [target_ids(ids[:room], whole=room == len(ids), **limit) for ids, room in pairs]
+            else:
+                places = [self._place(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
+                read = self._read([ids[:place] for ids, place in zip(texts, places, strict=True)], encoder)
+                targets = [target_ids(ids[place:], **limit) for ids, place in zip(texts, places, strict=True)]
+        written = [Row.of(target, Segment.TARGET) for target in targets]
         return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
+
+    def _read(self, texts: Sequence[Any], encoder: Encoder, instructions: list[str] | None = None) -> list[Row]:
+        asked = encoder.prompts["document"] if instructions is None else instructions
+        return encoder.template.rows(texts, instruction=asked, max_length=encoder.max_length["query"])
+
+    def _place(self, ids: list[int], room: int, seed: int) -> int:
+        """Where a text is split: at least `min_tokens` on each side, and no more before it than there is room for."""
+        last = max(min(len(ids) - self.min_tokens, room), 1)
+        return random.Random(f"{seed} {ids}").randint(min(self.min_tokens, last), last)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Target tokens."""

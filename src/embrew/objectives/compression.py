@@ -16,6 +16,7 @@ from embrew.losses import token_kl, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length, groups_by_length
 from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.likelihood import target_count
@@ -44,7 +45,7 @@ class Compression(Objective):
     Attributes:
         divergence: which of the three.
         rows: `text`: texts that are split at random; `pairs`: a context and what is to be written.
-        end: predict the end of the target too, as an EOS token (`pairs` only).
+        end: predict the end of the target too, as an EOS token (`pairs` only), where the target is not truncated.
         min_context_tokens: shortest context, BOS included, when a text is split at random.
         min_target_tokens: shortest continuation.
         include_last: score the distribution after the last continuation token too (`kl` only).
@@ -126,7 +127,7 @@ class Compression(Objective):
             asked = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
             end = [encoder.tokenizer.eos_token_id] if self.end else []
             written = text_ids([row["positive"] for row in rows], encoder)
-            targets = [ids[: limit - len(bos.ids) - len(end)] + end for ids in written]
+            targets = [target_ids(ids, end=end, limit=limit - len(bos.ids)) for ids in written]
         else:
             for ids in text_ids([row["text"] for row in rows], encoder):
                 context, target = self._split(ids[: limit - len(bos.ids)], room, fewest, seed)

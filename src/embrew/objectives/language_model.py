@@ -11,6 +11,7 @@ from torch import Tensor
 
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
@@ -26,7 +27,7 @@ class LanguageModel(Objective):
     tokens. Token mean over the optimiser step.
 
     Attributes:
-        end: whether the end of a text is predicted too, as an EOS token.
+        end: whether the end of a text is predicted too, as an EOS token; not where the text is truncated.
     """
 
     end: bool = True
@@ -57,11 +58,11 @@ class LanguageModel(Objective):
         """`text`: BOS and the text as TARGET; its first token is only read where the tokenizer has no BOS."""
         begin = Row.of(encoder.template.bos_ids, Segment.PROMPT)
         end = [encoder.tokenizer.eos_token_id] if self.end else []
-        limit = encoder.max_length["document"] - len(begin.ids) - len(end)
+        limit, read = encoder.max_length["document"] - len(begin.ids), 0 if begin.ids else 1
         made = []
         for ids in text_ids([row["text"] for row in rows], encoder):
-            kept, read = ids[:limit], 0 if begin.ids else 1
-            made.append(begin + Row.of(kept[:read], Segment.TEXT) + Row.of(kept[read:] + end, Segment.TARGET))
+            kept = target_ids(ids, end=end, limit=limit)
+            made.append(begin + Row.of(kept[:read], Segment.TEXT) + Row.of(kept[read:], Segment.TARGET))
         return {"text": Tokens.pad(made)}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:

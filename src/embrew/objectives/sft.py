@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
@@ -23,7 +24,7 @@ class SupervisedFineTuning(Objective):
     the row an encoder reads, with the positive behind it. Token mean over the optimiser step. Negatives are not used.
 
     Attributes:
-        end: whether the end of the positive is predicted too, as an EOS token.
+        end: whether the end of the positive is predicted too, as an EOS token; not where the positive is truncated.
     """
 
     kind: ClassVar[RowsKind] = "pairs"
@@ -46,13 +47,10 @@ class SupervisedFineTuning(Objective):
             [row["query"] for row in rows], instruction=asked, max_length=encoder.max_length["query"]
         )
         end = [encoder.tokenizer.eos_token_id] if self.end else []
-        limit = encoder.max_length["document"] - len(end)
+        limit = encoder.max_length["document"]
         answers = text_ids([row["positive"] for row in rows], encoder)
-        return {
-            "text": Tokens.pad(
-                [query + Row.of(ids[:limit] + end, Segment.TARGET) for query, ids in zip(queries, answers, strict=True)]
-            )
-        }
+        written = [Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET) for ids in answers]
+        return {"text": Tokens.pad([query + answer for query, answer in zip(queries, written, strict=True)])}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Target tokens."""
