@@ -96,7 +96,7 @@ def test_rest_of_wikipedia_paragraphs():
     objective.setup(encoder)
     with gzip.open(data_folder() / "wiki_paragraphs" / "valid.jsonl.gz", "rt") as lines:
         texts = [json.loads(line)["text"] for line in itertools.islice(lines, 300)]
-    texts = [text for text, ids in zip(texts, text_ids(texts, encoder), strict=True) if 20 <= len(ids)]
+    texts = [text for text, ids in zip(texts, text_ids(texts, encoder), strict=True) if len(ids) >= 20]
     tokens = objective.collate([{"text": text} for text in texts], encoder)["text"]
     wrong = 0
     for i, ids in enumerate(text_ids(texts, encoder)):

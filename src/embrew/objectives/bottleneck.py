@@ -91,7 +91,7 @@ class Bottleneck(Objective):
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: what is read, the memory, and the target. The place of `rest` is decided by seed and text alone."""
         end = [encoder.tokenizer.eos_token_id] if self.end else []
-        limit = {"limit": encoder.max_length["document"], "end": end}
+        limit: dict[str, Any] = {"limit": encoder.max_length["document"], "end": end}
         if self.target == "positive":
             asked = encoder.prompts["query"]
             instructions = [asked if row.get("instruction") is None else row["instruction"] for row in rows]
