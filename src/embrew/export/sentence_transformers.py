@@ -18,9 +18,11 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.export.compatibility import refuse_older_versions, write_widely_understood
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
+from embrew.export.notes import notes
 from embrew.export.parity import Live, context_cases, long_text, parity_cases, prove
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
@@ -32,7 +34,6 @@ from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
 STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
-LEGACY = "sentence_transformers.models"
 
 
 def export_sentence_transformer(
@@ -108,7 +109,8 @@ def export_sentence_transformer(
         )
         stock.save_pretrained(str(out), create_model_card=False)
         check_tokenizer(tokenizer, out)
-        _write_widely_understood(out)
+        write_widely_understood(out)
+        refuse_older_versions(out)
         texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
         cases = [*parity_cases(live, encoder, texts, prompts, ids), *context_cases(live, encoder, texts, baked, ids)]
         parity = {
@@ -120,7 +122,8 @@ def export_sentence_transformer(
             "cases": cases,
         }
         (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
-        (out / "README.md").write_text(model_card(encoder, stock=prompts, lengths=lengths), encoding="utf-8")
+        card = model_card(encoder, stock=prompts, lengths=lengths, notes=notes(modules))
+        (out / "README.md").write_text(card, encoding="utf-8")
         if verify == "full":
             prove(out, parity, str(encoder.device))
 
@@ -276,26 +279,3 @@ def stock_prompts(encoder: Encoder) -> dict[str, str]:
     prompts = {name: encoder.template.before.replace("{instruction}", text) for name, text in encoder.prompts.items()}
     bare = encoder.template.before.replace("{instruction}", "")
     return {**prompts, "text": bare} if bare else prompts
-
-
-def _write_widely_understood(out: Path) -> None:
-    """Module paths and pooling flags in the form that older readers know as well; current ones read it the same."""
-    path = out / "modules.json"
-    modules = json.loads(path.read_text())
-    for module in modules:
-        module["type"] = f"{LEGACY}.{module['type'].rpartition('.')[2]}"
-    path.write_text(json.dumps(modules, indent=2))
-    for module in modules:
-        if module["type"].endswith(".Pooling"):
-            config_path = out / module["path"] / "config.json"
-            config = json.loads(config_path.read_text())
-            mode = config.get("pooling_mode")
-            flags = {
-                "pooling_mode_cls_token": mode == "cls",
-                "pooling_mode_mean_tokens": mode == "mean",
-                "pooling_mode_max_tokens": mode == "max",
-                "pooling_mode_mean_sqrt_len_tokens": False,
-                "pooling_mode_weightedmean_tokens": mode == "weightedmean",
-                "pooling_mode_lasttoken": mode == "lasttoken",
-            }
-            config_path.write_text(json.dumps({**flags, **config}, indent=2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -44,7 +44,11 @@ For Sentence-Transformers alone, write a stock folder first, with `embrew export
 
 
 def model_card(
-    encoder: Encoder, *, stock: Mapping[str, str] | None = None, lengths: Mapping[str, int] | None = None
+    encoder: Encoder,
+    *,
+    stock: Mapping[str, str] | None = None,
+    lengths: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
     """A Hub model card in Markdown, with its metadata as YAML in front.
 
@@ -54,9 +58,10 @@ def model_card(
         encoder: whose card; what training noted is read off `encoder.record`.
         stock: the prompts of a stock Sentence-Transformers folder, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
+        notes: parts in Markdown that follow how it is opened.
     """
     return f"---\n{_metadata(encoder, stock is not None).to_yaml()}\n---\n\n" + "\n\n".join(
-        part.strip() for part in _parts(encoder, stock, lengths)
+        part.strip() for part in _parts(encoder, stock, lengths, notes)
     ) + "\n"  # fmt: skip
 
 
@@ -95,7 +100,9 @@ def _title(encoder: Encoder) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
-def _parts(encoder: Encoder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None) -> Iterator[str]:
+def _parts(
+    encoder: Encoder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None, notes: Sequence[str]
+) -> Iterator[str]:
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
     yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else STOCK)
@@ -104,6 +111,7 @@ def _parts(encoder: Encoder, stock: Mapping[str, str] | None, lengths: Mapping[s
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
     if encoder.contexts:
         yield _contexts(encoder) + ("" if stock is None else "\n\n" + MARKERS)
+    yield from notes
     if encoder.record is not None:
         yield _scores(encoder.record)
         for past in _history(encoder.record):

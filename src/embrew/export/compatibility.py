@@ -1,0 +1,54 @@
+"""What other versions and other software make of an exported folder: a layout they know, or an error."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import requires
+from pathlib import Path
+
+LEGACY = "sentence_transformers.models"
+GUARD = "_attn_implementation_internal"
+
+
+def required_versions() -> dict[str, str]:
+    """Lowest versions that a folder is written for: those that embrew itself needs."""
+    lowest = (re.match(r"([\w-]+)>=([\d.]+)", line) for line in requires("embrew") or ())
+    found = dict(match.groups() for match in lowest if match)
+    return {name: found[name] for name in ("transformers", "sentence-transformers")}
+
+
+def refuse_older_versions(out: Path) -> None:
+    """Make transformers 4 refuse the folder with an error that names the version it needs.
+
+    It would open the weights and ignore what it does not know: `is_causal`, `rope_parameters`, the tokenizer's class.
+    No setting says which version a folder needs. But transformers 4 takes this one as the attention kernel and repeats
+    it in its error, where it is not one; version 5 ignores it in a file, and so do servers with models of their own.
+    """
+    path = out / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config[GUARD] = f"none: this folder needs transformers>={required_versions()['transformers']}"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_widely_understood(out: Path) -> None:
+    """Module paths and pooling flags in the form that older readers know as well; current ones read it the same."""
+    path = out / "modules.json"
+    modules = json.loads(path.read_text())
+    for module in modules:
+        module["type"] = f"{LEGACY}.{module['type'].rpartition('.')[2]}"
+    path.write_text(json.dumps(modules, indent=2))
+    for module in modules:
+        if module["type"].endswith(".Pooling"):
+            config_path = out / module["path"] / "config.json"
+            config = json.loads(config_path.read_text())
+            mode = config.get("pooling_mode")
+            flags = {
+                "pooling_mode_cls_token": mode == "cls",
+                "pooling_mode_mean_tokens": mode == "mean",
+                "pooling_mode_max_tokens": mode == "max",
+                "pooling_mode_mean_sqrt_len_tokens": False,
+                "pooling_mode_weightedmean_tokens": mode == "weightedmean",
+                "pooling_mode_lasttoken": mode == "lasttoken",
+            }
+            config_path.write_text(json.dumps({**flags, **config}, indent=2))

@@ -1,0 +1,58 @@
+"""What a user of an exported folder must know, as parts of its model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from embrew.export.compatibility import required_versions
+
+VERSIONS = """Needs transformers {transformers} and sentence-transformers {sentence-transformers}, or newer.
+transformers 4 would ignore a part of this folder (`is_causal`, `rope_parameters`, the tokenizer's class) and give other
+vectors. It refuses the folder: "Specified `attn_implementation="none: this folder needs transformers>={transformers}"`
+is not supported".
+
+Names of special tokens in a text, such as `</s>`, stay text in transformers and Sentence-Transformers. Software that
+reads `tokenizer.json` alone (Rust tokenizers, Text Embeddings Inference) takes them for the tokens themselves: remove
+them from texts before they get there."""
+TRAINING = """## Training it further
+
+Run this line before you make a trainer or an optimizer for the opened `model`:
+
+```python
+{line}
+```
+
+{reasons} A trainer puts no prompt before texts unless its argument `prompts` says so."""
+REASONS = {
+    "WordWeights": (
+        "`model[{i}]` says which tokens the mean is over. Sentence-Transformers opens it trainable, saves the values "
+        "that training gave it, and opens it again with those of its configuration: the saved model would not be the "
+        "trained one."
+    ),
+    "Dense": (
+        "`model[{i}]` keeps the leading dimensions and is opened trainable: trained, it is a projection of all of them."
+    ),
+}
+
+
+def notes(modules: Sequence[nn.Module]) -> list[str]:
+    """Parts of the card: the versions needed, and how to train the folder further where a module must not be trained.
+
+    Args:
+        modules: of the folder, in order.
+    """
+    return [VERSIONS.format_map(required_versions()), *_training(modules)]
+
+
+def _training(modules: Sequence[nn.Module]) -> list[str]:
+    fixed = {i: type(module).__name__ for i, module in enumerate(modules) if type(module).__name__ in REASONS}
+    if not fixed:
+        return []
+    names = [f"model[{i}]" for i in fixed]
+    line = f"{names[0]}.requires_grad_(False)"
+    if len(names) > 1:
+        line = f"for module in ({', '.join(names)}): module.requires_grad_(False)"
+    reasons = " ".join(REASONS[name].format(i=i) for i, name in fixed.items())
+    return [TRAINING.format(line=line, reasons=reasons)]
