@@ -317,6 +317,68 @@ def test_full_fine_tuning_from_an_encoder_with_an_adapter(values: dict[str, Any]
     assert abs(Encoder.from_pretrained(tmp_path / "then").encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
 
 
+@pytest.fixture
+def whole(values: dict[str, Any], tmp_path: Path) -> Path:
+    """A run that trained all weights."""
+    own = {**values, "encoder": {**values["encoder"], "lora": None}, "stages": values["stages"][:1]}
+    train(Recipe.from_values(own), tmp_path / "whole")
+    return tmp_path / "whole"
+
+
+def cosine(a: Encoder, b: Encoder) -> float:
+    return float((a.encode(SENTENCES) * b.encode(SENTENCES)).sum(-1).mean())
+
+
+@pytest.mark.parametrize("adapter", ["merge", "continue"])
+def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], whole: Path, tmp_path: Path) -> None:
+    """What is saved is what was trained, on the weights it was trained on; so it is one stage further on."""
+    second = {**values["stages"][2], "adapter": adapter}
+    second["training"] = {**second["training"], "max_steps": 2, "learning_rate": 1e-4}
+    third = {**second, "name": "third", "adapter": "merge"}
+    recipe = Recipe.from_values({**values, "stages": [second, third]})
+    live = train(recipe, tmp_path / "then", start=whole)
+    start, base = Encoder.from_pretrained(whole), build.encoder(recipe)
+    first, last = (Encoder.from_pretrained(tmp_path / "then" / name) for name in ("supervised", "third"))
+    found = f"reopened: {cosine(first, start):.4f} to its start, {cosine(first, base):.4f} to the untouched base"
+    assert cosine(first, start) > 0.999, found
+    assert cosine(first, base) < 0.99, found
+    assert abs(last.encode(SENTENCES) - live.encode(SENTENCES)).max() < 1e-6
+    for folder in ("supervised", "third"):
+        settings = json.loads((tmp_path / "then" / folder / "embrew.json").read_text())
+        assert settings["full_weights"] and settings["adapters"] == 1 and settings["active_adapter"]
+        assert settings["checks"]["compared_with"] == "the folder opened anew"
+    train(recipe, tmp_path / "then", start=whole, resume=True)  # finished before
+    (tmp_path / "then" / "supervised" / "embrew.json").write_text(json.dumps({**settings, "full_weights": False}))
+    with pytest.raises(ValueError, match="by an earlier embrew, without the fully trained weights"):
+        train(recipe, tmp_path / "then", start=whole, resume=True)
+
+
+def test_the_original_under_lora_on_fully_trained_weights(
+    values: dict[str, Any], whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A generative stage reads the recipe's language model, not the weights that were trained."""
+    values["stages"] = [{**values["stages"][0], "name": "again", "adapter": "merge"}]
+    fit, seen = StageTrainer.fit, []
+
+    def seeing(self: StageTrainer, checkpoint: Path | None) -> int:
+        seen.append(self.step.encoder.backbone._clone)
+        return fit(self, checkpoint)
+
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO, logger="embrew"):
+        patch.setattr(StageTrainer, "fit", seeing)
+        train(Recipe.from_values(values), tmp_path / "then", start=whole)
+    assert "is opened again beside them" in caplog.text
+    wanted = build.encoder(Recipe.from_values({**values, "stages": []})).backbone.causal_lm.state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen[0][0].state_dict().items())
+
+
+def test_full_fine_tuning_does_not_continue_an_adapter(values: dict[str, Any], tmp_path: Path) -> None:
+    train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
+    values["stages"], values["encoder"]["lora"] = [{**values["stages"][2], "adapter": "continue"}], None
+    with pytest.raises(ValueError, match="carries an adapter, and the recipe trains all weights"):
+        train(Recipe.from_values(values), tmp_path / "then", start=tmp_path / "first")
+
+
 def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], tmp_path: Path) -> None:
     train(Recipe.from_values({**values, "stages": values["stages"][:1]}), tmp_path / "first")
     values["stages"] = values["stages"][2:]

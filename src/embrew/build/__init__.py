@@ -1,12 +1,13 @@
 """From configuration to objects: the only place that sees both."""
 
-from embrew.build.encoders import check_same_encoder, encoder, make_trainable
+from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_trainable
 from embrew.build.objectives import objective
 from embrew.build.opening import open_model
 from embrew.build.rows import datasets, order, rows
 from embrew.build.stages import check_stage, training_arguments
 
 __all__ = [
+    "carries_on",
     "check_same_encoder",
     "check_stage",
     "datasets",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
+
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pattern import check_words_after
@@ -71,6 +73,22 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(f"{source} is another encoder than the recipe's: {'; '.join(differing)}; let them agree")
+
+
+def carries_on(opened: Encoder, recipe: Recipe, source: Path) -> bool:
+    """Whether a trained encoder carries an adapter that a stage continues.
+
+    Raises:
+        ValueError: it does, and the recipe trains all weights.
+    """
+    if not isinstance(opened.backbone.model, PeftModel):
+        return False
+    if recipe.encoder.lora is None:
+        raise ValueError(
+            f"{source} carries an adapter, and the recipe trains all weights (it has no encoder.lora); set adapter: merge "
+            "in the stage, so that the adapter becomes part of them, or give encoder.lora to continue it"
+        )
+    return True
 
 
 def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:

@@ -16,6 +16,7 @@ from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
 from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.own_weights import Noted
 from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
 from embrew.modeling.prefix import Shared
 from embrew.modeling.tokens import Segment, Tokens
@@ -40,7 +41,10 @@ class Backbone(nn.Module):
         self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
         self.memory: nn.Parameter | None = None
         self.soft_prompt: nn.Parameter | None = None
-        self.holds_original = True  # until an adapter is merged, or trained weights are opened
+        self.owns_weights = False  # whether its weights, apart from an adapter, are saved whole and not as the base's
+        self.from_disk = False  # whether the weights are those that a reader gets, as long as they are as noted
+        self._noted = Noted(model)
+        self._changed = False  # whether an adapter was merged, or trained weights were opened
         self.switches = 0  # between training and evaluation; part of `state_of`, since training may have come between
         self._switch: AdapterSwitch | None = None
         self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
@@ -49,6 +53,22 @@ class Backbone(nn.Module):
     def causal_lm(self) -> Any:
         """The model itself (a `PreTrainedModel`), adapter layers included."""
         return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    @property
+    def holds_original(self) -> bool:
+        """Whether the original LM is inside: nothing was merged, and weights that may be trained have not changed."""
+        return not self._changed and (not self.owns_weights or self._noted.equal_those_of(self.model))
+
+    def note_weights(self, *, own: bool = False) -> None:
+        """Remember the weights as those that a reader gets: of the base with `Encoder.chain`, or `own` ones."""
+        self._noted, self.from_disk = Noted(self.causal_lm), True
+        self.owns_weights |= own
+        self._changed |= own
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether the weights under the adapter can be taken for what a reader gets without looking."""
+        return self.from_disk and not self.owns_weights and self._noted.are_those_of(self.causal_lm)
 
     @property
     def is_encoder(self) -> bool:
@@ -171,8 +191,10 @@ class Backbone(nn.Module):
     def train_all(self) -> None:
         """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own.
 
-        Objectives whose loss reads that head train it too, by `train_head`.
+        Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
+        whatever adapters follow.
         """
+        self.owns_weights = True
         self.model.requires_grad_(True)
         head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
         if head is not None and head.weight is not embeddings.weight:
@@ -191,9 +213,11 @@ class Backbone(nn.Module):
     def merge_adapter(self) -> None:
         """Add the adapter to the weights; from here on the original LM is no longer inside."""
         if isinstance(self.model, PeftModel):
+            opened = self.is_as_opened
             self.model = merge(self.model)
-            self.holds_original = False
-            self._switch = None
+            self._changed, self._switch = True, None
+            if opened:
+                self.note_weights()
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""

@@ -142,8 +142,8 @@ def _what_it_is(encoder: Encoder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     adapters = described["merged_adapters"] + described["adapter"]
-    if encoder.backbone.trains_all:
-        weights = "Its weights are all its own."
+    if encoder.backbone.owns_weights:
+        weights = "Its weights are all its own" + (", with an adapter on them." if adapters else ".")
     elif adapters:
         weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
     else:

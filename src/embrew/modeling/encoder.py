@@ -45,7 +45,7 @@ class Encoder(Inference):
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         prefixes: what was computed of prompts, for further calls.
-        chain: adapters of earlier stages that were merged into the weights, in order.
+        chain: adapters of earlier stages that were merged into the base's weights, in order.
         steps: optimiser steps trained so far.
         default_prompt_name: which prompt `encode` uses where none is named; None: none.
         num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: it is whole.
@@ -180,6 +180,7 @@ class Encoder(Inference):
             trust_remote_code=trust_remote_code,
         )
         backbone = Backbone(model).to(place)
+        backbone.note_weights()
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         if soft_prompt_tokens:
@@ -208,8 +209,8 @@ class Encoder(Inference):
         Args:
             folder: where to; must not exist, unless `overwrite`.
             overwrite: replace an existing encoder folder.
-            verify: `fast` re-opens tokenizer, settings and adapter into this model; `full` loads the folder in a
-                fresh process; `off`.
+            verify: `fast` re-opens tokenizer, settings and adapter into this model, and the whole folder where the
+                weights under the adapter are not the base's, or may not be; `full` loads it in a fresh process; `off`.
             recipe: the resolved recipe as YAML, kept beside the weights.
             extra: further text files for the folder, by name.
 
@@ -300,9 +301,10 @@ class Encoder(Inference):
         self.backbone.keep_frozen_lm(reopen if known else None)
 
     def merge_adapter(self) -> None:
-        """Add the adapter to the weights, and keep it in `chain`, so that saving can replay it."""
+        """Add the adapter to the weights; where these are the base's, keep it in `chain`, so that saving can replay it."""
         if isinstance(self.backbone.model, PeftModel):
-            self.chain.append(adapter_state(self.backbone.model))
+            if not self.backbone.owns_weights:
+                self.chain.append(adapter_state(self.backbone.model))
             self.backbone.merge_adapter()
 
     def generate(
@@ -373,5 +375,5 @@ class Encoder(Inference):
         return identity.describe(self)
 
     def weights_hash(self) -> str:
-        """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
+        """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
         return identity.weights_hash(self)

@@ -13,6 +13,8 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from embrew.modeling.own_weights import tensors_under_adapter
+
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
 
@@ -44,6 +46,11 @@ def adapter_state(model: PeftModel) -> AdapterState:
     config["inference_mode"] = True
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
     return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+
+
+def replayed(encoder: Encoder) -> list[AdapterState]:
+    """Adapters that a reader merges into the base; none where the weights are saved whole, which holds them already."""
+    return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
 def settings(encoder: Encoder) -> dict[str, Any]:
@@ -79,7 +86,8 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         **settings(encoder),
         "memory_tokens": len(encoder.backbone.memory_ids),
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
-        "merged_adapters": len(encoder.chain),
+        "full_weights": encoder.backbone.owns_weights,
+        "merged_adapters": len(replayed(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
         "steps": encoder.steps,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
@@ -89,13 +97,13 @@ def describe(encoder: Encoder) -> dict[str, Any]:
 
 
 def weights_hash(encoder: Encoder) -> str:
-    """sha256 of what decides the vectors: base, settings, memory tokens, adapters or trained weights."""
+    """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings(encoder)], sort_keys=True).encode())
-    states = [state.tensors for state in encoder.chain]
+    states = [state.tensors for state in replayed(encoder)]
+    if encoder.backbone.owns_weights:
+        states.append(tensors_under_adapter(encoder.backbone.causal_lm))
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model).tensors)
-    elif encoder.backbone.trains_all:
-        states.append(dict(encoder.backbone.model.state_dict()))
     if encoder.backbone.learned:
         states.append({name: rows.detach() for name, rows in encoder.backbone.learned.items()})
     states += [part.state_dict() for part in (encoder.head, encoder.demonstrator) if part is not None]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel, set_peft_model_state_dict
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
@@ -21,7 +20,8 @@ from transformers import AutoTokenizer
 from embrew.modeling.context_files import check_written
 from embrew.modeling.contexts import Context, prepare
 from embrew.modeling.demonstrations import Demonstration
-from embrew.modeling.identity import AdapterState, adapter_state
+from embrew.modeling.identity import AdapterState, adapter_state, replayed
+from embrew.modeling.own_weights import differing, tensors_under_adapter
 from embrew.modeling.saving import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.template import Template
 from embrew.modeling.tokenizer_files import first_difference
@@ -87,7 +87,13 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     checks: dict[str, Any] = {"verify": verify}
     _check_settings(encoder, folder)
     check_written(encoder, folder)
-    reopened = _in_fresh_process(folder, vectors) if verify == "full" else _reopened(encoder, folder)
+    _check_files(encoder, folder)
+    if verify == "full":
+        reopened, checks["compared_with"] = _in_fresh_process(folder, vectors), "the folder in a fresh process"
+    elif encoder.backbone.is_as_opened:
+        reopened, checks["compared_with"] = _reopened(encoder, folder), "its files on the base in memory"
+    else:
+        reopened, checks["compared_with"] = _opened_anew(encoder, folder), "the folder opened anew"
     difference = float((reopened - vectors).abs().max())
     checks["reopened_max_difference"] = difference
     if not difference <= tolerance(encoder.backbone.dtype):
@@ -120,6 +126,18 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
                     )
 
 
+def _check_files(encoder: Encoder, folder: Path) -> None:
+    """Raise unless the adapters, and what is trained beside the language model, were written to the bit."""
+    for part, tensors in parts(encoder).items():
+        _same_tensors(tensors, load_file(folder / PARTS[part]), part)
+    states = replayed(encoder)
+    for i, state in enumerate(states):
+        _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")
+    if isinstance(encoder.backbone.model, PeftModel):
+        written = AdapterState.read(folder / "adapters" / str(len(states)))
+        _same_tensors(adapter_state(encoder.backbone.model).tensors, written.tensors, "adapter")
+
+
 def _reopened(encoder: Encoder, folder: Path) -> Tensor:
     """Vectors after reading the written tensors into the live model (and putting its own back)."""
     undo: list[Callable[[], None]] = []
@@ -128,19 +146,12 @@ def _reopened(encoder: Encoder, folder: Path) -> Tensor:
             kept = rows.data
             rows.data = load_file(folder / LEARNED)[name].to(kept.device)
             undo.append(partial(setattr, rows, "data", kept))
-        for part, tensors in parts(encoder).items():
-            _same_tensors(tensors, load_file(folder / PARTS[part]), part)
         model = encoder.backbone.model
-        for i, state in enumerate(encoder.chain):
-            _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")
         if isinstance(model, PeftModel):
             own = adapter_state(model)
-            written = AdapterState.read(folder / "adapters" / str(len(encoder.chain)))
-            _same_tensors(own.tensors, written.tensors, "adapter")
+            written = AdapterState.read(folder / "adapters" / str(len(replayed(encoder))))
             set_peft_model_state_dict(model, written.tensors)
             undo.append(lambda: set_peft_model_state_dict(model, own.tensors) and None)
-        elif encoder.backbone.trains_all:
-            _same_weights(encoder.backbone.causal_lm.state_dict(), folder / "weights")
         return proof_vectors(encoder)
     finally:
         for step in undo:
@@ -156,12 +167,34 @@ def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str
             raise RuntimeError(f"{what}: tensor {name} was written with other values than the model holds")
 
 
-def _same_weights(ours: dict[str, Tensor], folder: Path) -> None:
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as stream:
-            for name in stream.keys():  # noqa: SIM118  (not a dict)
-                if name in ours and not torch.equal(ours[name].cpu(), stream.get_tensor(name)):
-                    raise RuntimeError(f"weights: tensor {name} was written with other values than the model holds")
+def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
+    """Vectors of the folder as a reader opens it, weights and all.
+
+    Raises:
+        RuntimeError: the weights under the adapter are not those in memory; says which.
+    """
+    backbone, device = encoder.backbone, encoder.device
+    if device.type != "cpu":
+        encoder.to("cpu")  # so that an accelerator never holds both
+    try:
+        kernel = backbone.inner.config._attn_implementation
+        opened = type(encoder).from_pretrained(folder, device=device, attn_implementation=kernel)
+        vectors = proof_vectors(opened)
+        theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
+    finally:
+        if device.type != "cpu":
+            encoder.to(device)
+    ours = tensors_under_adapter(backbone.causal_lm)
+    found = differing(ours, theirs, exactly=backbone.owns_weights)
+    if found is not None and backbone.owns_weights:
+        raise RuntimeError(f"weights/ was written with other values than the model holds: {found}")
+    if found is not None:
+        what = f"{encoder.base.name} with {len(replayed(encoder))} merged adapters"
+        raise RuntimeError(
+            f"the weights under the adapter are not those of {what}, which the folder names: {found}. Call "
+            "encoder.backbone.train_all() before an adapter is added, and they are saved too; or open the base again"
+        )
+    return vectors
 
 
 def _in_fresh_process(folder: Path, vectors: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
 from embrew.modeling.context_files import read_contexts, up_to_date, write_context
 from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.identity import AdapterState, adapter_state
+from embrew.modeling.identity import AdapterState, adapter_state, replayed
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
+from embrew.modeling.own_weights import without_adapter
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
@@ -52,7 +53,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             "it, or save the whole and give num_layers to encode"
         )
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
-        states = list(encoder.chain)
+        states = replayed(encoder)
         model = encoder.backbone.model
         active = isinstance(model, PeftModel)
         if isinstance(model, PeftModel):
@@ -65,8 +66,9 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             save_file(learned, out / LEARNED)
         for part, tensors in parts(encoder).items():
             save_file(tensors, out / PARTS[part])
-        if encoder.backbone.trains_all:
-            encoder.backbone.causal_lm.save_pretrained(out / "weights")
+        if encoder.backbone.owns_weights:
+            with quiet():
+                without_adapter(encoder.backbone.causal_lm).save_pretrained(out / "weights")
         elif encoder.base.kind == "folder":
             _keep_base(encoder, out / "base")
         write_tokenizer(encoder.tokenizer, out)
@@ -76,7 +78,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
-            "full_weights": encoder.backbone.trains_all,
+            "full_weights": encoder.backbone.owns_weights,
             "steps": encoder.steps,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
             **encoder.settings(),
@@ -154,13 +156,18 @@ def load_encoder(
     attn_implementation: str | None,
     merge_adapter: bool = False,
 ) -> Encoder:
-    """Open a folder written by `save_encoder`: the base, its adapters replayed in order, memory, settings."""
+    """Open a folder written by `save_encoder`: its weights or the base's, adapters replayed in order, memory, settings.
+
+    Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
+    """
     settings = read_settings(folder)
     base = Base(**settings["base"])
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
     states = [AdapterState.read(folder / "adapters" / str(i)) for i in range(settings["adapters"])]
     active = settings["active_adapter"] and not merge_adapter
     merged = states[:-1] if active else states
+    if settings["full_weights"]:
+        merged = states[-1:] if settings["active_adapter"] and merge_adapter else []
     model = _open_weights(folder, base, settings, torch.float32 if merged else target, attn_implementation)
     backbone = Backbone(model)
     for state in merged:
@@ -172,11 +179,11 @@ def load_encoder(
     if (folder / LEARNED).is_file():
         for part, rows in load_file(folder / LEARNED).items():
             setattr(backbone, part, nn.Parameter(rows))
-    if settings["full_weights"]:
+    backbone.to(device).note_weights(own=settings["full_weights"])
+    if settings["full_weights"] and not active:
         backbone.train_all()
-        backbone.holds_original = False
     encoder = kind(
-        backbone.to(device),
+        backbone,
         AutoTokenizer.from_pretrained(folder),
         base,
         template=settings["template"],
@@ -194,7 +201,7 @@ def load_encoder(
     for part in parts(encoder):
         getattr(encoder, part).load_state_dict(load_file(folder / PARTS[part]))
     encoder.contexts = read_contexts(folder)
-    encoder.chain = list(merged)
+    encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.steps = settings["steps"]
     if base.kind == "folder" and (folder / "base").is_dir():
         encoder.base_folder = folder / "base"

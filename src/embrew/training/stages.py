@@ -17,7 +17,7 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.saving import final_stage
+from embrew.modeling.saving import SETTINGS, final_stage, read_settings
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import samples_a_step
@@ -222,7 +222,7 @@ class Run:
         if not index:
             build.check_same_encoder(self.recipe, encoder, source)
             encoder.recipe = self.recipe.to_yaml()
-        if merge or not any(p.requires_grad for p in encoder.backbone.model.parameters()):
+        if not build.carries_on(encoder, self.recipe, source):
             build.make_trainable(encoder, self.recipe, stage=index)
         return encoder
 
@@ -265,12 +265,22 @@ class Run:
                 f"{folder} was trained with other settings ({', '.join(keys)}); "
                 "choose another output folder, or remove this stage and those after it"
             )
+        if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
+            raise ValueError(
+                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was trained "
+                "on; choose another output folder, or remove this stage and those after it"
+            )
         if written.get("start") != self.start_hash:
             raise ValueError(
                 f"{folder} was not trained from {self.start or 'the language model of the recipe'}; choose "
                 "another output folder, or remove this stage and those after it"
             )
         return True
+
+    def _lost_weights(self, folder: Path, index: int) -> bool:
+        before = self._place(index - 1) if index else self.start
+        whole = before is not None and (before / SETTINGS).is_file() and read_settings(before)["full_weights"]
+        return whole and not read_settings(folder)["full_weights"]
 
 
 def _chunks(stage: StageConfig) -> Chunks | None:

@@ -1,0 +1,257 @@
+"""An adapter on weights that were trained whole: both are saved, and reopen as one encoder."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForCausalLM
+
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.merging import merge_encoder
+from embrew.modeling.own_weights import Noted, tensors_under_adapter
+from embrew.modeling.pooling import Pooling
+from tests.conftest import SENTENCES, stir
+
+SETTINGS = {
+    "template": "{instruction}{text}{memory}",
+    "attention": "bidirectional",
+    "pooling": Pooling("mean", "memory"),
+    "memory_tokens": 3,
+    "max_length": 64,
+}
+
+
+def shift(encoder: Encoder, by: float = 0.3, seed: int = 4) -> None:
+    """What full fine-tuning does to all weights."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in encoder.backbone.causal_lm.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(parameter + by * parameter.float().std().nan_to_num(0.1) * noise)
+
+
+def add_lora(encoder: Encoder, seed: int = 2, **options: bool) -> None:
+    torch.manual_seed(seed)
+    encoder.backbone.add_lora({"r": 4}, **options)
+    stir(encoder.backbone, seed=seed)
+    encoder.steps += 5
+
+
+def whole_then_lora(folder: Path, *, lora: bool = True, dtype: str = "auto", **settings: object) -> Encoder:
+    """Full fine-tuning, then an adapter on the weights that came of it."""
+    encoder = Encoder.from_pretrained(folder, dtype=dtype, **(settings or SETTINGS))  # type: ignore[arg-type]
+    encoder.backbone.train_all()
+    shift(encoder)
+    encoder.steps = 3
+    if lora:
+        add_lora(encoder)
+    return encoder
+
+
+def cosine(a: Encoder, b: Encoder) -> float:
+    return float((a.encode(SENTENCES) * b.encode(SENTENCES)).sum(-1).mean())
+
+
+def same(a: Encoder, b: Encoder) -> None:
+    assert cosine(a, b) == pytest.approx(1, abs=1e-5)
+    assert np.abs(a.encode(SENTENCES) - b.encode(SENTENCES)).max() < 1e-6
+    assert a.weights_hash() == b.weights_hash() and a.describe() == b.describe()
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied", "gemma3", "gpt-neox"])
+@pytest.mark.parametrize("train_embeddings", [False, True], ids=["lora", "embeddings too"])
+def test_round_trip(family: str, train_embeddings: bool, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = whole_then_lora(model_folder(family), lora=False)
+    plain = {name: tensor.clone() for name, tensor in encoder.backbone.causal_lm.state_dict().items()}
+    add_lora(encoder, train_embeddings=train_embeddings)
+    under = tensors_under_adapter(encoder.backbone.causal_lm)
+    assert under.keys() == plain.keys() and all(torch.equal(under[name], plain[name]) for name in plain)
+    if train_embeddings:
+        with torch.no_grad():
+            encoder.backbone.causal_lm.get_input_embeddings().weight[20:60] += 0.2
+    encoder.save_pretrained(tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved")
+    same(encoder, again)
+    untouched = Encoder.from_pretrained(model_folder(family), **SETTINGS)  # type: ignore[arg-type]
+    assert cosine(again, untouched) < 0.99
+    again.save_pretrained(tmp_path / "twice")
+    same(encoder, Encoder.from_pretrained(tmp_path / "twice"))
+    assert sorted(path.name for path in (tmp_path / "saved" / "adapters").iterdir()) == ["0"]
+    assert not (tmp_path / "saved" / "base").exists(), "the base is not part of it any more"
+    for path in (tmp_path / "saved").rglob("*.json"):
+        assert str(model_folder(family).parent) not in path.read_text(), path
+
+
+def test_in_a_fresh_process_and_soft_prompts(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    settings = {"template": "{soft_prompt}{text}", "soft_prompt_tokens": 4, "pooling": "mean", "max_length": 64}
+    encoder = whole_then_lora(model_folder("qwen3"), **settings)
+    encoder.save_pretrained(tmp_path / "saved", verify="full")
+    checks = json.loads((tmp_path / "saved" / "embrew.json").read_text())["checks"]
+    assert checks["compared_with"] == "the folder in a fresh process" and checks["reopened_max_difference"] <= 1e-6
+    same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
+
+
+def test_a_bert_type_encoder(encoder_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = whole_then_lora(encoder_folder("bert"), pooling="mean", max_length=64)
+    encoder.save_pretrained(tmp_path / "saved")
+    same(encoder, Encoder.from_pretrained(tmp_path / "saved"))
+
+
+def test_in_bfloat16(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder = whole_then_lora(model_folder("llama"))
+    encoder.to(torch.bfloat16)
+    encoder.save_pretrained(tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved", dtype="float32")
+    assert cosine(encoder, again) > 0.999
+    ours, theirs = (tensors_under_adapter(one.backbone.causal_lm) for one in (encoder, again))
+    assert all(torch.equal(ours[name].float(), theirs[name].float()) for name in ours)
+
+
+def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Merged ones become part of the weights, and the last stays one."""
+    encoder = whole_then_lora(model_folder("llama"))
+    encoder.save_pretrained(tmp_path / "one")
+    second = Encoder.from_pretrained(tmp_path / "one", merge_adapter=True)
+    assert cosine(encoder, second) == pytest.approx(1, abs=1e-6)
+    add_lora(second, seed=9)
+    second.save_pretrained(tmp_path / "two")
+    again = Encoder.from_pretrained(tmp_path / "two")
+    same(second, again)
+    encoder.merge_adapter()
+    add_lora(encoder, seed=9)
+    encoder.save_pretrained(tmp_path / "in memory")
+    assert cosine(Encoder.from_pretrained(tmp_path / "in memory"), again) == pytest.approx(1, abs=1e-6)
+    merged = merge_encoder(tmp_path / "two", tmp_path / "merged", verify="fast")
+    assert cosine(merged, again) == pytest.approx(1, abs=1e-6)
+    assert cosine(Encoder.from_pretrained(tmp_path / "merged"), again) == pytest.approx(1, abs=1e-6)
+    export_sentence_transformer(again, tmp_path / "stock", verify="off")
+    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
+    assert np.abs(stock - again.encode(SENTENCES)).max() < 1e-5
+
+
+def test_an_adapter_of_the_base_that_became_part_of_the_weights(
+    model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It is not replayed on weights that hold it, whether an adapter follows or not; nor from older folders."""
+    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    add_lora(encoder)
+    encoder.merge_adapter()
+    encoder.backbone.train_all()
+    shift(encoder)
+    encoder.save_pretrained(tmp_path / "whole")
+    same(encoder, Encoder.from_pretrained(tmp_path / "whole"))
+    state = encoder.chain[0]
+    add_lora(encoder, seed=9)
+    encoder.save_pretrained(tmp_path / "adapter")
+    same(encoder, Encoder.from_pretrained(tmp_path / "adapter"))
+    state.write(tmp_path / "whole" / "adapters" / "0")
+    settings = json.loads((tmp_path / "whole" / "embrew.json").read_text())
+    (tmp_path / "whole" / "embrew.json").write_text(json.dumps({**settings, "adapters": 1}))
+    older = Encoder.from_pretrained(tmp_path / "whole")
+    for name, tensor in older.backbone.causal_lm.state_dict().items():
+        assert torch.equal(tensor, tensors_under_adapter(encoder.backbone.causal_lm)[name])
+
+
+def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str], Path]) -> None:
+    """Weights that differ under equal adapters are another encoder; merging changes no vector, and base adapters no hash."""
+    one = whole_then_lora(model_folder("llama"))
+    other = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    other.backbone.train_all()
+    shift(other, seed=5)
+    add_lora(other)
+    plain = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    add_lora(plain)
+    assert len({encoder.weights_hash() for encoder in (one, other, plain)}) == 3
+    before = plain.weights_hash()
+    plain.merge_adapter()
+    assert plain.weights_hash() == before
+
+
+@pytest.mark.parametrize("how", ["written", "loaded", "behind torch's back"])
+def test_changed_weights_that_would_not_be_saved_are_refused(
+    how: str, model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """By the default check, with the words that say what differs."""
+    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    weight = encoder.backbone.causal_lm.model.layers[1].mlp.down_proj.weight
+    if how == "loaded":
+        changed = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+        shift(changed)
+        encoder.load_state_dict(changed.state_dict())
+    elif how == "written":
+        with torch.no_grad():
+            weight[3, 5] += 1e-3  # too little for vectors to tell
+    else:
+        weight.data.mul_(1.5)
+    add_lora(encoder)
+    with pytest.raises(RuntimeError, match=r"not those of llama with 0 merged.*of 21 tensors.*train_all"):
+        encoder.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_what_the_default_check_opened(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    def checked(encoder: Encoder, name: str) -> str:
+        encoder.save_pretrained(tmp_path / name)
+        return str(json.loads((tmp_path / name / "embrew.json").read_text())["checks"]["compared_with"])
+
+    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    add_lora(encoder)
+    assert checked(encoder, "adapter") == "its files on the base in memory"
+    encoder.merge_adapter()
+    add_lora(encoder, seed=7)
+    assert checked(encoder, "chain") == "its files on the base in memory"
+    again = Encoder.from_pretrained(tmp_path / "chain")
+    assert checked(again, "again") == "its files on the base in memory"
+    again.to(torch.bfloat16).to(torch.float32)
+    with pytest.raises(RuntimeError, match="not those of llama with 1 merged"):
+        again.save_pretrained(tmp_path / "rounded")
+    assert checked(whole_then_lora(model_folder("llama")), "whole") == "the folder opened anew"
+
+
+def test_weights_on_disk_that_are_damaged(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = whole_then_lora(model_folder("llama"))
+    write = AutoModelForCausalLM.from_pretrained(model_folder("llama")).__class__.save_pretrained
+
+    def damaged(self: torch.nn.Module, *args: object, **options: object) -> None:
+        kept = self.model.norm.weight.clone()
+        with torch.no_grad():
+            self.model.norm.weight[4] += 1e-6
+            write(self, *args, **options)
+            self.model.norm.weight.copy_(kept)
+
+    monkeypatch.setattr("transformers.PreTrainedModel.save_pretrained", damaged)
+    with pytest.raises(RuntimeError, match=r"weights/ was written with other values.*model\.norm\.weight"):
+        encoder.save_pretrained(tmp_path / "saved")
+
+
+def test_the_original_after_training_in_memory(model_folder: Callable[[str], Path]) -> None:
+    """A clone of weights that were trained is not the original: that is opened again."""
+    encoder = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
+    wanted = {name: tensor.clone() for name, tensor in encoder.backbone.causal_lm.state_dict().items()}
+    encoder.backbone.train_all()
+    assert encoder.backbone.holds_original
+    shift(encoder)
+    assert not encoder.backbone.holds_original
+    encoder.keep_frozen_lm()
+    with encoder.backbone.frozen_lm() as lm:
+        assert all(torch.equal(tensor, wanted[name]) for name, tensor in lm.model.state_dict().items())
+
+
+def test_noted_weights_can_be_copied(make_encoder) -> None:
+    backbone = make_encoder(lora={}).backbone
+    noted = Noted(backbone.causal_lm)
+    assert noted.are_those_of(backbone.causal_lm)
+    for copied in (copy.deepcopy(noted), pickle.loads(pickle.dumps(noted))):  # noqa: S301
+        assert copied.equal_those_of(backbone.causal_lm) and not copied.are_those_of(backbone.causal_lm)
+    assert copy.deepcopy(backbone).holds_original
