@@ -162,7 +162,7 @@ def test_an_adapter_of_the_base_that_became_part_of_the_weights(
 
 
 def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str], Path]) -> None:
-    """Weights that differ under equal adapters are another encoder; merging changes no vector, and base adapters no hash."""
+    """Other weights under an equal adapter are another encoder; an adapter that is merged into the base is the same."""
     one = whole_then_lora(model_folder("llama"))
     other = Encoder.from_pretrained(model_folder("llama"), **SETTINGS)  # type: ignore[arg-type]
     other.backbone.train_all()

@@ -85,8 +85,8 @@ def carries_on(opened: Encoder, recipe: Recipe, source: Path) -> bool:
         return False
     if recipe.encoder.lora is None:
         raise ValueError(
-            f"{source} carries an adapter, and the recipe trains all weights (it has no encoder.lora); set adapter: merge "
-            "in the stage, so that the adapter becomes part of them, or give encoder.lora to continue it"
+            f"{source} carries an adapter, and the recipe trains all weights (it has no encoder.lora); set "
+            "adapter: merge in the stage, so that the adapter becomes part of them, or give encoder.lora to continue it"
         )
     return True
 

@@ -301,7 +301,7 @@ class Encoder(Inference):
         self.backbone.keep_frozen_lm(reopen if known else None)
 
     def merge_adapter(self) -> None:
-        """Add the adapter to the weights; where these are the base's, keep it in `chain`, so that saving can replay it."""
+        """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it."""
         if isinstance(self.backbone.model, PeftModel):
             if not self.backbone.owns_weights:
                 self.chain.append(adapter_state(self.backbone.model))

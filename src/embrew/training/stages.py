@@ -267,8 +267,8 @@ class Run:
             )
         if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
             raise ValueError(
-                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was trained "
-                "on; choose another output folder, or remove this stage and those after it"
+                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
+                "trained on; choose another output folder, or remove this stage and those after it"
             )
         if written.get("start") != self.start_hash:
             raise ValueError(
