@@ -81,14 +81,15 @@ def settings(encoder: Encoder) -> dict[str, Any]:
 
 def describe(encoder: Encoder) -> dict[str, Any]:
     """Base, settings, dtype and size, for result files."""
+    whole = encoder.backbone.owns_weights
     return {
         "base": encoder.base.as_dict(),
         **settings(encoder),
         "memory_tokens": len(encoder.backbone.memory_ids),
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
-        "full_weights": encoder.backbone.owns_weights,
         "merged_adapters": len(replayed(encoder)),
         "adapter": isinstance(encoder.backbone.model, PeftModel),
+        **({"full_weights": True} if isinstance(encoder.backbone.model, PeftModel) and whole else {}),
         "steps": encoder.steps,
         "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
         "dimensions": encoder.get_embedding_dimension(),
