@@ -15,6 +15,7 @@ from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_y
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 
 SHIPPED = [
+    "autoregembed/code-llama2-7b",
     "autoregembed/mistral-7b",
     "autoregembed/nano",
     "autoregembed/paper-llama2-7b",
@@ -84,7 +85,7 @@ def test_every_shipped_yaml_is_listed():
     launches = [name for name in found if name.startswith("launch/")]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
     assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 52
+    assert len(SHIPPED) == 53
 
 
 @pytest.mark.parametrize("name", SHIPPED)

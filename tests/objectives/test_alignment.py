@@ -9,8 +9,10 @@ import torch
 from datasets import Dataset
 
 from embrew import build
+from embrew.data.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Segment
+from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
 from tests.objectives.test_battery import loss_and_gradients
 
@@ -239,3 +241,35 @@ def test_a_long_text_keeps_its_instruction_and_memory(make_encoder):
 def test_settings_that_cannot_be(settings, message, make_encoder):
     with pytest.raises(ValueError, match=message):
         build.objective(settings).setup(make_encoder(**ENCODER))
+
+
+PAPERS = ("paper-llama2-7b", "mistral-7b", "qwen3-0.6b")
+
+
+@pytest.mark.parametrize("name", [*PAPERS, "code-llama2-7b", "nano"])
+def test_the_instructions_of_the_recipes(name):
+    """The paper's two, or the public code's one, word for word; texts without a side are read with the documents'."""
+    encoder = Recipe.load(f"autoregembed/{name}").encoder
+    wanted = AUTOREGEMBED_PAPER if name in PAPERS else AUTOREGEMBED_CODE
+    assert encoder.prompts.model_dump() == wanted
+    assert encoder.default_prompt_name == "document"
+    assert (len(set(wanted.values())) == 2) == (name in PAPERS)
+
+
+def test_each_side_is_asked_to_write_its_own(make_encoder):
+    """Queries, and contexts to be compressed, to write what is looked for; documents and negatives to write themselves."""
+    config = Recipe.load("autoregembed/paper-llama2-7b").encoder
+    encoder = make_encoder(**{**ENCODER, "template": config.template, "prompts": config.prompts.model_dump()})
+    objective = build.objective({"type": "alignment", "variant": "kl"})
+    objective.setup(encoder)
+    batch = objective.collate(ROWS, encoder)
+    said = [encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in batch["text"].input_ids.tolist()]
+    queries, documents = said[: len(ROWS)], said[len(ROWS) :]
+    assert len(documents) == len(ROWS) + sum(len(row["negatives"]) for row in ROWS)
+    assert all(text.endswith("\nfind documents that can answer this question\n") for text in queries)
+    assert all(text.endswith("\nfind sentences that are semantically similar to this text\n") for text in documents)
+    compression = build.objective({"type": "compression", "rows": "pairs", "divergence": "nll", "end": True})
+    asked = [{"query": "a river", "positive": "it runs", "instruction": "What does it do?"}, ROWS[0]]
+    contexts = compression.collate(asked, encoder)["context"].input_ids.tolist()
+    own, other = (encoder.tokenizer.decode([i for i in ids if 2 < i < 300]) for ids in contexts)
+    assert own.endswith("\nWhat does it do?\n") and other.endswith("\nfind documents that can answer this question\n")

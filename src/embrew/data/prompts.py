@@ -117,6 +117,16 @@ EPIC_EVALUATION: dict[str, str] = {
     "TwitterURLCorpus": "Retrieve tweets that are semantically similar to the given tweet",
 }
 
+# Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment, section 3.3: I_next, with which the
+# embedding of a query makes the model write what is looked for, and I_self, with which that of a text makes it write the
+# text ("similar to" these, says the paper). The public code has one string in the place of both, for training on NLI and
+# for evaluation. By the side of an encoder's prompts that each is for.
+AUTOREGEMBED_PAPER = {
+    "query": "find documents that can answer this question",
+    "document": "find sentences that are semantically similar to this text",
+}
+AUTOREGEMBED_CODE = dict.fromkeys(("query", "document"), "This sentence means in one word: “")
+
 # ESE: Espresso Sentence Embeddings (arXiv 2402.14776), Table 4: what the generator of its retrieval-augmented answers
 # is asked. The table does not show where lines end; here each part has a line of its own.
 ESE_RAG = (
