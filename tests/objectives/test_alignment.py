@@ -257,7 +257,7 @@ def test_the_instructions_of_the_recipes(name):
 
 
 def test_each_side_is_asked_to_write_its_own(make_encoder):
-    """Queries, and contexts to be compressed, to write what is looked for; documents and negatives to write themselves."""
+    """Queries, and contexts to be compressed: what is looked for; documents and negatives: themselves."""
     config = Recipe.load("autoregembed/paper-llama2-7b").encoder
     encoder = make_encoder(**{**ENCODER, "template": config.template, "prompts": config.prompts.model_dump()})
     objective = build.objective({"type": "alignment", "variant": "kl"})

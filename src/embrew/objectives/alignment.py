@@ -31,8 +31,9 @@ ROWS = 64  # rows whose reference scores are computed at a time
 class Alignment(Objective):
     """*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
 
-    With e_q the memory of a query under its prompt (I_next: write what is looked for), e_+ that of its document under the
-    documents' prompt (I_self: write this text; a negative's own memory, too), D the frozen original LM, and sums of log-probabilities in float32, the end of the text included:
+    With e_q the memory of a query under its prompt (I_next: write what is looked for), e_+ that of its document under
+    the documents' prompt (I_self: write this text), D the frozen original LM, and sums of log-probabilities in float32,
+    the end of the text included:
 
         a = log D(d+ | e_q),  b = log D(d+ | e_+),  c_i = log D(d−_i | e_q)
         S1 = −σ(β |a − b|),   S2_i = −σ(β [(a − a_ref) − (c_i − c_ref,i)])

@@ -38,8 +38,8 @@ class Compression(Objective):
     * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
 
     With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
-    of LLM Embeddings via Compression and Alignment*, Eq. 1. The query is the context, its
-    instruction (its row's, else the encoder's for queries) fills the template, and the frozen LM has to write the positive (with `divergence: nll`,
+    of LLM Embeddings via Compression and Alignment*, Eq. 1. The query is the context, its instruction (its row's, else
+    the encoder's for queries) fills the template, and the frozen LM has to write the positive (with `divergence: nll`,
     `decoder_bos: false` and `end: true` as there).
 
     Attributes:
