@@ -117,10 +117,10 @@ EPIC_EVALUATION: dict[str, str] = {
     "TwitterURLCorpus": "Retrieve tweets that are semantically similar to the given tweet",
 }
 
-# Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment, section 3.3, by side of an encoder's
-# prompts: I_next, with which the embedding of a query makes the model write what is looked for, and I_self, with which
-# that of a text makes it write the text. (The paper: "similar to" these.) The public code has one string in the place of
-# both, for training on NLI and for evaluation.
+# Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment, section 3.3, by side of an
+# encoder's prompts: I_next, with which the embedding of a query makes the model write what is looked for, and I_self,
+# with which that of a text makes it write the text (the paper: "similar to" these). The public code has one string in
+# place of both, for training on NLI and for evaluation.
 AUTOREGEMBED_PAPER = {
     "query": "find documents that can answer this question",
     "document": "find sentences that are semantically similar to this text",
