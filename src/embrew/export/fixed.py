@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.inputs import lengths_of
 from embrew.modeling.template import Template
 
 
@@ -32,12 +33,10 @@ def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
     """The same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
 
     Raises:
-        ValueError: it is less than 1.
+        TypeError, ValueError: it is not a whole number from 1.
     """
-    if max_length < 1:
-        raise ValueError(f"max_length={max_length}; give 1 or more tokens")
     made = copy.copy(encoder)
-    made.max_length = dict.fromkeys(encoder.max_length, max_length)
+    made.max_length = lengths_of(max_length)
     return made
 
 

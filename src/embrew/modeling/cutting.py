@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from embrew.modeling.inputs import whole
 from embrew.modeling.passes import layers_of, path_of_layers, with_layers
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | 
         truncate_dim: dimensions to keep, the leading ones; None: as the encoder does.
 
     Raises:
-        ValueError: more than there are, or less than one.
+        TypeError, ValueError: not a whole number, more than there are, or less than one.
 
     Examples:
         >>> small = cut(encoder, num_layers=6, truncate_dim=128)  # doctest: +SKIP
@@ -33,8 +34,7 @@ def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | 
         ("num_layers", num_layers, backbone.num_layers),
         ("truncate_dim", truncate_dim, encoder.get_embedding_dimension()),
     ):
-        if asked is not None and not 1 <= asked <= most:
-            raise ValueError(f"{name}={asked}; choose from 1 to {most}")
+        whole(name, asked, most=most)
     made = copy.copy(encoder)
     if truncate_dim is not None:
         made.truncate_dim = truncate_dim

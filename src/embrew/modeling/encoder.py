@@ -22,7 +22,8 @@ from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.demonstrator import Demonstrator, start
 from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
-from embrew.modeling.inference import Inference, Text
+from embrew.modeling.inference import Inference
+from embrew.modeling.inputs import Text, lengths_of
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pattern import WordsAfter, check_words_after
 from embrew.modeling.pooling import Pooling, PoolingMode
@@ -97,11 +98,10 @@ class Encoder(Inference):
             self.demonstrator = Demonstrator(demonstrations, backbone.hidden_size).to(backbone.device)
             check_reads(self)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
-        lengths = {"query": max_length, "document": max_length} if isinstance(max_length, int) else dict(max_length)
-        self.max_length: dict[str, int] = lengths
-        if max(lengths.values()) > backbone.max_positions:
+        self.max_length: dict[str, int] = lengths_of(max_length)
+        if self.max_seq_length > backbone.max_positions:
             raise ValueError(
-                f"max_length={max(lengths.values())}, and {type(backbone.causal_lm).__name__} has positions for "
+                f"max_length={self.max_seq_length}, and {type(backbone.causal_lm).__name__} has positions for "
                 f"{backbone.max_positions} tokens; set max_length to that or less"
             )
         self.normalize = normalize
@@ -240,7 +240,7 @@ class Encoder(Inference):
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
     ) -> Tokens:
         """A padded batch on the encoder's device, as the template makes it."""
-        limit = max_length or self.max_seq_length
+        limit = self.max_seq_length if max_length is None else max_length
         return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
 
     def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
@@ -338,11 +338,11 @@ class Encoder(Inference):
         """
         if self.training:
             self.eval()
-        single = isinstance(texts, str)
+        given, single = self.texts_of(texts)
         written = generate(
             self,
-            [texts] if isinstance(texts, str) else list(texts),
-            instruction=self.instruction(prompt_name or (None if prompt is not None else "query"), prompt),
+            given,
+            instruction=self.instruction("query" if prompt_name is None and prompt is None else prompt_name, prompt),
             source=source,
             bos=bos,
             max_tokens=self.max_length["query"],

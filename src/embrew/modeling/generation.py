@@ -15,6 +15,7 @@ from transformers import Cache, DynamicCache, GenerationConfig
 from embrew.modeling.attention import Attention, first_prompt
 from embrew.modeling.encoding import plan
 from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.inputs import Text
 from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 
@@ -35,7 +36,7 @@ SCORED = 256  # rows of logits at a time
 
 def generate(
     encoder: Encoder,
-    texts: Sequence[str],
+    texts: Sequence[Text],
     *,
     instruction: str,
     source: Source = "memory",

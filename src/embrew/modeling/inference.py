@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,19 +15,20 @@ from embrew.modeling.attention import Attention
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.contexts import PreparedContext, insert
 from embrew.modeling.encoding import convert, encode_rows
+from embrew.modeling.inputs import Text, flag, texts_of, whole
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.prefix import Prefixes
+from embrew.modeling.protocols import Protocols
 from embrew.modeling.template import Template
 from embrew.modeling.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
-Text = str | Sequence[int]
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-class Inference(nn.Module):
+class Inference(Protocols):
     """The embedding side of `Encoder`, which sets all that is declared here and embeds a batch (`forward`)."""
 
-    similarity_fn_name = "cosine"
     backbone: Backbone
     templates: list[Template]
     attention: Attention
@@ -35,9 +36,7 @@ class Inference(nn.Module):
     prompts: dict[str, str]
     contexts: dict[str, PreparedContext]
     default_prompt_name: str | None
-    max_length: dict[str, int]
     normalize: bool
-    truncate_dim: int | None
     prefixes: Prefixes
 
     @property
@@ -62,13 +61,16 @@ class Inference(nn.Module):
 
     def get_embedding_dimension(self) -> int:
         """Dimensions of an embedding."""
-        return self.truncate_dim or self.width
+        return self.width if self.truncate_dim is None else self.truncate_dim
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
+        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+            if not isinstance(value, str | None):
+                raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
         if prompt is not None:
             return prompt
-        name = prompt_name or self.default_prompt_name
+        name = self.default_prompt_name if prompt_name is None else prompt_name
         if name is None:
             return ""
         context = self.contexts.get(name)
@@ -81,12 +83,17 @@ class Inference(nn.Module):
 
     def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
         """The context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
-        name = prompt_name or self.default_prompt_name
+        name = self.default_prompt_name if prompt_name is None else prompt_name
         return None if prompt is not None or name is None else self.contexts.get(name)
+
+    def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
+        """Texts as a list, and whether a single one was given; see `modeling.inputs`."""
+        learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
+        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
 
     def encode(
         self,
-        inputs: Text | Sequence[Text],
+        inputs: Text | Iterable[Text],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -104,12 +111,14 @@ class Inference(nn.Module):
         num_layers: int | None = None,
         batch_tokens: int | None = None,
         max_length: int | None = None,
+        **mteb: Any,
     ) -> np.ndarray | Tensor | list[Tensor]:
         """Embed texts; the arguments are those of Sentence-Transformers 6, and four of our own at the end.
 
         Args:
-            inputs: a text or a list of texts; a text may also be a list of token ids. Empty texts are embedded like
-                any other (see `Pooling` for what a text without tokens gives).
+            inputs: a text or several: a list, an array, a Series, a generator, … (`modeling.inputs`); a text may also
+                be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a text without
+                tokens gives).
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
                 stand before the text as well.
             prompt: the prompt itself; wins over `prompt_name`.
@@ -126,31 +135,38 @@ class Inference(nn.Module):
             chunk_size: not offered, as `pool`.
             num_layers: stop after so many layers.
             batch_tokens: budget of padded tokens a batch, in place of `batch_size`.
-            max_length: limit in tokens, in place of the encoder's.
+            max_length: limit in tokens, in place of the encoder's, which is the longer of its two here.
+            **mteb: what mteb gives as well: with these, `inputs` are its batches, and a `prompt_type` decides on prompt
+                and limit.
 
         Returns:
             Float32 `(texts, dimensions)`, or `(dimensions,)` for a single text.
 
         Raises:
             ValueError: an unknown prompt name, invalid Unicode, a non-finite embedding, an option not offered.
-            TypeError: something that is not text.
+            TypeError: something that is not text, or an option of another type.
         """
+        if mteb:
+            inputs, prompt_name, max_length = self._of_mteb(inputs, prompt_name, max_length, mteb)
         if output_value != "sentence_embedding":
             raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
         if pool is not None or chunk_size is not None:
             raise ValueError("pool and chunk_size are not offered; run one process per device")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={precision!r}; choose from {', '.join(PRECISIONS)}")
+        for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+            whole(name, value)
+        whole("num_layers", num_layers, most=self.backbone.num_layers)
+        limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length
+        keep = self.get_embedding_dimension() if truncate_dim is None else truncate_dim
+        keep = whole("truncate_dim", keep, most=self.width) or self.width
+        unit = flag("normalize_embeddings", normalize_embeddings) or self.normalize
+        texts, single = self.texts_of(inputs)
+        instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
         if device is not None:
             self.to(torch.device(device))
-        single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
-        texts: list[Text] = [inputs] if single else list(inputs)  # type: ignore[list-item,arg-type]
-        instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
-        keep = truncate_dim or self.get_embedding_dimension()
-        if not 1 <= keep <= self.width:
-            raise ValueError(f"truncate_dim={keep}; choose from 1 to {self.width}")
         if self.training:
             self.eval()
-        limit = max_length or self.max_seq_length
-        unit = self.normalize or normalize_embeddings
         shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
         shared_by = self.prefixes.opened(self.backbone)
 
@@ -181,18 +197,22 @@ class Inference(nn.Module):
         return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
 
     def encode_query(
-        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for queries: the prompt `query` and the queries' length limit, unless others are given."""
-        options.setdefault("max_length", self.max_length["query"])
-        return self.encode(inputs, prompt_name or (None if prompt is not None else "query"), prompt, **options)
+        options["max_length"] = self.max_length["query"] if options.get("max_length") is None else options["max_length"]
+        name = "query" if prompt_name is None and prompt is None else prompt_name
+        return self.encode(inputs, name, prompt, **options)
 
     def encode_document(
-        self, inputs: Text | Sequence[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
+        self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """`encode` for documents: the prompt `document` and the documents' length limit, unless others are given."""
-        options.setdefault("max_length", self.max_length["document"])
-        return self.encode(inputs, prompt_name or (None if prompt is not None else "document"), prompt, **options)
+        options["max_length"] = (
+            self.max_length["document"] if options.get("max_length") is None else options["max_length"]
+        )
+        name = "document" if prompt_name is None and prompt is None else prompt_name
+        return self.encode(inputs, name, prompt, **options)
 
     @staticmethod
     def _rows(
@@ -206,15 +226,3 @@ class Inference(nn.Module):
     ) -> list[Row]:
         rows = template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
         return rows if context is None else insert(rows, context.row, template)
-
-    def similarity(self, a: Any, b: Any) -> Tensor:
-        """Cosine of every pair, float32 `(len(a), len(b))`."""
-        return _unit(a) @ _unit(b).T
-
-    def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
-        """Cosine of a[i] and b[i], float32 `(len(a),)`."""
-        return (_unit(a) * _unit(b)).sum(-1)
-
-
-def _unit(vectors: Any) -> Tensor:
-    return nn.functional.normalize(torch.as_tensor(vectors).float(), dim=-1)

@@ -1,0 +1,237 @@
+"""What takes a SentenceTransformer takes an encoder, with the results that the encoder's own export gives."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, util
+from sentence_transformers.sentence_transformer import evaluation
+
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES
+
+LEFT, RIGHT = SENTENCES, [text[::-1] for text in SENTENCES]
+QUERIES = {f"q{i}": text[:20] for i, text in enumerate(SENTENCES)}
+CORPUS = {f"d{i}": text for i, text in enumerate([*SENTENCES, *RIGHT])}
+RELEVANT = {f"q{i}": {f"d{i}"} for i in range(len(SENTENCES))}
+
+
+class Both(NamedTuple):
+    """An encoder, and its export opened by Sentence-Transformers: the oracle."""
+
+    ours: Encoder
+    stock: SentenceTransformer
+
+
+@pytest.fixture
+def both(make_encoder: Callable[..., Encoder], tmp_path: Path) -> Both:
+    encoder = make_encoder(prompts={"query": "find: ", "document": "keep: "}, max_length=48)
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    return Both(encoder, SentenceTransformer(str(tmp_path / "stock"), device="cpu"))
+
+
+def nano_beir(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def local(self: Any, name: str, **options: Any) -> Any:
+        return evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, name=name, **options)
+
+    monkeypatch.setattr(evaluation.NanoBEIREvaluator, "_load_dataset", local)
+    return evaluation.NanoBEIREvaluator(["msmarco", "nq"])
+
+
+def reranking_samples() -> list[dict[str, Any]]:
+    return [{"query": q, "positive": [p], "negative": RIGHT} for q, p in zip(QUERIES.values(), LEFT, strict=True)]
+
+
+EVALUATORS: dict[str, Callable[[Any, pytest.MonkeyPatch], Any]] = {
+    "BinaryClassificationEvaluator": lambda m, _: evaluation.BinaryClassificationEvaluator(
+        LEFT, RIGHT, [1, 0, 1, 0, 1]
+    ),
+    "EmbeddingSimilarityEvaluator": lambda m, _: evaluation.EmbeddingSimilarityEvaluator(
+        LEFT, RIGHT, [0.1, 0.5, 0.3, 0.9, 0.7], precision="int8"
+    ),
+    "InformationRetrievalEvaluator": lambda m, _: evaluation.InformationRetrievalEvaluator(
+        QUERIES, CORPUS, RELEVANT, truncate_dim=16
+    ),
+    "MSEEvaluator": lambda m, _: evaluation.MSEEvaluator(LEFT, RIGHT, teacher_model=m),
+    "MSEEvaluatorFromDataFrame": lambda m, _: evaluation.MSEEvaluatorFromDataFrame(
+        [{"en": a, "de": b} for a, b in zip(LEFT, RIGHT, strict=True)], teacher_model=m, combinations=[("en", "de")]
+    ),
+    "NanoBEIREvaluator": lambda m, patch: nano_beir(patch),
+    "ParaphraseMiningEvaluator": lambda m, _: evaluation.ParaphraseMiningEvaluator(
+        CORPUS, [("d0", "d1"), ("d2", "d5")]
+    ),
+    "RerankingEvaluator": lambda m, _: evaluation.RerankingEvaluator(reranking_samples()),
+    "SequentialEvaluator": lambda m, _: evaluation.SequentialEvaluator(
+        [evaluation.TranslationEvaluator(LEFT, RIGHT, name=name) for name in ("a", "b")]
+    ),
+    "TranslationEvaluator": lambda m, _: evaluation.TranslationEvaluator(LEFT, RIGHT),
+    "TripletEvaluator": lambda m, _: evaluation.TripletEvaluator(LEFT, [t[:30] for t in LEFT], RIGHT),
+}
+NO_EVALUATORS = {
+    "BaseEvaluator": "abstract",
+    "SentenceEvaluator": "the former name of BaseEvaluator",
+    "SimilarityFunction": "an enumeration",
+    "LabelAccuracyEvaluator": "runs a training loss of Sentence-Transformers and its collator on the model's modules",
+}
+
+
+def test_every_evaluator_is_covered() -> None:
+    assert set(evaluation.__all__) == {*EVALUATORS, *NO_EVALUATORS}
+    assert len(EVALUATORS) == 11
+
+
+@pytest.mark.parametrize("name", EVALUATORS)
+def test_evaluators(name: str, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, theirs = (EVALUATORS[name](model, monkeypatch)(model) for model in both)
+    assert own == pytest.approx(theirs, abs=1e-3) and all(map(math.isfinite, own.values()))
+    assert both.ours.model_card_data.eval_results_dict, "evaluators keep their metrics there"
+
+
+def mined(model: Any, folder: Path) -> list[dict[str, Any]]:
+    pairs = Dataset.from_dict({"anchor": list(QUERIES.values()), "positive": LEFT})
+    rows = util.mine_hard_negatives(
+        pairs, model, corpus=RIGHT, num_negatives=2, verbose=False, cache_folder=str(folder / type(model).__name__)
+    )
+    return list(rows)
+
+
+def numbers(found: Any) -> Any:
+    """Results without their ties and last bits: ids and rounded scores, or arrays."""
+    return found.tolist() if isinstance(found, torch.Tensor | np.ndarray) else found
+
+
+TWO_SIDED = {
+    *("cos_sim", "pytorch_cos_sim", "dot_score", "euclidean_sim", "manhattan_sim", "pairwise_cos_sim"),
+    *("pairwise_dot_score", "pairwise_euclidean_sim", "pairwise_manhattan_sim", "pairwise_angle_sim"),
+}
+UTILITIES: dict[str, Callable[[Any, Path], Any]] = {
+    **{name: lambda m, _, f=name: getattr(util, f)(m.encode(LEFT), m.encode(RIGHT)) for name in TWO_SIDED},
+    "community_detection": lambda m, _: util.community_detection(m.encode(LEFT), threshold=0.1, min_community_size=1),
+    "information_retrieval": lambda m, _: util.information_retrieval(m.encode_query(LEFT), m.encode_document(RIGHT)),
+    "mine_hard_negatives": mined,
+    "normalize_embeddings": lambda m, _: util.normalize_embeddings(m.encode(LEFT, convert_to_tensor=True)),
+    "paraphrase_mining": lambda m, _: util.paraphrase_mining(m, LEFT, truncate_dim=16),
+    "paraphrase_mining_embeddings": lambda m, _: util.paraphrase_mining_embeddings(
+        m.encode(LEFT, convert_to_tensor=True)
+    ),
+    "quantize_embeddings": lambda m, _: util.quantize_embeddings(m.encode(LEFT), "binary").shape,
+    "semantic_search": lambda m, _: util.semantic_search(m.encode_query(LEFT), m.encode_document(RIGHT)),
+    "SimilarityFunction": lambda m, _: util.SimilarityFunction(m.similarity_fn_name).value,
+    "similarity_fct_name": lambda m, _: util.similarity_fct_name(m.similarity),
+    "truncate_embeddings": lambda m, _: util.truncate_embeddings(m.encode(LEFT), 8),
+}
+NO_UTILITIES = {
+    "several vectors per text": {
+        *("maxsim", "maxsim_pairwise", "mean_maxsim", "mean_maxsim_pairwise", "stack_padded_token_embeddings"),
+        *("cat_padded_token_embeddings", "repad_flattened_features"),
+    },
+    "sparse vectors": {"compute_count_vector", "select_max_active_dims", "to_scipy_coo"},
+    "neither a model nor vectors of texts": {
+        *("LoggingHandler", "ORIGINAL_TRANSFORMER_MODELS", "all_gather", "all_gather_padded", "all_gather_with_grad"),
+        *("append_to_last_row", "batch_to_device", "check_package_availability", "check_teacher_targets"),
+        *("check_version_requirements", "disable_datasets_caching", "disable_logging", "disabled_tqdm", "fullname"),
+        *("get_device_name", "get_rank", "get_world_size", "http_get", "import_from_string", "import_module_class"),
+        *("install_logger", "is_accelerate_available", "is_datasets_available", "is_dist_initialized"),
+        *("is_sentence_transformer_model", "is_training_available", "load_dir_path", "load_file_path"),
+        *("resolve_ids", "save_to_hub_args_decorator"),
+    },
+}
+
+
+def test_every_utility_is_covered() -> None:
+    public = {name for name in util.__all__ if not name.startswith("_")}
+    assert public == set(UTILITIES).union(*NO_UTILITIES.values())
+    assert len(UTILITIES) == 21
+
+
+def same(own: Any, theirs: Any) -> bool:
+    """Equal but for the last bits of numbers."""
+    if isinstance(own, list | tuple) and isinstance(theirs, list | tuple):
+        return len(own) == len(theirs) and all(map(same, own, theirs))
+    if isinstance(own, dict):
+        return own.keys() == theirs.keys() and all(same(own[key], theirs[key]) for key in own)
+    return bool(own == pytest.approx(theirs, abs=1e-4)) if isinstance(own, float) else bool(own == theirs)
+
+
+@pytest.mark.parametrize("name", UTILITIES)
+def test_utilities(name: str, both: Both, tmp_path: Path) -> None:
+    own, theirs = (numbers(UTILITIES[name](model, tmp_path)) for model in both)
+    assert same(own, theirs), (own, theirs)
+
+
+def test_kept_vectors_of_the_miner_are_of_one_encoder(both: Both, tmp_path: Path) -> None:
+    """`cache_folder` names files by the card's `base_model`, which is the same for two encoders on one base."""
+    first = mined(both.ours, tmp_path)
+    with torch.no_grad():
+        both.ours.backbone.memory.copy_(torch.randn_like(both.ours.backbone.memory) * 3)
+    mined(both.ours, tmp_path)
+    assert first and len(list((tmp_path / "Encoder").glob("*.npy"))) == 4, "two files for each of two encoders"
+
+
+def test_no_pool(both: Both) -> None:
+    with pytest.raises(ValueError, match="run one process per device"):
+        both.ours.start_multi_process_pool()
+
+
+def test_mteb_evaluates_an_encoder(both: Both) -> None:
+    mteb = pytest.importorskip("mteb")
+    from mteb.mocks.mock_tasks import MockClassificationTask, MockRetrievalTask, MockSTSTask
+
+    kinds = (MockSTSTask, MockRetrievalTask, MockClassificationTask)
+    own, theirs = (
+        mteb.evaluate(model, [kind() for kind in kinds], cache=None, show_progress_bar=False) for model in both
+    )
+    assert len(own.task_results) == 3
+    assert [r.get_score() for r in own.task_results] == pytest.approx(
+        [r.get_score() for r in theirs.task_results], abs=1e-4
+    )
+    assert (own.model_name, own.model_revision) == ("embrew/tiny", both.ours.weights_hash())
+
+
+def test_mteb_queries_get_their_prompt_and_length(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(prompts={"query": "find: "}, max_length={"query": 16, "document": 32})
+    batches, about = [{"text": SENTENCES[:2]}, {"text": SENTENCES[2:]}], {"hf_split": "test", "hf_subset": "default"}
+    for side, expected in {
+        "query": encoder.encode_query(SENTENCES),
+        "document": encoder.encode_document(SENTENCES),
+        None: encoder.encode(SENTENCES),
+    }.items():
+        found = encoder.encode(batches, task_metadata=None, prompt_type=side, batch_size=4, **about)
+        assert np.array_equal(found, expected), side
+    with pytest.raises(ValueError, match="mteb gives image and no text"):
+        encoder.encode([{"image": [1]}], task_metadata=None, **about)
+
+
+@pytest.mark.parametrize("container", [list, np.array, pd.Series])
+@pytest.mark.parametrize("how", ["function", "method"])
+def test_a_scikit_learn_pipeline(how: str, container: Callable[..., Any], both: Both) -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    texts = container([f"{word} {text[:30]}" for text in SENTENCES for word in ("cats", "dogs", "1 2 3", "river")])
+    labels = [i // 4 for i in range(20)]
+
+    def embed(some: Any) -> np.ndarray:
+        return both.ours.encode_document(some)
+
+    step = FunctionTransformer(embed if how == "function" else both.ours.encode_document)
+    scores = cross_val_score(make_pipeline(step, LogisticRegression()), texts, labels, cv=4)
+    expected = cross_val_score(LogisticRegression(), both.ours.encode_document(list(texts)), labels, cv=4)
+    assert scores == pytest.approx(expected) and scores.mean() > 0.3
+
+
+def test_a_copy_gives_the_same_vectors(both: Both) -> None:
+    """scikit-learn copies what it is given; a function is not copied, a method is, with its encoder."""
+    assert np.array_equal(copy.deepcopy(both.ours).encode(SENTENCES), both.ours.encode(SENTENCES))
