@@ -20,7 +20,9 @@ ROWS = [
 
 
 def test_table() -> None:
-    assert markdown(ROWS).splitlines()[2:] == [
+    page = markdown(ROWS, "Test split: 5 queries + 9 documents").splitlines()
+    assert page[0] == "Test split: 5 queries + 9 documents."
+    assert page[4:] == [
         "| nano, mean | 0.059 | 0.090 | – |",
         "| LLM2Comp: compress | 0.200 | 0.310 | 61 s |",
     ]

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     """
     from embrew import build
     from embrew.evaluation import evaluate
+    from embrew.evaluation.report import size_of
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.modeling.encoder import Encoder
     from embrew.recipe import Recipe
@@ -67,8 +69,11 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     lengths = recipe.encoder.max_length
     same_lengths = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
 
+    counted: list[Mapping[str, int]] = []
+
     def score(encoder: Encoder, name: str) -> dict[str, float]:
         (result,) = evaluate(encoder, [test], output_dir=output / "results" / name, batch_tokens=4096)
+        counted[:] = [result.counts]
         return result.scores
 
     rows = []
@@ -88,8 +93,9 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     for stage in recipe.stages:
         scores = score(Encoder.from_pretrained(output / "model" / stage.name), stage.name)
         rows.append({"step": f"LLM2Comp: {stage.name}", "seconds": run_log["seconds"][stage.name], **_figures(scores)})
-    _show(rows, console)
-    (output / "table.md").write_text(markdown(rows))
+    judged = f"Test split: {size_of(counted[0])} of packages that were not trained on"
+    _show(rows, console, judged)
+    (output / "table.md").write_text(markdown(rows, judged))
     plot(rows, output / "scores.png")
     console.print("[bold]5. Export[/]: a stock Sentence-Transformers folder, proven in a fresh process")
     export_sentence_transformer(encoder, output / "export", overwrite=True, max_length=encoder.max_seq_length)
@@ -125,17 +131,17 @@ def _rest(text: str, width: int = 90) -> str:
     return rest if len(rest) <= width else rest[:width].rsplit(" ", 1)[0] + " …"
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """The table as Markdown."""
-    lines = ["| | nDCG@10 | Recall@10 | training |", "|---|---|---|---|"]
+def markdown(rows: list[dict[str, Any]], judged: str) -> str:
+    """The table as Markdown, under what it is of."""
+    lines = [f"{judged}.", "", "| | nDCG@10 | Recall@10 | training |", "|---|---|---|---|"]
     for row in rows:
         seconds = "–" if row["seconds"] is None else f"{row['seconds']:.0f} s"
         lines.append(f"| {row['step']} | {row['ndcg_at_10']:.3f} | {row['recall_at_10']:.3f} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 
-def _show(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Retrieval on unseen packages")
+def _show(rows: list[dict[str, Any]], console: Console, judged: str) -> None:
+    table = Table(title=f"Retrieval. {judged}")
     for name in ("", "nDCG@10", "Recall@10", "training"):
         table.add_column(name, justify="left" if not name else "right")
     for row in rows:

@@ -49,7 +49,9 @@ def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[...,
     assert found["alignment"] == pytest.approx(wanted.alignment, rel=1e-5)
     assert found["uniformity"] == pytest.approx(wanted.uniformity, rel=1e-5)
     assert sets.metrics == ["dev", "STS"]  # nothing is chosen by them
-    assert sets.about["uniformity"] == {"kind": "pairs", "split": "dev", "metric": "less is better"}
+    assert sets.about["uniformity"] == {
+        "kind": "pairs", "split": "dev", "metric": "less is better", "size": "4 positives, 5 texts"
+    }  # fmt: skip
 
 
 def test_rows_of_query_and_positive(sts: Path, tmp_path: Path) -> None:
@@ -97,7 +99,10 @@ def test_a_run_logs_them(sts: Path, model_folder: Callable[[str], Path], tmp_pat
     assert [point["step"] for point in log["curves"]["pairs"]] == [1, 2, 3]
     assert {"alignment", "uniformity"} <= log["scores"]["base"].keys() & log["curves"]["pairs"][0]["scores"].keys()
     assert log["scores"]["pairs"] == log["curves"]["pairs"][-1]["scores"]
-    assert "uniformity dev, less is better" in (tmp_path / "out" / "pairs" / "README.md").read_text()
+    assert (
+        "uniformity dev (4 positives, 5 texts), less is better"
+        in (tmp_path / "out" / "pairs" / "README.md").read_text()
+    )
     plot = CliRunner().invoke(app, ["analyze", "efficiency", str(tmp_path / "out"), "--plot", str(tmp_path / "p.svg")])
     assert plot.exit_code == 0, plot.output
     assert "alignment (less is closer positives)" in (tmp_path / "p.svg").read_text()

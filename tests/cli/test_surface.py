@@ -49,7 +49,18 @@ def test_everything_it_writes(models, sts, tmp_path):
     known, opened = models
     files = {name: tmp_path / name for name in ("s.png", "t.png", "s.csv", "s.json")}
     arguments = ["one", "two words", "--data", sts, "--dims", "4,16", "--pick", "≥ 50 %", "--tsne-dim", 8]
-    arguments += ["--plot", files["s.png"], "--tsne", files["t.png"], "--csv", files["s.csv"], "-o", files["s.json"]]
+    arguments += [
+        "--split",
+        "test",
+        "--plot",
+        files["s.png"],
+        "--tsne",
+        files["t.png"],
+        "--csv",
+        files["s.csv"],
+        "-o",
+        files["s.json"],
+    ]
     result = run(*arguments)
     assert result.exit_code == 0, result.stderr
     assert opened == ["one", "two words"]
@@ -73,6 +84,8 @@ def test_everything_it_writes(models, sts, tmp_path):
         assert sum(row["pareto"] == "1" for row in own) == len(found.pareto())
         name = "'two words'" if place else "one"
         assert f"embrew export {name} DIR --layers {picked.layers} --dim {picked.dim}" in result.stdout
+        assert "scored on STS test, 20 pairs" in result.stdout and "picked on a test split" in result.stdout
+        assert model["tasks"][0]["size"] == "20 pairs"
         assert f"≺Avg {100 * found.shallow_average():.2f} at 32 dimensions" in result.stdout
     assert "encode" not in result.stderr  # no bar where nobody watches
 
@@ -93,6 +106,7 @@ def test_a_suite_s_tasks(models, sts, tmp_path):
     [
         (["one"], "nothing to score on; give --data DIR"),
         (["one", "--data", "STS", "--pick", "98"], 'write "≥ 98 %", or 0.98'),
+        (["one", "--data", "STS", "--pick", "0.9"], "STS has no dev split; it has test"),
         (["one", "--data", "STS", "--layers", "all"], "'all' are no numbers"),
         (["one", "--data", "STS", "--plot", "x.jpg"], "choose from .png, .pdf, .svg"),
         (["one", "--data", "STS", "--csv", "STS"], "--overwrite to replace it"),

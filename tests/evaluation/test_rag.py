@@ -87,8 +87,8 @@ def test_every_cell_by_hand(folder):
         assert best.scores[name] >= 0
     assert best.scores["encode_seconds"] == best.scores["question_seconds"] + best.scores["document_seconds"]
     header, rows = grid_table(results)
-    assert header == ["task", "layers", "dims", "answer recall@1", "queries", "docs", "encode s", "search s"]
-    assert rows[2][:6] == ["qa-l2-d2", "2", "2", "50.00", "2", "3"]
+    assert header == ["task", "split", "layers", "dims", "answer recall@1", "queries", "docs", "encode s", "search s"]
+    assert rows[2][:7] == ["qa-l2-d2", "dev", "2", "2", "50.00", "2", "3"]
     assert table(results)[1][2][:5] == ["qa-l2-d2", "dev", "answer recall@1", "50.00", "2 queries + 3 documents"]
 
 
@@ -169,7 +169,7 @@ def test_a_generator_answers_and_is_part_of_what_was_judged(folder, tmp_path, mo
     assert opened == [("nano", 5)]  # once for all sizes
     assert [result.main_score for result in results] == [0.5, 1.0]
     assert [result.scores["newly_answered"] for result in results] == [2, 1]  # q2's context was known
-    assert [row[4] for row in grid_table(results)[1]] == ["50.00", "100.00"]
+    assert [row[5] for row in grid_table(results)[1]] == ["50.00", "100.00"]
     assert table(results)[1][0][2] == "exact match"
     run = json.loads((tmp_path / "out" / "qa-d2.dev.run.json").read_text())
     assert (run["settings"]["generator"]["kind"], run["settings"]["generator"]["name"]) == ("asset", "nano")
@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on_with_the_cells_that_are_missing(folder, tmp_path):
     evaluate(fourth, [task], output_dir=out)
     assert fourth.calls == []
     header, rows = grid(rows_of([f"a={out}"]))
-    assert dict(zip(header, rows[0], strict=True))["qa-l2-d3"] == "100.00"
+    assert dict(zip(header, rows[0], strict=True))["qa-l2-d3 dev, 2 queries + 3 documents"] == "100.00"
 
 
 @pytest.mark.parametrize(
@@ -294,6 +294,6 @@ def test_the_command_shows_the_grid(folder):
     assert done.exit_code == 0, done.output
     heads, *names = done.output.splitlines()[-3:-1]
     assert heads.split() == ["answer", "exact", "encode", "search"]
-    assert names[0].split() == ["task", "layers", "dims", "recall@1", "match", "queries", "docs", "s", "s"]
-    task, layers, dims, *_, queries, documents, _, _ = done.output.splitlines()[-1].split()
-    assert (task, layers, dims, queries, documents) == ("qa", "all", "256", "2", "3")
+    assert names[0].split() == ["task", "split", "layers", "dims", "recall@1", "match", "queries", "docs", "s", "s"]
+    task, split, layers, dims, *_, queries, documents, _, _ = done.output.splitlines()[-1].split()
+    assert (task, split, layers, dims, queries, documents) == ("qa", "dev", "all", "256", "2", "3")

@@ -80,20 +80,20 @@ def test_seeds_of_one_name_are_one_row(tmp_path):
     save(tmp_path / "other", result("A", 0.1), result("C", 0.9))
     rows = rows_of([f"ours={tmp_path / '1'}", f"ours={tmp_path / '2'}", str(tmp_path / "other")])
     header, cells = grid(rows)
-    assert header == ["", "mean over tasks", "A"]  # what all have
-    assert cells == [["ours", "35.00 ± 7.07", "50.00 ± 14.14"], ["other", "50.00", "10.00"]]
+    assert header == ["", "A test, 3 queries"], "what all have; means of other tasks are no comparison"
+    assert cells == [["ours", "50.00 ± 14.14"], ["other", "10.00"]]
     assert grid(rows[:1], averages_only=True)[0] == ["", "mean over kinds", "mean over tasks"]
     assert grid(rows[:1], named={"both": ["A", "B"], "none": ["X"]})[0] == [
-        "", "mean over kinds", "mean over tasks", "both", "A", "B"
+        "", "mean over kinds", "mean over tasks", "both", "A test, 3 queries", "B test, 3 queries"
     ]  # fmt: skip
-    assert as_markdown(header, cells).splitlines()[2] == "| ours | 35.00 ± 7.07 | 50.00 ± 14.14 |"
-    assert as_csv(header, cells).splitlines()[0] == "model,mean over tasks,A"
+    assert as_markdown(header, cells).splitlines()[2] == "| ours | 50.00 ± 14.14 |"
+    assert as_csv(header, cells).splitlines()[0] == 'model,"A test, 3 queries"'
     with pytest.raises(ValueError, match="'x' hold different tasks"):
         rows_of([f"x={tmp_path / '1'}", f"x={tmp_path / 'other'}"])
     with pytest.raises(FileNotFoundError, match="holds no results; embrew evaluate --output"):
         rows_of([str(tmp_path)])
     save(tmp_path / "apart", result("Z"))
-    with pytest.raises(ValueError, match="no task in common"):
+    with pytest.raises(ValueError, match="no task, split and size in common"):
         grid(rows_of([str(tmp_path / "1"), str(tmp_path / "apart")]))
 
 
@@ -107,11 +107,11 @@ def test_a_difference_names_settings_and_scores(tmp_path):
     changed = difference(a, b)
     assert changed.settings == {"model.pooling": ("last", "mean")}
     assert changed.only == {"U (test)": "B"}
-    ours, theirs, test = changed.scores["T"]
+    ours, theirs, test = changed.scores["T test, 3 queries"]
     assert (ours, theirs) == (0.5, 0.6)
     assert test.p_value < 0.01
     c = save(tmp_path / "c", result("T", 0.5, score=[1.0]), dataset_revision="2")
-    assert difference(a, c).scores["T"][2] is None  # other data: no test
+    assert difference(a, c).scores["T test, 3 queries"][2] is None  # other data: no test
     assert "dataset_revision" in difference(a, c).settings
 
 
@@ -121,7 +121,7 @@ def test_the_verbs(tmp_path):
     shown = CliRunner().invoke(app, ["table", str(one), f"two={two}", "--intervals", "-o", str(tmp_path / "t.md")])
     assert shown.exit_code == 0, shown.output
     assert "50.00 [" in shown.output
-    assert (tmp_path / "t.md").read_text().startswith("|  | T |")
+    assert (tmp_path / "t.md").read_text().startswith("|  | T test, 3 queries |")
     shown = CliRunner().invoke(app, ["diff", str(one), str(two)])
     assert shown.exit_code == 0, shown.output
     assert "bfloat16" in shown.output

@@ -7,8 +7,8 @@ samples seen and against epochs (Fig. 3) and by the Pareto front of samples and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,21 @@ class Moment:
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's scored moments, in order; the first is before any sample."""
+    """A run's scored moments, in order; the first is before any sample. `sets`: what they were scored on, by name."""
 
     name: str
     moments: tuple[Moment, ...]
+    sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def scored_on(self, metric: str) -> str:
+        """The sets of a score with split and size; `unknown` for runs of older versions."""
+        wanted = [name for name in self.sets if metric == name or (metric == "dev" and not name.startswith("guard/"))]
+        said = [
+            f"{name} {self.sets[name]['split']}, {self.sets[name].get('size', 'size unknown')}"
+            for name in wanted
+            if name not in ("alignment", "uniformity")
+        ]
+        return "; ".join(said) or "unknown"
 
     def best(self, metric: str) -> float:
         """The highest score."""
@@ -93,7 +104,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
             epochs = round(steps * a_step / an_epoch, 4)
             moments.append(Moment(current, steps, seen + steps * a_step, epochs, scores[current]))
         seen += steps * a_step
-    return Curve(name or Path(folder).name, tuple(moments))
+    return Curve(name or Path(folder).name, tuple(moments), log.get("sets", {}))
 
 
 def check_metric(curves: Sequence[Curve], metric: str) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from embrew.analysis.layer_vectors import LayerVectors
 from embrew.evaluation.kinds import prepare
+from embrew.evaluation.report import size_of
 from embrew.evaluation.tasks import Task
 from embrew.modeling.encoder import Encoder
 from embrew.protocol import encode_options
@@ -55,6 +56,7 @@ class Surface:
         scores: main scores, 0 to 1, `(tasks, layers, dims)`.
         milliseconds: time to encode a text, a layer.
         texts: how many texts were encoded.
+        sizes: how much each task holds, in words.
     """
 
     layers: tuple[int, ...]
@@ -63,6 +65,13 @@ class Surface:
     scores: np.ndarray
     milliseconds: tuple[float, ...]
     texts: int
+    sizes: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """The tasks with their splits and sizes."""
+        sizes = self.sizes or ("size unknown",) * len(self.tasks)
+        return [f"{task.name} {task.shown_split}, {size}" for task, size in zip(self.tasks, sizes, strict=True)]
 
     @property
     def depth(self) -> int:
@@ -143,8 +152,10 @@ class Surface:
             "dims": list(self.dims),
             "texts": self.texts,
             "tasks": [
-                {"task": task.name, "split": task.split, "kind": task.kind, "scores": scores.tolist()}
-                for task, scores in zip(self.tasks, self.scores, strict=True)
+                {"task": task.name, "split": task.split, "size": size, "kind": task.kind, "scores": scores.tolist()}
+                for task, size, scores in zip(
+                    self.tasks, self.sizes or (None,) * len(self.tasks), self.scores, strict=True
+                )
             ],
             "scores": self.means.tolist(),
             "milliseconds": list(self.milliseconds),
@@ -197,13 +208,12 @@ def surface_of(
     kept = LayerVectors(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     judges = [prepare(task) for task in tasks]
     options = encode_options(encoder)
-    for judge in judges:
-        judge(kept.plan(), options)
+    sizes = [size_of(judge(kept.plan(), options)[1]) for judge in judges]
     kept.check_size(max_bytes)
     scores = np.array(
         [[[judge(kept.at(i, j), options)[0]["main_score"] for j in columns] for i in rows] for judge in judges]
     )
-    return Surface(rows, columns, tuple(tasks), scores, tuple(kept.milliseconds()), kept.texts)
+    return Surface(rows, columns, tuple(tasks), scores, tuple(kept.milliseconds()), kept.texts, tuple(sizes))
 
 
 def read_share(text: str) -> float:

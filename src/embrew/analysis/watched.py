@@ -41,8 +41,14 @@ class WithUniformity:
     @property
     def about(self) -> dict[str, dict[str, str]]:
         """Kind, split and metric of each set, and of both figures."""
-        added = {"kind": "pairs", "split": self.split, "metric": "less is better"}
+        size = f"{len(self.positives)} positives, {len(self.different)} texts"
+        added = {"kind": "pairs", "split": self.split, "metric": "less is better", "size": size}
         return {**self.sets.about, **dict.fromkeys(NAMES, added)}
+
+    @property
+    def reserved(self) -> list[str]:
+        """Texts that may not be trained on: dev rows that were split off training rows."""
+        return self.sets.reserved
 
     def __call__(self, encoder: Encoder) -> dict[str, float]:
         """The scores of the sets, `alignment` and `uniformity`."""

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from datasets import Dataset
 
 from embrew.data import datasets as data
-from embrew.data import describe
+from embrew.data import describe, overlap
 from embrew.data.mixing import MixedOrder, shares
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
@@ -20,11 +21,31 @@ from embrew.recipe import DataConfig, StageConfig
 logger = logging.getLogger(__name__)
 
 
-def datasets(stage: StageConfig, built: Objective, encoder: Encoder, *, keep: Path | None = None) -> list[Dataset]:
-    """The rows of each of the stage's data sets, as the objective wants them; in `keep`, what it computes once."""
+def datasets(
+    stage: StageConfig,
+    built: Objective,
+    encoder: Encoder,
+    *,
+    keep: Path | None = None,
+    reserved: np.ndarray | None = None,
+) -> list[Dataset]:
+    """The rows of each of the stage's data sets, as the objective wants them.
+
+    Args:
+        stage: names the data sets.
+        built: its objective.
+        encoder: what is trained.
+        keep: a folder for what is computed once.
+        reserved: sorted fingerprints of texts that may not be trained on (see `overlap.fingerprints`).
+
+    Raises:
+        ValueError: nothing is left of a data set.
+    """
     parts = []
     for number, config in enumerate(stage.datasets):
         part = rows(config, built, max_rows=config.max_rows)
+        if reserved is not None:
+            part = _without(part, reserved, stage.name)
         understood = describe(part)
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
@@ -74,6 +95,14 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Datas
         max_rows=max_rows,
         shuffle_seed=config.shuffle_seed,
     )
+
+
+def _without(part: Dataset, reserved: np.ndarray, name: str) -> Dataset:
+    kept = overlap.without(part, reserved)
+    if not len(kept):
+        raise ValueError(f"stage {name}: all {len(part)} rows of a data set hold dev rows; split fewer off")
+    logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(kept), len(part))
+    return kept
 
 
 def _short(part: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:

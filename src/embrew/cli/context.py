@@ -55,6 +55,12 @@ def add(
         list[str] | None,
         typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose; may be given again."),
     ] = None,
+    dev_from_train: Annotated[
+        int | None,
+        typer.Option(
+            "--dev-from-train", min=1, metavar="N", help="Choose on N training rows of each --dev folder instead."
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
@@ -72,10 +78,12 @@ def add(
     pairs = pairs if most is None else pairs[:most]
     if (choose is None) != (not dev):
         raise ValueError("--choose and --dev go together: numbers of demonstrations to try, and what they are tried on")
+    if dev_from_train is not None and not dev:
+        raise ValueError("--dev-from-train splits rows off the training rows of --dev; give --choose and --dev as well")
     encoder = Encoder.from_pretrained(folder)
     context = Context(words, pairs, passage_instruction)
     if choose is not None:
-        pairs = pairs[: _chosen(encoder, context, choose, dev or [])]
+        pairs = pairs[: _chosen(encoder, context, choose, dev or [], dev_from_train)]
         context = Context(words, pairs, passage_instruction)
     prepared = encoder.add_context(name, context)
     write_context(folder, name, prepared, overwrite=overwrite)
@@ -85,11 +93,11 @@ def add(
     )
 
 
-def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str]) -> int:
+def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> int:
     """How many demonstrations a dev split chooses; all scores are shown."""
     from embrew.evaluation.choose import choose_demonstrations, read_counts
 
-    choice = choose_demonstrations(encoder, context, read_counts(choose), dev)
+    choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
     shown = Table(box=None, pad_edge=False)
     shown.add_column("demonstrations", justify="right", style="bold")
     columns = {"dev": choice.dev, **({"test": choice.test} if choice.test else {})}
@@ -101,6 +109,9 @@ def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str]) -> 
         said = [*([notes[count]] if count in notes else []), *(["chosen on dev"] if count == choice.chosen else [])]
         shown.add_row(str(count), *scores, ", ".join(said))
     out().print(shown)
+    for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
+        for name in sets:
+            out().print(Text(f"{column}: {name}"), soft_wrap=True)
     return choice.chosen
 
 

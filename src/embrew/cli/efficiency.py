@@ -58,6 +58,8 @@ def efficiency(
         entries.append({"run": run, **entry})
         shown.add_row(Text(curve.name), *_cells(entry, target))
     out().print(shown)
+    for curve in curves:
+        out().print(Text(f"{curve.name}: {metric} is of {curve.scored_on(metric)}"), style="dim", soft_wrap=True)
     if goal is not None and target is not None:
         said = f"the best of {target.name} is {goal:.4f}; counted are scored moments, nothing is interpolated"
         out().print(Text(said), style="dim")
@@ -81,6 +83,7 @@ def _entry(curve: Curve, metric: str, *, front: int) -> dict[str, Any]:
         "steps": best.step,
         "epochs": best.epochs,
         "pareto": front,
+        "scored_on": curve.scored_on(metric),
     }
 
 

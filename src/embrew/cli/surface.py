@@ -28,7 +28,9 @@ def surface(
     suite: Annotated[
         str | None, typer.Option(metavar="SUITE", help="Tasks of a suite or a YAML file; --data holds its folders.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split to score; by default test, else dev; with --pick dev, and no other.")
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(metavar="N,…", help="Layers, as 4,8 or 1-6; by default the last 12; the last always."),
@@ -67,7 +69,7 @@ def surface(
         "layers": None if layers is None else analysis.read_numbers(layers),
         "dims": None if dims is None else analysis.read_numbers(dims),
     }
-    tasks = _tasks(data or (), suite, split)
+    tasks = _tasks(data or (), suite, split, choosing=share is not None)
     found: list[tuple[str, Surface, Cell | None]] = []
     entries, planes = [], []
     for name in models:
@@ -104,7 +106,9 @@ def surface(
     write(output, "surface", entries)
 
 
-def _tasks(data: Sequence[str], suite: str | None, split: str | None) -> list[Task]:
+def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
+    """What is scored; where something is chosen by it, dev splits unless the user names a split or a suite."""
+    from embrew.evaluation.dev import dev_task
     from embrew.evaluation.kinds import check_settings
     from embrew.evaluation.suites import read_suite
     from embrew.evaluation.tasks import Task, find_task
@@ -113,6 +117,13 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None) -> list[Ta
         if len(data) > 1 or split:
             raise ValueError("--suite says tasks and splits; give it with one --data at most")
         tasks = list(read_suite(suite, data=data[0] if data else None).tasks)
+    elif choosing and split is None:
+        try:
+            tasks = [dev_task(folder) for folder in data]
+        except ValueError as error:
+            raise ValueError(
+                f"--pick chooses, and {error}. --split test picks on the test split all the same"
+            ) from None
     else:
         tasks = [find_task(folder, split=split) for folder in data]
     if not tasks:
@@ -151,13 +162,15 @@ def _grid(name: str, found: Surface) -> Table:
 
 
 def _words(name: str, found: Surface, picked: Cell | None, options: str) -> list[Text]:
-    lines = []
+    lines = [Text(f"scored on {'; '.join(found.named)}")]
     shallow, least = found.shallow_average(), found.shallow_average(found.dims[0])
     if shallow is not None and least is not None:
         lines.append(
             Text(f"≺Avg {100 * shallow:.2f} at {found.dims[-1]} dimensions, {100 * least:.2f} at {found.dims[0]}")
         )
     if picked is not None:
+        if any(task.split == "test" for task in found.tasks):
+            lines.append(Text("picked on a test split: report other data for what is picked", style="yellow"))
         whole = found.whole
         lines += [
             Text(

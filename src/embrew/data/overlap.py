@@ -79,6 +79,20 @@ def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap
     return found
 
 
+def without(rows: Dataset, texts: np.ndarray) -> Dataset:
+    """The rows that hold none of some texts.
+
+    Args:
+        rows: canonical rows.
+        texts: sorted fingerprints.
+    """
+    hit = np.zeros(len(rows), dtype=bool)
+    for column in (column for column in TEXTS if column in rows.column_names):
+        places, found = _flat(list(rows[column]))
+        hit[places[np.isin(fingerprints(found), texts)]] = True
+    return rows.select(np.flatnonzero(~hit)) if hit.any() else rows
+
+
 def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
     """A line for each evaluation set that shares texts with a training set; one line if none does."""
     lines = []

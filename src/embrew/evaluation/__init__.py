@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,11 @@ def evaluate(
     found = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
     found = [_in_context(one, encoder, context) for one in found]
     tasks = [cell for one in found for cell in _cells(one, generator)]
-    names = [(task.name, task.split) for task in tasks]
+    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
+    for name, named_split in names:
+        if names.count((name, named_split)) > 1:
+            raise ValueError(f"two tasks are called {name} ({named_split}); rename a folder, or give it alone")
     for task in tasks:
-        if names.count((task.name, task.split)) > 1:
-            raise ValueError(f"two tasks are called {task.name} ({task.split}); rename a folder, or give it alone")
         if isinstance(task, Task):
             check_settings(task)
         else:
@@ -132,7 +133,7 @@ def _judge(
     scores, counts = judge(encoder, task, options, common)
     main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
     seconds = round(time.perf_counter() - start, 3)
-    return Result(task.name, task.split, task.kind, main_score, scores, seconds, counts, examples)
+    return Result(task.name, task.shown_split, task.kind, main_score, scores, seconds, counts, examples)
 
 
 def _run_of(
@@ -148,7 +149,9 @@ def _run_of(
         split, kind = "+".join(found.eval_splits), KINDS[found.metadata.type]
         revision, files = found.metadata.revision, {}
     else:
-        settings, split, kind = dict(task.settings), task.split, task.kind
+        settings, split, kind = dict(task.settings), task.shown_split, task.kind
+        if task.part is not None:
+            settings["part"] = asdict(task.part)
         if settings.get("generator") in generators:  # no path of one machine
             settings["generator"] = generators[settings["generator"]]
         if settings.get("context") is not None:

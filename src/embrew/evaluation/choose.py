@@ -19,11 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from embrew.data.overlap import normalised
 from embrew.evaluation import evaluate
-from embrew.evaluation.dev import dev_sets
+from embrew.evaluation.dev import dev_sets, dev_task
+from embrew.evaluation.rows import asked_texts, split_names
+from embrew.evaluation.tables import label_of
 from embrew.evaluation.tasks import Task, find_task
 from embrew.modeling.contexts import Context
 from embrew.modeling.encoder import Encoder
+from embrew.recipe import DevRows
 
 TRIED = "being-chosen"
 
@@ -36,11 +40,15 @@ class Choice:
         dev: mean score on the dev splits, by number of demonstrations; these alone decide.
         test: the same on the test splits (or `tests`), of none, all and the chosen number; empty where there are none.
         chosen: the number with the best dev score, the smallest of equals.
+        dev_sets: name, split and size of what decided.
+        test_sets: the same of what the choice was then judged on.
     """
 
     dev: dict[int, float]
     test: dict[int, float]
     chosen: int
+    dev_sets: tuple[str, ...] = ()
+    test_sets: tuple[str, ...] = ()
 
 
 def choose_demonstrations(
@@ -50,6 +58,7 @@ def choose_demonstrations(
     data: Sequence[str | Path],
     *,
     tests: Sequence[Task] | None = None,
+    from_train: int | None = None,
     batch_tokens: int | None = None,
 ) -> Choice:
     """Try a context with its first so many demonstrations on dev splits.
@@ -59,20 +68,30 @@ def choose_demonstrations(
         context: with all demonstrations that there are.
         counts: numbers to try; none (0) and the largest are always among them.
         data: folders with a dev split, or files; see `dev_sets`. Scores are their mean.
-        tests: what the choice is then judged on; without, the test splits of `data`.
+        tests: what the choice is then judged on; without, the test splits of `data`, where all have one.
+        from_train: choose on so many training rows of each folder, without texts of its test split and without the
+            demonstrations, in place of its dev split.
         batch_tokens: padded tokens a batch.
 
     Raises:
-        ValueError: a number that there are not so many demonstrations for.
+        ValueError: a number that there are not so many demonstrations for; a folder without a dev split;
+            demonstrations that stand in the rows that choose or judge.
     """
     most = max(counts, default=0)
     if not 0 < most <= len(context.demonstrations):
         raise ValueError(f"counts up to {most} for {len(context.demonstrations)} demonstrations; give 1 to as many")
-    tasks = dev_sets(data).dev
+    if from_train is None:
+        tasks: Sequence[Task] = dev_sets(data).dev
+    else:
+        shown = [text for pair in context.demonstrations for text in (pair.query, pair.passage)]
+        rows = [DevRows(path=str(folder), rows=from_train) for folder in data]
+        tasks = [dev_task(one, left_out=shown) for one in rows]
     if tests is None:
-        found = [find_task(task.path, name=task.name) for task in tasks]
-        apart = all(test.split != task.split for test, task in zip(found, tasks, strict=True))
-        tests = found if apart else []
+        with_test = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
+        found = [find_task(task.path, split="test", name=task.name) for task in with_test]
+        tests = found if len(found) == len(tasks) else []
+    _check_apart(context, (*tasks, *tests))
+    sets: dict[int, tuple[str, ...]] = {}
 
     def score(count: int, on: Sequence[Task], judged: _DocumentsOnce) -> float:
         kept = encoder.contexts
@@ -82,6 +101,7 @@ def choose_demonstrations(
             results = evaluate(judged, list(on), context=TRIED, batch_tokens=batch_tokens)
         finally:
             encoder.contexts = kept
+        sets[id(on)] = tuple(label_of(result) for result in results)
         return statistics.fmean(result.main_score for result in results)
 
     with TemporaryDirectory() as folder:
@@ -89,7 +109,19 @@ def choose_demonstrations(
         dev = {count: score(count, tasks, judged) for count in sorted({0, *counts})}
         chosen = max(dev, key=lambda count: (dev[count], -count))
         test = {count: score(count, tests, judged) for count in sorted({0, chosen, most})} if tests else {}
-    return Choice(dev, test, chosen)
+    return Choice(dev, test, chosen, sets[id(tasks)], sets.get(id(tests), ()))
+
+
+def _check_apart(context: Context, tasks: Sequence[Task]) -> None:
+    """Raise where a demonstration is one of the rows that an encoder is judged on."""
+    shown = {normalised(pair.query): pair.query for pair in context.demonstrations}
+    for task in tasks:
+        both = sorted(shown.keys() & {normalised(text) for text in asked_texts(task)})
+        if both:
+            raise ValueError(
+                f"{len(both)} of {len(shown)} demonstrations are rows of {task.name} {task.shown_split}, for example "
+                f"{shown[both[0]]!r}; take demonstrations from other rows"
+            )
 
 
 class _DocumentsOnce:

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from embrew import evaluation
-from embrew.data.beir import is_beir, qrels_files, read_beir
-from embrew.data.columns import Kind as RowKind
-from embrew.data.datasets import load
-from embrew.data.reading import expand, splits, stem
-from embrew.evaluation.report import METRICS
-from embrew.evaluation.tasks import Task, find_task
+from embrew.data.reading import SPLITS, expand, stem
+from embrew.evaluation.report import METRICS, size_of
+from embrew.evaluation.rows import reserved_texts, split_names, task_texts
+from embrew.evaluation.tasks import Part, Task, find_task
 from embrew.protocol import GUARD, TextEncoder
-from embrew.recipe import Recipe
+from embrew.recipe import DevRows, Recipe
 
 RESERVED = ("dev", "guard")
-ROWS: Mapping[str, tuple[RowKind, tuple[str, ...]]] = {
-    "sts": ("scored", ("sentence1", "sentence2")),
-    "pair_classification": ("labelled_pairs", ("sentence1", "sentence2")),
-    "classification": ("labelled", ("text",)),
-    "clustering": ("labelled", ("text",)),
-    "summarization": ("summaries", ("text", "human_summaries", "machine_summaries")),
-}
+DEV = ("dev", "validation", "valid")
+FILE = "file"  # the split of a file that is named after none
+Given = str | Path | DevRows
 
 
 @dataclass(frozen=True)
 class DevSets:
-    """Scores an encoder on dev and guard sets; made by `dev_sets`."""
+    """Scores an encoder on dev and guard sets; made by `dev_sets`.
+
+    Attributes:
+        dev: what a step, a setting or a number of demonstrations may be chosen by; never a test split.
+        guard: what is only reported.
+        batch_tokens: padded tokens a batch.
+        sizes: how much each set holds, by the name of its score; known once it has been scored.
+    """
 
     dev: tuple[Task, ...]
     guard: tuple[Task, ...] = ()
     batch_tokens: int = 8192
+    sizes: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def metrics(self) -> list[str]:
@@ -43,14 +45,24 @@ class DevSets:
         return ["dev", *(task.name for task in self.dev)]
 
     @property
+    def reserved(self) -> list[str]:
+        """Texts that may not be trained on, since dev rows were split off training rows."""
+        return [text for task in self.dev for text in reserved_texts(task)]
+
+    @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split and metric of each set, by the name of its score."""
-        named = [*((task.name, task) for task in self.dev), *((GUARD + task.name, task) for task in self.guard)]
-        return {name: {"kind": task.kind, "split": task.split, "metric": METRICS[task.kind]} for name, task in named}
+        """Kind, split, size and metric of each set, by the name of its score; the size once it is known."""
+        found = {}
+        for name, task in self._named():
+            size = {"size": self.sizes[name]} if name in self.sizes else {}
+            found[name] = {"kind": task.kind, "split": task.shown_split, "metric": METRICS[task.kind], **size}
+        return found
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
         """`dev`, the mean of the dev sets, and each of them; with guard sets, `guard` and `guard/NAME`."""
         results = evaluation.evaluate(encoder, [*self.dev, *self.guard], batch_tokens=self.batch_tokens)
+        for (name, _), result in zip(self._named(), results, strict=True):
+            self.sizes[name] = size_of(result.counts)
         found = [result.main_score for result in results]
         dev, guard = found[: len(self.dev)], found[len(self.dev) :]
         scores = {"dev": statistics.fmean(dev)}
@@ -62,21 +74,26 @@ class DevSets:
 
     def texts(self) -> dict[str, Iterator[str]]:
         """The texts of each set, read when asked for; queries and documents apart."""
-        return dict(chain.from_iterable(_texts(task) for task in (*self.dev, *self.guard)))
+        return dict(chain.from_iterable(task_texts(task) for task in (*self.dev, *self.guard)))
+
+    def _named(self) -> list[tuple[str, Task]]:
+        return [*((task.name, task) for task in self.dev), *((GUARD + task.name, task) for task in self.guard)]
 
 
 def dev_sets(
-    dev: Sequence[str | Path], guard: Sequence[str | Path] = (), *, metric: str = "dev", batch_tokens: int = 8192
+    dev: Sequence[Given], guard: Sequence[str | Path] = (), *, metric: str = "dev", batch_tokens: int = 8192
 ) -> DevSets:
     """The sets of these folders and files, looked at before any model is opened.
 
-    Since a model may be chosen by them, of a folder that has both a dev and a test split the dev split is taken.
+    A dev set is a folder's dev (validation, valid) split, a file that is not named after a training or test split, or
+    rows that are split off a folder's training rows (`DevRows`). A test split is refused: a model may be chosen by dev
+    sets. Guard sets are only reported; of a folder with several splits the dev split is taken.
 
     Raises:
         FileNotFoundError: one is not there.
-        ValueError: two sets have one name; `metric` is neither `dev` nor a dev set's name.
+        ValueError: a dev set has no dev split; two sets have one name; `metric` is neither `dev` nor a dev set's name.
     """
-    found = DevSets(tuple(map(_task, dev)), tuple(map(_task, guard)), batch_tokens)
+    found = DevSets(tuple(map(dev_task, dev)), tuple(map(_guard_task, guard)), batch_tokens)
     names = [task.name for task in (*found.dev, *found.guard)]
     for name in names:
         if names.count(name) > 1:
@@ -94,42 +111,62 @@ def dev_sets_of(recipe: Recipe) -> DevSets | None:
     return dev_sets(found.dev, found.guard, metric=found.metric, batch_tokens=found.batch_tokens)
 
 
-def _task(path: str | Path) -> Task:
+def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
+    """The task of a dev set.
+
+    Args:
+        given: a folder, a file, or rows of a folder's training rows.
+        left_out: texts that such rows may not hold.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it has no dev split.
+    """
+    if isinstance(given, DevRows):
+        place = Path(expand(given.path))
+        if place.is_file():
+            raise ValueError(f"{place} is a file; rows={given.rows} are split off a data folder's training rows")
+        if place.exists() and "train" not in split_names(place):
+            there = ", ".join(split_names(place)) or "none"
+            raise ValueError(f"{place} has no train split to split rows={given.rows} off; it has {there}")
+        part = Part(given.rows, given.seed, tuple(left_out))
+        return find_task(given.path, split="train", part=part)
+    place = Path(expand(given))
+    if place.is_file():
+        split = _split_of(place)
+        if split in ("train", "test"):
+            raise ValueError(f"{place} is a {split} split, by its name; {_advice(place.parent)}")
+        return find_task(given, split=split, name=_name_of(place))
+    if not place.exists():
+        raise FileNotFoundError(f"no data folder {place}")
+    has = split_names(place)
+    split = next((split for split in DEV if split in has), "")
+    if not split:
+        raise ValueError(f"{place} has no dev split; it has {', '.join(has) or 'none'}. {_advice(place)}")
+    return find_task(given, split=split)
+
+
+def _guard_task(path: str | Path) -> Task:
     place = Path(expand(path))
-    name = f"{place.resolve().parent.name}-{stem(place)}" if place.is_file() and stem(place) in RESERVED else None
-    found = find_task(path, name=name)
-    if place.is_dir():
-        has = list(qrels_files(place)) if is_beir(place) else splits(place)
-        split = next((split for split in ("dev", "validation", "valid") if split in has), found.split)
-        found = find_task(path, split=split, name=name)
-    return found
+    if place.is_file():
+        return find_task(path, split=_split_of(place), name=_name_of(place))
+    has = split_names(place) if place.exists() else []
+    return find_task(path, split=next((split for split in DEV if split in has), None))
 
 
-def _texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
-    if task.kind == "retrieval":
-        yield f"{task.name} queries", _retrieval_texts(task, "queries")
-        yield f"{task.name} documents", _retrieval_texts(task, "documents")
-    elif task.kind == "reranking":
-        yield f"{task.name} queries", _row_texts(task, "candidates", ("query",))
-        yield f"{task.name} documents", _row_texts(task, "candidates", ("positive", "negative"))
-    else:
-        yield task.name, _row_texts(task, *ROWS[task.kind])
+def _advice(folder: Path) -> str:
+    return (
+        "Nothing is chosen on a test split: give a folder with a dev (validation, valid) split, or split rows off its "
+        f"training rows: {{path: {folder}, rows: N}} in a recipe, --dev-from-train N for a context"
+    )
 
 
-def _retrieval_texts(task: Task, side: str) -> Iterator[str]:
-    data = read_beir(task.path, task.split)
-    if side == "queries":
-        yield from data.queries.values()
-        return
-    for document in data.corpus:
-        yield document.content
-        if document.title:
-            yield document.text
+def _split_of(file: Path) -> str:
+    """The split that a file is named after: `dev.jsonl`, `test-00000.jsonl.gz`; of any other name, `file`."""
+    named = re.sub(r"-\d+(-of-\d+)?$", "", stem(file))
+    return named if named in SPLITS else FILE
 
 
-def _row_texts(task: Task, kind: RowKind, columns: tuple[str, ...]) -> Iterator[str]:
-    place, split = (task.path, task.split) if task.path.is_dir() else (task.path, "train")
-    for row in load(place, kind=kind, split=split).select_columns(list(columns)):
-        values: Mapping[str, Any] = row
-        for value in values.values():
-            yield from value if isinstance(value, list) else [value]
+def _name_of(file: Path) -> str | None:
+    """A name for a file called after its split, which is no name."""
+    return f"{file.resolve().parent.name}-{stem(file)}" if stem(file) in (*RESERVED, *SPLITS) else None

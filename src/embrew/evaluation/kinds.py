@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from embrew.data.beir import RetrievalData, is_beir, read_beir
-from embrew.data.columns import Kind as RowKind
 from embrew.data.datasets import load
 from embrew.data.documents import Document
 from embrew.data.questions import Question, read_questions
@@ -21,6 +20,7 @@ from embrew.evaluation.rag import Common, depth_option, encode, evaluate_rag
 from embrew.evaluation.reranking import evaluate_reranking
 from embrew.evaluation.retention import choose, evaluate_retention, held_out
 from embrew.evaluation.retrieval import evaluate_retrieval
+from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.evaluation.sts import Protocol, evaluate_sts
 from embrew.evaluation.summarization import evaluate_summarization
 from embrew.evaluation.tasks import Kind, Task
@@ -100,7 +100,7 @@ def sample_questions(questions: list[Question], count: int | None, *, seed: int)
 
 
 def _sts(task: Task, *, protocol: Protocol = "all", columns: Columns = None) -> Judge:
-    rows = _rows(task, "scored", columns)
+    rows = task_rows(task, "scored", columns)
     left, right, gold, subsets = (list(rows[name]) for name in ("sentence1", "sentence2", "score", "subset"))
 
     def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
@@ -113,12 +113,12 @@ def _sts(task: Task, *, protocol: Protocol = "all", columns: Columns = None) -> 
 def _retrieval(
     task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
 ) -> Judge:
-    data = select_documents(read_beir(task.path, task.split), documents=documents, distractors=distractors, seed=seed)
+    data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
     return lambda encoder, options: evaluate_retrieval(encoder, data, **options)
 
 
 def _pair_classification(task: Task, *, columns: Columns = None) -> Judge:
-    rows = _rows(task, "labelled_pairs", columns)
+    rows = task_rows(task, "labelled_pairs", columns)
     left, right, labels = (list(rows[name]) for name in ("sentence1", "sentence2", "label"))
     counts = {"pairs": len(labels)}
     return lambda encoder, options: (evaluate_pair_classification(encoder, left, right, labels, **options), counts)
@@ -127,10 +127,12 @@ def _pair_classification(task: Task, *, columns: Columns = None) -> Judge:
 def _classification(
     task: Task, *, samples_per_label: int = 8, experiments: int = 10, seed: int = 42, columns: Columns = None
 ) -> Judge:
-    train, test = (
-        (list(rows["text"]), list(rows["label"]))
-        for rows in (load(task.path, kind="labelled", split=split, columns=columns) for split in ("train", task.split))
+    judged_on = (
+        load(task.path, kind="labelled", split=task.split, columns=columns)
+        if task.part is None
+        else task_rows(task, "labelled", columns)
     )
+    train, test = ((list(rows["text"]), list(rows["label"])) for rows in (training_rows(task, columns), judged_on))
 
     def judged(encoder: TextEncoder, options: Mapping[str, Any]) -> Judged:
         scores = evaluate_classification(
@@ -144,7 +146,7 @@ def _classification(
 def _clustering(
     task: Task, *, repeats: int = 10, batch_size: int = 512, seed: int = 42, columns: Columns = None
 ) -> Judge:
-    rows = _rows(task, "labelled", columns)
+    rows = task_rows(task, "labelled", columns)
     texts, labels = list(rows["text"]), list(rows["label"])
     settings: dict[str, Any] = {"repeats": repeats, "batch_size": batch_size, "seed": seed}
     counts = {"texts": len(texts), "classes": len(set(labels))}
@@ -152,14 +154,14 @@ def _clustering(
 
 
 def _reranking(task: Task, *, columns: Columns = None) -> Judge:
-    rows = _rows(task, "candidates", columns)
+    rows = task_rows(task, "candidates", columns)
     queries, positives, negatives = (list(rows[name]) for name in ("query", "positive", "negative"))
     counts = {"queries": len(queries), "documents": sum(map(len, positives)) + sum(map(len, negatives))}
     return lambda encoder, options: (evaluate_reranking(encoder, queries, positives, negatives, **options), counts)
 
 
 def _summarization(task: Task, *, columns: Columns = None) -> Judge:
-    rows = _rows(task, "summaries", columns)
+    rows = task_rows(task, "summaries", columns)
     human, machine, relevance = (list(rows[name]) for name in ("human_summaries", "machine_summaries", "relevance"))
     counts = {"texts": len(human), "summaries": sum(map(len, machine))}
     return lambda encoder, options: (evaluate_summarization(encoder, human, machine, relevance, **options), counts)
@@ -180,7 +182,7 @@ def _generation(
     if is_beir(task.path):
         pairs = held_out(read_beir(task.path, task.split))
     else:
-        rows = _rows(task, "pairs", columns)
+        rows = task_rows(task, "pairs", columns)
         pairs = list(rows["query"]), list(rows["positive"])
     asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
 
@@ -255,10 +257,6 @@ def _rag(
     found = sum(can_be_found(question.answers) for question in asked)
     counts = {"queries": len(asked), "documents": len(corpus), "empty_documents": empty, "queries_with_span": found}
     return {**scores, "layers": layers}, counts
-
-
-def _rows(task: Task, kind: RowKind, columns: Columns) -> Any:
-    return load(list(task.files), kind=kind, columns=columns)
 
 
 JUDGES: dict[Kind, Callable[..., Any]] = {  # from a task to a `Judge`; rag judges at once

@@ -23,6 +23,11 @@ METRICS: dict[str, str] = {
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
+def size_of(counts: Mapping[str, int]) -> str:
+    """How much was judged, in words: `1379 pairs`, `10 queries + 200 documents`; `size unknown` of older files."""
+    return " + ".join(f"{counts[name]} {name}" for name in _SIZES if name in counts) or "size unknown"
+
+
 @dataclass(frozen=True)
 class Result:
     """The scores (0 to 1) of one encoder on one split of one task.
@@ -75,7 +80,9 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         examples_file = path.with_suffix(".examples.json")
         examples = json.loads(examples_file.read_text(encoding="utf-8")) if examples_file.is_file() else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
-        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples), run
+        return Result(
+            values["task_name"], split, run["kind"], main, scores, seconds, run.get("counts", {}), examples
+        ), run
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
 
@@ -134,7 +141,7 @@ def table(
     header = ["task", "split", "metric", "score", "size", "seconds"]
     rows = []
     for result in results:
-        size = " + ".join(f"{result.counts[name]} {name}" for name in _SIZES if name in result.counts)
+        size = size_of(result.counts)
         score = f"{100 * result.main_score:.2f}"
         metric = "exact match" if "exact_match" in result.scores else METRICS[result.kind]
         rows.append([result.task, result.split, metric, score, size, f"{result.seconds:.1f}"])
@@ -154,7 +161,7 @@ def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     shown = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
     if not any("exact_match" in result.scores for result in cells):
         del shown["exact_match"]
-    header = ["task", "layers", "dims", *shown.values(), "queries", "docs", "encode s", "search s"]
+    header = ["task", "split", "layers", "dims", *shown.values(), "queries", "docs", "encode s", "search s"]
     rows = []
     for result in cells:
         scores = [result.scores.get(name) for name in shown]
@@ -162,5 +169,5 @@ def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
         counts = [str(result.counts[name]) for name in ("queries", "documents")]
         seconds = [f"{result.scores['encode_seconds']:.1f}", f"{result.scores['search_seconds']:.4f}"]
         percent = ["" if score is None else f"{100 * score:.2f}" for score in scores]
-        rows.append([result.task, *size, *percent, *counts, *seconds])
+        rows.append([result.task, result.split, *size, *percent, *counts, *seconds])
     return header, rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.report import Result, averages, read_result
+from embrew.evaluation.report import Result, averages, read_result, size_of
 from embrew.evaluation.uncertainty import Difference, compare, interval
 
 
@@ -70,19 +70,24 @@ def grid(
 ) -> tuple[list[str], list[list[str]]]:
     """Header and cells, scores times 100: averages first, then tasks, those that all rows have.
 
+    A task's column names its split and size: `STSB test, 1379 pairs`. Two splits or sizes of a task are two columns.
     A cell is a mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
     bootstrap interval.
     """
     tables = [[_scores(run, named) for run in row.runs] for row in rows]
+    sets = {frozenset(map(label_of, run)) for row in rows for run in row.runs}
+    if len(sets) > 1:  # means of other tasks are not comparable
+        tables = [[_scores(run, named, only=frozenset.intersection(*sets)) for run in row.runs] for row in rows]
     columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
     if not columns:
-        raise ValueError("the results have no task in common; there is nothing to put side by side")
-    tasks = {result.task for row in rows for run in row.runs for result in run}
+        there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
+        raise ValueError(f"the results have no task, split and size in common ({there}); judge the models alike")
+    tasks = {label_of(result) for row in rows for run in row.runs for result in run}
     if averages_only:
         columns = [name for name in columns if name not in tasks] or columns
     cells = []
     for row, table in zip(rows, tables, strict=True):
-        known = {result.task: result for result in row.runs[0]}
+        known = {label_of(result): result for result in row.runs[0]}
         line = [row.name]
         for column in columns:
             values = [scores[column] for scores in table]
@@ -104,10 +109,20 @@ def difference(a: str | Path, b: str | Path) -> Changed:
             if flat.get(key) != other_flat.get(key):
                 settings.setdefault(key, (flat.get(key), other_flat.get(key)))
         same_data = run["dataset_revision"] == other_run["dataset_revision"]
-        scores[one.task] = (one.main_score, other.main_score, compare(one, other) if same_data else None)
+        sizes = dict.fromkeys((size_of(one.counts), size_of(other.counts)))
+        scores[f"{one.task} {one.split}, {' against '.join(sizes)}"] = (
+            one.main_score,
+            other.main_score,
+            compare(one, other) if same_data else None,
+        )
     only = {f"{task} ({split})": "A" for task, split in sorted(set(ours) - set(theirs))}
     only |= {f"{task} ({split})": "B" for task, split in sorted(set(theirs) - set(ours))}
     return Changed(settings, scores, only)
+
+
+def label_of(result: Result) -> str:
+    """A task with its split and size, as tables name it."""
+    return f"{result.task} {result.split}, {size_of(result.counts)}"
 
 
 def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
@@ -123,10 +138,14 @@ def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return buffer.getvalue()
 
 
-def _scores(run: Sequence[Result], named: Mapping[str, Sequence[str]] | None) -> dict[str, float]:
-    scores = {result.task: result.main_score for result in run}
-    there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= set(scores)}
-    return {**averages(run, there), **scores}
+def _scores(
+    run: Sequence[Result], named: Mapping[str, Sequence[str]] | None, only: frozenset[str] | None = None
+) -> dict[str, float]:
+    """Averages and scores of a run; with `only`, of these tasks."""
+    kept = [result for result in run if only is None or label_of(result) in only]
+    names = {result.task for result in kept}
+    there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= names}
+    return {**averages(kept, there), **{label_of(result): result.main_score for result in kept}}
 
 
 def _cell(values: Sequence[float], result: Result | None) -> str:

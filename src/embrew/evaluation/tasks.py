@@ -19,6 +19,7 @@ Kind = Literal[
     "rag",
     "generation",
 ]
+PART_OF = "dev-from-"  # the split of rows that are split off another one
 # What a folder of rows is, by its columns. Labelled texts are to be classified where there is something to learn from.
 COLUMNS: dict[Kind, frozenset[str]] = {
     "sts": frozenset({"sentence1", "sentence2", "score"}),
@@ -30,12 +31,28 @@ COLUMNS: dict[Kind, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
+class Part:
+    """Rows that are split off a folder's training rows, to choose on.
+
+    Attributes:
+        rows: at least so many; rows with the same first text stay together.
+        seed: of the hashes that choose them.
+        left_out: texts that none of them may hold, besides those of the folder's test split.
+    """
+
+    rows: int
+    seed: int = 42
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Task:
     """What to judge an encoder on.
 
     Attributes:
         files: What the score depends on.
         settings: Keywords of the kind's evaluation, such as `samples_per_label`.
+        part: Where only some of the training rows are judged on.
     """
 
     name: str
@@ -44,10 +61,22 @@ class Task:
     path: Path
     files: tuple[Path, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    part: Part | None = None
+
+    @property
+    def shown_split(self) -> str:
+        """The split's name in results and tables."""
+        return self.split if self.part is None else f"{PART_OF}{self.split}"
 
 
 def find_task(
-    path: str | Path, *, split: str | None = None, kind: str | None = None, name: str | None = None, **settings: Any
+    path: str | Path,
+    *,
+    split: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    part: Part | None = None,
+    **settings: Any,
 ) -> Task:
     """The task of a folder (or of one file of rows).
 
@@ -58,6 +87,7 @@ def find_task(
         split: Default: `test` where there is one, else `dev` (or `validation`, `valid`).
         kind: One of `Kind`, where the columns should not decide.
         name: Default: the folder's name.
+        part: Some of a folder's rows.
     """
     if kind is not None and kind not in get_args(Kind):
         raise ValueError(f"kind={kind!r}; choose from {', '.join(get_args(Kind))}")
@@ -80,7 +110,7 @@ def find_task(
         if kind == "rag" and settings.get("answers") is not None:
             files.append(_answers_file(place, settings["answers"]))
         found = cast(Kind, kind or "retrieval")
-        return Task(name, found, split, place, tuple(file for file in files if file), settings)
+        return Task(name, found, split, place, tuple(file for file in files if file), settings, part)
     if kind in ("retrieval", "rag"):
         raise FileNotFoundError(f"{place} lacks corpus.jsonl or queries.jsonl (gz or not), which {kind} needs")
     split = split or _default_split(place, splits(place))
@@ -88,7 +118,7 @@ def find_task(
     found = _kind_of(paths[0], place, kind)
     if found == "classification":
         paths = [*split_files(place, "train"), *paths]
-    return Task(name, found, split, place, tuple(paths), settings)
+    return Task(name, found, split, place, tuple(paths), settings, part)
 
 
 def _answers_file(place: Path, given: Any) -> Path:

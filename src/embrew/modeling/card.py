@@ -198,7 +198,9 @@ def _heading(name: str, about: Mapping[str, str] | None) -> str:
     if about is None:
         return f"{name}, mean" if name in ("dev", "guard") else name
     guard = "guard: " if name.startswith(GUARD) else ""
-    return f"{guard}{name.removeprefix(GUARD)} {about['split']}, {about['metric']}"
+    return (
+        f"{guard}{name.removeprefix(GUARD)} {about['split']} ({about.get('size', 'size unknown')}), {about['metric']}"
+    )
 
 
 def _training(record: Mapping[str, Any], *, again: bool) -> str:

@@ -1,7 +1,7 @@
 """A recipe: an encoder and the stages that train it, as plain checked data. Importing this needs no torch."""
 
 from embrew.recipe.encoder import DemonstrationsConfig, EncoderConfig, MaxLengthConfig, PoolingConfig, PromptsConfig
-from embrew.recipe.evaluation import EvaluationConfig, UniformityConfig
+from embrew.recipe.evaluation import DevRows, EvaluationConfig, UniformityConfig
 from embrew.recipe.files import list_launches, list_recipes, read_launch, read_recipe
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import BatchConfig, DataConfig, MixConfig, StageConfig
@@ -10,6 +10,7 @@ __all__ = [
     "BatchConfig",
     "DataConfig",
     "DemonstrationsConfig",
+    "DevRows",
     "EncoderConfig",
     "EvaluationConfig",
     "MaxLengthConfig",

@@ -18,6 +18,9 @@ def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
     if evaluation.get("every") is not None and watched:
         chosen = {key: evaluation[key] for key in ("dev", "metric", "every", "patience")}
         found["evaluation"] = {**chosen, "stages": watched}
+    reserved = [one for one in evaluation.get("dev") or [] if isinstance(one, Mapping)]
+    if reserved:  # rows that are not trained on
+        found["dev_rows"] = reserved
     return found
 
 

@@ -27,12 +27,28 @@ class UniformityConfig(Config):
     max_texts: Annotated[int, Field(ge=2)] = 1000
 
 
+class DevRows(Config):
+    """Dev rows that are split off a folder's training rows: chosen by hashes of their text, and not trained on.
+
+    Attributes:
+        path: a data folder with a train split; of its test split no text is taken.
+        split: what they are split off.
+        rows: at least so many; rows with the same first text stay together.
+        seed: of the hashes.
+    """
+
+    path: str
+    split: Literal["train"] = "train"
+    rows: Annotated[int, Field(gt=0)]
+    seed: Annotated[int, Field(ge=0)] = 42
+
+
 class EvaluationConfig(Config):
     """What is scored before, between and after the stages; with `every` or `at`, also within them.
 
     Attributes:
-        dev: data folders or files of the domain that is trained for.
-        guard: of other domains, which must not get worse.
+        dev: data folders with a dev split, or files, of the domain that is trained for; or rows of training rows.
+        guard: of other domains, which must not get worse; any split, since nothing is chosen by them.
         metric: the score by which the best step of a stage is chosen: `dev`, the mean, or one dev set's name.
         every: steps between two evaluations within a stage; below 1, a part of the stage. The best step is kept.
         at: `log`: score after 1, 2, 4, 8, … steps and the last; or after so many samples. The last step is kept.
@@ -42,7 +58,7 @@ class EvaluationConfig(Config):
         batch_tokens: padded tokens a batch.
     """
 
-    dev: Annotated[list[str], Field(min_length=1)]
+    dev: Annotated[list[str | DevRows], Field(min_length=1)]
     guard: list[str] = []
     metric: str = "dev"
     every: Annotated[int | float, Field(gt=0)] | None = None
@@ -51,6 +67,11 @@ class EvaluationConfig(Config):
     stages: Annotated[list[str], Field(min_length=1)] | None = None
     uniformity: UniformityConfig | None = None
     batch_tokens: Annotated[int, Field(gt=0)] = 8192
+
+    @property
+    def reserves(self) -> bool:
+        """Whether dev rows are split off training rows, which are then not trained on."""
+        return any(isinstance(one, DevRows) for one in self.dev)
 
     @model_validator(mode="after")
     def _check_every(self) -> EvaluationConfig:

@@ -24,6 +24,8 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     drawn = sweep.axis is not None and len(done) > 1
     lines = [f"# {sweep.source}", "", tables.as_markdown(header, cells)]
     lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
+    if any(result.split == "test" for _, several in done for results in several for result in results):
+        lines += ["Some of these are scores on a test split: choose no row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
     lines += [
@@ -39,9 +41,12 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "stages": _stages(row).split(", "),
             "seeds": list(row.recipes),
             "scores": {name: [one[name] for one in seeds] for name in seeds[0]},
+            "sets": [
+                {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in several[0]
+            ],
             "recipe": next(iter(row.recipes.values())).resolved(),
         }
-        for row, seeds in ((row, [_scores(results) for results in several]) for row, several in done)
+        for row, several, seeds in ((row, several, [_scores(results) for results in several]) for row, several in done)
     ]
     record = {"sweep": sweep.source, "suite": sweep.suite, "x": sweep.axis, "versions": versions(), "rows": rows}
     write_json(folder / "sweep.json", record)
@@ -56,6 +61,7 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
     scores = [[_scores(results) for results in several] for _, several in ordered]
+    labels = {result.task: tables.label_of(result) for _, several in ordered for result in several[0]}
     tasks = list(dict.fromkeys(result.task for _, several in ordered for result in several[0]))
     names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
     figure = new_figure(6.4, 4.4)
@@ -64,7 +70,9 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
         values = [[100 * one[name] for one in seeds] for seeds in scores]
         means = [statistics.fmean(each) for each in values]
         spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
-        axes.errorbar(numbers, means, yerr=spread if any(spread) else None, marker="o", capsize=3, label=name)
+        axes.errorbar(
+            numbers, means, yerr=spread if any(spread) else None, marker="o", capsize=3, label=labels.get(name, name)
+        )
     if min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE:
         axes.set_xscale("log")
     if len(numbers) <= 10:

@@ -79,7 +79,7 @@ def run_sweep(
             if process.is_main_process and start is None:
                 take_over(recipe, place, finished_runs(root))
             process.wait_for_everyone()
-            watched = watched_by(recipe) if suite is not None or _within(recipe) else None
+            watched = watched_by(recipe) if suite is not None or _needed(recipe) else None
             stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
             if process.is_main_process:
                 results.append(_judge(recipe, place, suite, batch_tokens))
@@ -95,8 +95,10 @@ def finished_runs(root: Path) -> list[Path]:
     return sorted({path.parents[1] for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{STAGE}")})
 
 
-def _within(recipe: Recipe) -> bool:
-    return recipe.evaluation is not None and (recipe.evaluation.every or recipe.evaluation.at) is not None
+def _needed(recipe: Recipe) -> bool:
+    """Whether training looks at the dev sets: within stages, or for the rows that are reserved."""
+    found = recipe.evaluation
+    return found is not None and (found.reserves or (found.every or found.at) is not None)
 
 
 def _judge(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:

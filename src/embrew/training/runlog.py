@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from embrew.data import overlap
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.record import facts, stage_record
-from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words
+from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words, set_lines
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,6 +32,8 @@ class RunLog:
             which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and,
             where it is chosen, `kept`, the step whose weights are saved; `final`, the last stage.
             `samples`: how many rows each stage sees in a step and in an epoch, and its steps.
+            `sets`: kind, split, size and metric of the dev and guard sets.
+        reserved: sorted fingerprints of dev rows that were split off training rows; None where there are none.
         writes: whether this is the process that scores and writes.
     """
 
@@ -37,6 +41,7 @@ class RunLog:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
         self.sets = evaluate if isinstance(evaluate, DevSets) else None
         self._check_metric(None if self.sets is None else self.sets.metrics)
+        self.reserved = self._reserved()
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
         if (folder / RUN).exists():
             self.values |= json.loads((folder / RUN).read_text())
@@ -64,8 +69,12 @@ class RunLog:
         scores = self.values["scores"]
         if name != "base" or name not in scores or self._of_other_sets(scores[name]):
             scores[name] = self.evaluate(encoder)
+            if self.sets is not None:
+                self.values["sets"] = self.sets.about
             self.write()
         if name == "base":
+            for line in set_lines(self.values.get("sets", {})):
+                logger.info("%s", line)
             self._check_metric([score for score in scores[name] if not score.startswith("guard")])
         self._say(name, scores[name])
 
@@ -126,13 +135,35 @@ class RunLog:
 
     def record(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the saved encoder of stage `index` knows of its training."""
-        return stage_record(self.recipe, index, self.values, None if self.sets is None else self.sets.about, before)
+        return stage_record(
+            self.recipe,
+            index,
+            self.values,
+            self.values.get("sets") or (None if self.sets is None else self.sets.about),
+            before,
+        )
 
     def _say(self, name: str, scores: Mapping[str, float]) -> None:
         logger.info("%s  %s", name, in_words(scores, {} if name == "base" else self.base))
 
     def _of_other_sets(self, scores: Mapping[str, float]) -> bool:
         return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
+
+    def _reserved(self) -> np.ndarray | None:
+        """What may not be trained on.
+
+        Raises:
+            ValueError: the recipe splits dev rows off training rows, and nothing says which these are.
+        """
+        if self.recipe.evaluation is None or not self.recipe.evaluation.reserves:
+            return None
+        texts = getattr(self.evaluate, "reserved", None)
+        if not texts:
+            raise ValueError(
+                "evaluation.dev has rows that are split off training rows; pass evaluate=dev_sets_of(recipe) "
+                "(embrew.evaluation.dev), which says which rows may not be trained on"
+            )
+        return np.unique(overlap.fingerprints(texts))
 
     def _check_metric(self, known: list[str] | None) -> None:
         """Raise where the recipe chooses by a score that there is not."""

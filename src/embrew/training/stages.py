@@ -145,7 +145,8 @@ class Run:
             self.log.score("base", encoder)
         self._set_up(index, encoder)
         self._begin_work(index)
-        parts = build.datasets(stage, objective, encoder, keep=Path(self._arguments(index).output_dir) / COMPUTED)
+        keep = Path(self._arguments(index).output_dir) / COMPUTED
+        parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.log.reserved)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         args = self._arguments(index)

@@ -24,7 +24,7 @@ class DevSets(Protocol):
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split and metric of each set, by the name of its score."""
+        """Kind, split and metric of each set, and its size once it is known, by the name of its score."""
 
     def __call__(self, encoder: Encoder) -> Scores:
         """Scores of an encoder."""
@@ -104,6 +104,15 @@ def in_words(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
         drops = [f"{name.removeprefix(GUARD)} {base[name]:.3f} → {scores[name]:.3f}" for name in worse]
         said.append(f"got worse: {', '.join(drops)}")
     return "  ".join(said)
+
+
+def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for each set that scores are of: `dev set STSB: split dev, 1500 pairs, Spearman`."""
+    lines = []
+    for name, facts in about.items():
+        what = f"guard set {name.removeprefix(GUARD)}" if name.startswith(GUARD) else f"dev set {name}"
+        lines.append(f"{what}: split {facts['split']}, {facts.get('size', 'size unknown')}, {facts['metric']}")
+    return lines
 
 
 def got_worse(scores: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
