@@ -123,6 +123,7 @@ def test_what_cannot_be_searched():
     with pytest.raises(ValueError, match="no documents to index"):
         SearchIndex.build(BagOfWords(), [])
     index = SearchIndex.build(BagOfWords(), DOCUMENTS)
+    assert index.search(np.array(["cats"])) == index.search(text for text in ["cats"]) == index.search(["cats"])
     with pytest.raises(TypeError, match="give a list of texts"):
         index.search("cats")
     with pytest.raises(ValueError, match="top_k=0"):

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,17 +103,18 @@ class SearchIndex:
         index.add(unit)
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
 
-    def search(self, queries: Sequence[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
+    def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
         """The `top_k` nearest documents of every query, best first; equal scores in the order of the documents."""
         if isinstance(queries, str):
             raise TypeError(f"queries={queries!r}; give a list of texts")
         if top_k < 1:
             raise ValueError(f"top_k={top_k}; give a number above 0")
+        queries = list(queries)  # an array or a Series has no truth value
         if not queries:
             return []
         options = {**encode_options(self.encoder, batch_tokens=batch_tokens), **self.query_options}
-        vectors = self.encoder.encode_query(list(queries), **options)
-        unit = unit_vectors(vectors, what="queries", texts=list(queries))
+        vectors = self.encoder.encode_query(queries, **options)
+        unit = unit_vectors(vectors, what="queries", texts=queries)
         if unit.shape[1] != self.index.d:
             raise ValueError(
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "

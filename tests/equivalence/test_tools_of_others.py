@@ -198,6 +198,15 @@ def test_mteb_evaluates_an_encoder(both: Both) -> None:
     assert (own.model_name, own.model_revision) == ("embrew/tiny", both.ours.weights_hash())
 
 
+@pytest.mark.slow
+def test_every_text_task_of_mteb(both: Both) -> None:
+    mteb = pytest.importorskip("mteb")
+    results = mteb.mock_run(both.ours)
+    ran = {name for name, result in results.items() if isinstance(result, mteb.TaskResult)}
+    assert results.all_passed and len(ran) >= 20
+    assert not any(word in name for name in ran for word in ("Image", "Audio", "Video"))
+
+
 def test_mteb_queries_get_their_prompt_and_length(make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(prompts={"query": "find: "}, max_length={"query": 16, "document": 32})
     batches, about = [{"text": SENTENCES[:2]}, {"text": SENTENCES[2:]}], {"hf_split": "test", "hf_subset": "default"}
