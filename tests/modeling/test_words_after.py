@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from embrew import build
+from embrew.encode import encode_corpus, read_vectors
 from embrew.export import parity
 from embrew.export import sentence_transformers as export
 from embrew.modeling.encoder import Encoder
@@ -173,6 +174,11 @@ def test_a_saved_encoder_says_how_and_old_folders_keep_their_vectors(model_folde
         opened = Encoder.from_pretrained(tmp_path / name)
         assert opened.template.words_after == encoder.template.words_after
         np.testing.assert_allclose(opened.encode(texts), encoder.encode(texts), atol=1e-6)
+        corpus = tmp_path / f"{name}.jsonl"
+        corpus.write_text("".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts)))
+        encode_corpus(opened, corpus, tmp_path / f"{name}-vectors")
+        written = np.concatenate([codes for _, codes in read_vectors(tmp_path / f"{name}-vectors")])
+        np.testing.assert_allclose(written, encoder.encode_document(texts), atol=1e-5)
     assert joined.weights_hash() != separate.weights_hash()
 
 
@@ -193,7 +199,7 @@ def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeyp
     export.export_sentence_transformer(separate, tmp_path / "separate")
 
 
-def test_a_recipe_says_what_its_template_does_by_default():
+def test_a_recipe_says_what_its_template_does_by_default(caplog):
     """So that a stage in progress of an earlier version, whose words were apart, is not continued with other tokens."""
     joined = Recipe.load("baselines/contrastive-last-nano", ['encoder.template="{text}; so"', "encoder.prompts={}"])
     separate = Recipe.load(
@@ -203,7 +209,11 @@ def test_a_recipe_says_what_its_template_does_by_default():
     assert joined.resolved()["encoder"]["words_after"] == "joined"
     assert joined.stage_hash(0) != separate.stage_hash(0)
     assert Recipe.load("baselines/llama2vec-nano").resolved()["encoder"]["words_after"] is None
+    build.encoder(joined)
+    assert "set encoder.words_after=separate before training" in caplog.text
+    caplog.clear()
     encoder = build.encoder(separate)
+    assert not caplog.text
     assert encoder.template.words_after == "separate"
     with pytest.raises(ValueError, match="encoder.words_after='joined', there 'separate'"):
         build.check_same_encoder(joined, encoder, "a folder")

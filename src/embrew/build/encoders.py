@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.pattern import check_words_after
 from embrew.modeling.pooling import Pooling
 from embrew.recipe import Recipe
+
+logger = logging.getLogger(__name__)
 
 
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
@@ -41,6 +44,12 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         demonstrations=config.demonstrations and Demonstrations(**config.demonstrations.model_dump()),
     )
     if recipe.stages:
+        if built.template.words_after == "joined":
+            logger.warning(
+                "template=%r is one string with the text, which a stock folder cannot reproduce; set "
+                "encoder.words_after=separate before training what is to be exported",
+                built.template.pattern,
+            )
         make_trainable(built, recipe)
     built.recipe = recipe.to_yaml()
     return built
