@@ -14,6 +14,8 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
 from transformers import PreTrainedModel
 
+from embrew.modeling.dropout import probabilities
+
 
 def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> PeftModel:
     """Put a fresh, trainable LoRA on a causal LM or an encoder.
@@ -88,8 +90,8 @@ class AdapterSwitch:
         self.dropouts = [
             (m, attribute)
             for m in model.modules()
-            for attribute in ("attention_dropout", "p")
-            if isinstance(getattr(m, attribute, None), float) and not _inside_lora(m, self.layers)
+            for attribute in probabilities(m)
+            if not _inside_lora(m, self.layers)
         ]
 
     @contextmanager

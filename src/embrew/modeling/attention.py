@@ -113,7 +113,7 @@ class Attention:
                 return seen
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
-        window = getattr(config, "sliding_window", None)
+        window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
         if "sliding_attention" in (getattr(config, "layer_types", None) or []):
             return {"full_attention": form(None), "sliding_attention": form(window)}
         return form(window)

@@ -15,9 +15,11 @@ from transformers import PreTrainedModel
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
 from embrew.modeling.attention import Attention
 from embrew.modeling.bottleneck import use_two_calls
+from embrew.modeling.dropout import set_attention_dropout
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.own_weights import Noted
-from embrew.modeling.passes import forward, layers_of, raw_states, read_layers, view, write_soft
+from embrew.modeling.passes import check_attention, forward, layers_of, raw_states, read_layers, view, write_soft
+from embrew.modeling.positions import check_positions, max_positions
 from embrew.modeling.prefix import Shared
 from embrew.modeling.tokens import Segment, Tokens
 
@@ -80,6 +82,10 @@ class Backbone(nn.Module):
         self.switches += mode != self.training
         return super().train(mode)
 
+    def check_attention(self, attention: Attention) -> None:
+        """Measure that the model follows an attention pattern; raise ValueError where it does not."""
+        check_attention(self.inner, attention)
+
     def use_two_calls(self) -> bool:
         """Train a bottleneck by two causal attention calls where the kernel is sdpa; whether that is so."""
         return use_two_calls(self.inner)
@@ -114,11 +120,8 @@ class Backbone(nn.Module):
 
     @property
     def max_positions(self) -> float:
-        """How many tokens an encoder has positions for; no limit for causal LMs, whose positions are rotary."""
-        if not self.is_encoder:
-            return float("inf")
-        padding = getattr(getattr(self.inner, "embeddings", None), "padding_idx", None)  # RoBERTa counts on from it
-        return int(self.inner.config.max_position_embeddings) - (0 if padding is None else padding + 1)
+        """How many tokens a row may have; infinity where positions are rotary, or a bias by distance."""
+        return max_positions(self.inner)
 
     @property
     def device(self) -> torch.device:
@@ -269,6 +272,7 @@ class Backbone(nn.Module):
                 f"a shared beginning can be computed once under causal attention only, not {attention.mode}: there it "
                 "depends on what follows"
             )
+        check_positions(self.inner, tokens)
         return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -295,11 +299,7 @@ class Backbone(nn.Module):
         Raises:
             ValueError: the family has no such dropout.
         """
-        modules: list[Any] = [m for m in self.inner.modules() if hasattr(m, "attention_dropout")]
-        if not modules and probability:
-            raise ValueError(f"{type(self.inner).__name__} has no attention dropout; use lora_dropout instead")
-        for module in modules:
-            module.attention_dropout = float(probability)
+        set_attention_dropout(self.inner, probability)
 
     def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
         """Make sure the original LM stays at hand in training.

@@ -224,17 +224,19 @@ class Encoder(Inference):
         save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
 
     def use_attention(self, mode: AttentionMode) -> None:
-        """Read texts under this attention from now on.
+        """Read texts under this attention from now on; that the model follows it is measured.
 
         Raises:
-            ValueError: a BERT-type encoder has one only.
+            ValueError: a BERT-type encoder has one only, or the model does not follow it.
         """
         if self.backbone.is_encoder and mode != "bidirectional":
             raise ValueError(
                 f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
                 "token reads every other; set attention: bidirectional"
             )
-        self.attention = Attention(mode)
+        attention = Attention(mode)
+        self.backbone.check_attention(attention)
+        self.attention = attention
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
-from embrew.modeling.attention import Attention
+from embrew.modeling.attention import MODES, TWO_CALLS, Attention
 from embrew.modeling.bottleneck import Walls, fits
+from embrew.modeling.positions import check_positions
+from embrew.modeling.reach import follows
 from embrew.modeling.tokens import Segment, Tokens
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
@@ -24,12 +27,17 @@ def path_of_layers(inner: Any) -> str:
         ValueError: under no name known here.
     """
     for path in LAYERS:
-        try:
-            inner.get_submodule(path)
-        except AttributeError:
-            continue
-        return path
+        if _has(inner, path):
+            return path
     raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
+
+
+def _has(module: Any, path: str) -> bool:
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
 
 
 def layers_of(inner: Any) -> list[nn.Module]:
@@ -59,20 +67,88 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
+    check_positions(inner, tokens)
+    by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def _run(
+    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None, *, by_mask: bool
+) -> Tensor:
     walls: dict[str, Any] = {}
+    places = tokens.position_ids
     if attention.bottleneck and not attention.hide and fits(inner, tokens):
         mask, walls = None, {"walls": Walls.of(tokens, attention)}
-    elif attention.is_causal is None or tokens.position_ids is not None:
+    elif attention.is_causal is None or places is not None or by_mask:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
+        if places is None:  # some families (OPT) count positions by a mask of two dimensions
+            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
     elif attention.is_causal:
         mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
     else:
         mask = tokens.attention_mask
     seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
     states: Tensor = seen(
-        inputs_embeds=embedded, attention_mask=mask, position_ids=tokens.position_ids, use_cache=False, **walls
+        inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
     ).last_hidden_state
     return states
+
+
+def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
+    """What decides how a model takes an attention pattern: its class, its kernel, and settings of its configuration."""
+    config = inner.config
+    kernel = "sdpa" if config._attn_implementation == TWO_CALLS else config._attn_implementation
+    names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
+    kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
+    return type(inner), kernel, kinds, tuple(getattr(config, name, None) for name in names), *more
+
+
+_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"] | None] = {}
+_VERIFIED: set[Any] = set()
+
+
+def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
+    """How a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
+
+    Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
+    with padding.
+    """
+    key = _key(inner)
+    if key not in _BIDIRECTIONAL:
+        attention, found = Attention("bidirectional"), None
+        for how in ("flag", "mask"):
+            if follows(inner, attention, lambda x, t, m=how == "mask": _run(inner, x, t, attention, None, by_mask=m)):
+                found = how
+                break
+        _BIDIRECTIONAL[key] = found  # type: ignore[assignment]
+    return _BIDIRECTIONAL[key]
+
+
+def check_attention(inner: Any, attention: Attention) -> None:
+    """Measure that a model follows an attention pattern; once per model class, kernel and pattern in a process.
+
+    Raises:
+        ValueError: it does not; says which patterns it does follow.
+    """
+    key = _key(inner, attention)
+    if key in _VERIFIED:
+        return
+    if not _follows(inner, attention):
+        modes = [mode for mode in MODES if mode != attention.mode and _follows(inner, Attention(mode))]
+        kernel = inner.config._attn_implementation
+        raise ValueError(
+            f"attention={attention.mode}: {type(inner).__name__} with attn_implementation={kernel} does not follow it "
+            f"(a token was changed, and other positions moved than should); "
+            + (f"it follows {', '.join(modes)}" if modes else "it follows none of the others either")
+            + "; set encoder.attention to that, or try attn_implementation: eager or sdpa"
+        )
+    _VERIFIED.add(key)
+
+
+def _follows(inner: Any, attention: Attention) -> bool:
+    if attention.is_causal is False:
+        return bidirectional_by(inner) is not None
+    return follows(inner, attention, lambda x, t: _run(inner, x, t, attention, None, by_mask=False))
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
@@ -81,13 +157,18 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
     The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
     on one model get wrong; a shallow copy with its own configuration does not.
     """
-    copied = copy.copy(inner)
-    if num_layers is not None and num_layers < len(layers_of(inner)):
-        copied = with_layers(inner, layers_of(inner)[:num_layers], path_of_layers(inner))
-    copied.config = copy.copy(inner.config)
-    copied.config.is_causal = is_causal
+    config = copy.copy(inner.config)
+    config.is_causal = is_causal
     if num_layers is not None:
-        copied.config.num_hidden_layers = num_layers
+        config.num_hidden_layers = num_layers
+    path = next((path for path in LAYERS if "." in path and _has(inner, path)), "")
+    if path or (num_layers is not None and num_layers < len(layers_of(inner))):
+        copied = with_layers(inner, layers_of(inner)[:num_layers], path_of_layers(inner))
+    else:
+        copied = copy.copy(inner)
+    copied.config = config
+    if path:  # OPT's decoder reads a configuration of its own
+        getattr(copied, path.partition(".")[0]).config = config
     return copied
 
 
