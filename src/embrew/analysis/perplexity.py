@@ -11,7 +11,7 @@ import torch
 
 from embrew.losses.vocabulary import token_log_probs
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.frozen import FrozenLM, Head
 from embrew.modeling.tokens import Row, Segment, Tokens
 
 
@@ -101,8 +101,8 @@ def perplexity_of(
     return Perplexity(len(filled), tokens, sum(len(text.encode()) for text in filled), nats)
 
 
-def _float(head: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return head.weight.float(), None if head.bias is None else head.bias.float()
+def _float(head: Head) -> Head:
+    return head._replace(weight=head.weight.float(), bias=None if head.bias is None else head.bias.float())
 
 
 def _batches(rows: Sequence[list[int]], batch_tokens: int) -> Iterator[list[list[int]]]:

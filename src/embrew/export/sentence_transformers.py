@@ -174,6 +174,11 @@ def _check_stock(encoder: Encoder) -> None:
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
     elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
+    elif encoder.attention.is_causal is False and encoder.backbone.bidirectional_by != "flag":
+        reason = (
+            f"attention=bidirectional goes by an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
+            "not follow is_causal in its configuration, and a stock folder has nothing else; attention: causal is stock"
+        )
     elif pooling.mode == "concat" and not _is_single_last(encoder):
         reason = (
             "it puts the states of several memory tokens behind each other, for which there is no stock module; their "

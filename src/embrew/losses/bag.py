@@ -8,11 +8,20 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from embrew.losses.vocabulary import head_logits
+
 TEXTS_AT_A_TIME = 4  # logits of so many texts are held, and made again in the backward pass
 
 
 def bag_of_words_nll(
-    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None = None, *, row_weights: Tensor | None = None
+    hidden: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    *,
+    row_weights: Tensor | None = None,
 ) -> Tensor:
     """Σ_r −w_r mean_{t ∈ T_r} log softmax(max_j head(h_rj))_t, over the slots j of a text.
 
@@ -25,6 +34,8 @@ def bag_of_words_nll(
             any adds nothing.
         weight: `(vocabulary, hidden)` of the head, differentiable as `hidden` is.
         bias: `(vocabulary,)` or None.
+        scale: what logits are multiplied by.
+        softcap: c in logits = c tanh(logits / c), or None.
         row_weights: `(texts,)` w; by default the mean over texts that have targets.
 
     Returns:
@@ -43,17 +54,17 @@ def bag_of_words_nll(
     total: Any = torch.zeros((), device=hidden.device)
     for start in range(0, len(hidden), TEXTS_AT_A_TIME):
         rows = slice(start, start + TEXTS_AT_A_TIME)
-        losses = checkpoint(_losses, hidden[rows], targets[rows], weight, bias, use_reentrant=False)
+        losses = checkpoint(_losses, hidden[rows], targets[rows], weight, bias, scale, softcap, use_reentrant=False)
         total = total + (losses * row_weights[rows]).sum()
     return total
 
 
-def _losses(hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _losses(
+    hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None, scale: float, softcap: float | None
+) -> Tensor:
     """`(texts,)` losses, each the mean over its own targets."""
     with torch.autocast(hidden.device.type, enabled=False):
-        logits = (hidden.to(weight.dtype) @ weight.T).float()
-        if bias is not None:
-            logits = logits + bias.float()
+        logits = head_logits(hidden, weight, bias, scale, softcap).float()
         log_p = logits.amax(1).log_softmax(-1)
         there = (targets >= 0).float()
         found = log_p.gather(1, targets.clamp(min=0)) * there

@@ -22,6 +22,8 @@ def token_kl(
     student: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
     *,
     row_weights: Tensor | None = None,
     chunk_size: int | None = None,
@@ -38,6 +40,8 @@ def token_kl(
         student: `(rows, hidden)` hidden states.
         weight: `(vocabulary, hidden)` of the head; where it is trained, its gradient is that of Q, P being a constant.
         bias: `(vocabulary,)` or None.
+        scale: what logits are multiplied by (Granite, Cohere).
+        softcap: c in logits = c tanh(logits / c) (Gemma 2), or None.
         row_weights: `(rows,)` w; the mean by default.
         chunk_size: rows projected at a time, the teacher's and the student's together; by default what fits 256 MB
             on an accelerator, 64 of each on a CPU.
@@ -50,7 +54,7 @@ def token_kl(
     """
     if teacher.shape != student.shape:
         raise ValueError(f"teacher {tuple(teacher.shape)} and student {tuple(student.shape)} must have the same rows")
-    losses = _apply(student, weight, bias, teacher.detach(), chunk_size)
+    losses = _apply(student, weight, bias, teacher.detach(), scale, softcap, chunk_size)
     return _weighted(losses, row_weights)
 
 
@@ -59,6 +63,8 @@ def token_nll(
     labels: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
     *,
     row_weights: Tensor | None = None,
     chunk_size: int | None = None,
@@ -70,6 +76,8 @@ def token_nll(
         labels: `(rows,)` int64, each below the size of the vocabulary.
         weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
+        scale: as in `token_kl`, likewise `softcap`.
+        softcap: or None.
         row_weights: `(rows,)` w; the mean by default.
         chunk_size: as in `token_kl`.
 
@@ -79,11 +87,19 @@ def token_nll(
     Raises:
         ValueError: rows and labels differ in number, or a label is outside the vocabulary.
     """
-    return _weighted(-token_log_probs(hidden, labels, weight, bias, chunk_size=chunk_size), row_weights)
+    losses = -token_log_probs(hidden, labels, weight, bias, scale, softcap, chunk_size=chunk_size)
+    return _weighted(losses, row_weights)
 
 
 def token_log_probs(
-    hidden: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None = None, *, chunk_size: int | None = None
+    hidden: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    *,
+    chunk_size: int | None = None,
 ) -> Tensor:
     """Log softmax(head(h_r))[y_r] of every row: `(rows,)` float32, never rounded to the states' precision.
 
@@ -93,7 +109,7 @@ def token_log_probs(
         raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one a row")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}; the vocabulary has {len(weight)}")
-    return -_apply(hidden, weight, bias, labels, chunk_size)
+    return -_apply(hidden, weight, bias, labels, scale, softcap, chunk_size)
 
 
 def token_divergences(
@@ -101,6 +117,8 @@ def token_divergences(
     other: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
     *,
     kind: Literal["kl", "js"] = "kl",
     chunk_size: int = 64,
@@ -114,6 +132,8 @@ def token_divergences(
         other: `(rows, hidden)` states of Q.
         weight: `(vocabulary, hidden)` of the head.
         bias: `(vocabulary,)` or None.
+        scale: as in `token_kl`, likewise `softcap`.
+        softcap: or None.
         kind: which of the two.
         chunk_size: rows projected at a time.
 
@@ -123,34 +143,63 @@ def token_divergences(
     if one.shape != other.shape:
         raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
     parts = [
-        checkpoint(_divergences, p, q, weight, bias, kind, use_reentrant=False)
+        checkpoint(_divergences, p, q, weight, bias, scale, softcap, kind, use_reentrant=False)
         for p, q in zip(one.split(chunk_size), other.split(chunk_size), strict=True)
     ]
     return torch.cat(parts) if parts else one.new_zeros(0, dtype=torch.float32)
 
 
-def _divergences(one: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+def _divergences(
+    one: Tensor,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    kind: str,
+) -> Tensor:
     with torch.autocast(one.device.type, enabled=False):
-        precision = _precision(one)
-        shift = 0.0 if bias is None else bias.to(precision)
-        p, q = (((h.to(weight.dtype) @ weight.T).to(precision) + shift).log_softmax(-1) for h in (one, other))
+        p, q = (head_logits(h, weight, bias, scale, softcap).log_softmax(-1) for h in (one, other))
         if kind == "kl":
             return (p.exp() * (p - q)).sum(-1)
         middle = torch.logaddexp(p, q) - math.log(2.0)
         return ((p.exp() * (p - middle)).sum(-1) + (q.exp() * (q - middle)).sum(-1)) / 2
 
 
+def head_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, softcap: float | None = None
+) -> Tensor:
+    """Logits `(rows, vocabulary)` of a head in the precision of the losses; all at once, for few rows."""
+    logits = (hidden.to(weight.dtype) @ weight.T).to(_precision(hidden))
+    if bias is not None:
+        logits = logits + bias.to(logits.dtype)
+    if scale != 1.0:
+        logits = logits * scale
+    return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+
+
 def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
     return losses.sum() / max(len(losses), 1) if row_weights is None else (losses * row_weights.to(losses.dtype)).sum()
 
 
-def _apply(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk_size: int | None) -> Tensor:
+def _apply(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    scale: float,
+    softcap: float | None,
+    chunk_size: int | None,
+) -> Tensor:
+    if scale != 1.0:  # of the logits, so of the states and the bias
+        hidden, bias = hidden * scale, None if bias is None else bias * scale
+        target = target * scale if target.ndim == 2 else target
     if chunk_size is None:
         size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
     else:
         size = chunk_size if target.ndim == 1 else chunk_size // 2
     with torch.autocast(hidden.device.type, enabled=False):
-        return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))))
+        return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))), softcap)
 
 
 class _ChunkedHeadLoss(torch.autograd.Function):
@@ -164,11 +213,12 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         size: int,
+        softcap: float | None,
     ) -> Tensor:
-        ctx.size, ctx.trains_head = size, any(ctx.needs_input_grad[1:3])
+        ctx.size, ctx.softcap, ctx.trains_head = size, softcap, any(ctx.needs_input_grad[1:3])
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
         losses = torch.zeros(len(hidden), dtype=_precision(hidden), device=hidden.device)
-        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size):
+        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap):
             losses[rows] = loss
             if grad is not None:
                 grad[rows] = wanted.to(weight.dtype) @ weight
@@ -180,9 +230,10 @@ class _ChunkedHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.trains_head:
             (grad,) = ctx.saved_tensors
-            return None if grad is None else grad * grads[0][:, None].to(grad.dtype), None, None, None, None
+            for_hidden = None if grad is None else grad * grads[0][:, None].to(grad.dtype)
+            return for_hidden, None, None, None, None, None
         with torch.autocast(grads[0].device.type, enabled=False):
-            return *_gradients(ctx, grads[0]), None, None
+            return *_gradients(ctx, grads[0]), None, None, None
 
 
 def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
@@ -193,7 +244,7 @@ def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
     for_hidden = torch.zeros_like(hidden) if wants[0] else None
     for_weight = torch.zeros_like(weight, dtype=precision) if wants[1] else None
     for_bias = torch.zeros_like(bias, dtype=precision) if wants[2] else None
-    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size):
+    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size, ctx.softcap):
         wanted.mul_(rows_grad[rows, None])
         if for_hidden is not None:
             for_hidden[rows] = (wanted.to(weight.dtype) @ weight).to(hidden.dtype)
@@ -209,7 +260,7 @@ def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
 
 
 def _chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, size: int
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, size: int, softcap: float | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Rows, their losses, and the gradient of these for the logits, which the next chunk is written over."""
     precision, distils = _precision(hidden), target.ndim == 2
@@ -218,9 +269,9 @@ def _chunks(
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         if distils:
-            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare)
+            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare, softcap)
         else:
-            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits)
+            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits, softcap)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:
@@ -228,21 +279,28 @@ def _precision(hidden: Tensor) -> torch.dtype:
 
 
 def _chunk_nll(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
     """Loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
 
     Everything is written over `logits`, so that no chunk takes memory of its own.
     """
-    q = _shifted_logits(hidden, weight, bias, logits[: len(hidden)])
+    q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
     at = labels[:, None]
     loss = -q.gather(1, at)
     z_q = q.exp_().sum(-1, keepdim=True)
-    return (loss + z_q.log())[:, 0], q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
+    wanted = q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
+    return (loss + z_q.log())[:, 0], wanted if slope is None else wanted.mul_(slope)
 
 
 def _chunk_kl(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, teacher: Tensor, logits: Tensor, spare: Tensor
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    teacher: Tensor,
+    logits: Tensor,
+    spare: Tensor,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """As `_chunk_nll`, with the rows of both sides in one product: a product of few rows mostly reads the head.
 
@@ -250,21 +308,30 @@ def _chunk_kl(
     log Z_q: every exponential is taken once.
     """
     rows = len(hidden)
-    p, q = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows]).split(rows)
+    both, slope = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows], softcap)
+    p, q = both.split(rows)
     ratio = torch.sub(p, q, out=spare[:rows])
     z_p, z_q = p.exp_().sum(-1, keepdim=True), q.exp_().sum(-1, keepdim=True)
     ratio.masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
     p.div_(z_p)
     loss = ratio.mul_(p).sum(-1, keepdim=True) - z_p.log() + z_q.log()
-    return loss[:, 0], q.div_(z_q).sub_(p)
+    wanted = q.div_(z_q).sub_(p)
+    return loss[:, 0], wanted if slope is None else wanted.mul_(slope[rows:])
 
 
-def _shifted_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Logits `(rows, vocabulary)`, less the largest of their row, written to `out`."""
+def _shifted_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Logits `(rows, vocabulary)`, less the largest of their row, written to `out`; and the slope of the soft cap."""
     if weight.dtype == out.dtype:
         torch.mm(hidden.to(weight.dtype), weight.T, out=out)
     else:
         out.copy_(hidden.to(weight.dtype) @ weight.T)
     if bias is not None:
         out += bias.to(out.dtype)
-    return out.sub_(out.amax(-1, keepdim=True))
+    slope = None
+    if softcap is not None:
+        out.div_(softcap).tanh_()
+        slope = 1 - out**2
+        out.mul_(softcap)
+    return out.sub_(out.amax(-1, keepdim=True)), slope

@@ -18,7 +18,16 @@ from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.dropout import set_attention_dropout
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.own_weights import Noted
-from embrew.modeling.passes import check_attention, forward, layers_of, raw_states, read_layers, view, write_soft
+from embrew.modeling.passes import (
+    bidirectional_by,
+    check_attention,
+    forward,
+    layers_of,
+    raw_states,
+    read_layers,
+    view,
+    write_soft,
+)
 from embrew.modeling.positions import check_positions, max_positions
 from embrew.modeling.prefix import Shared
 from embrew.modeling.tokens import Segment, Tokens
@@ -85,6 +94,11 @@ class Backbone(nn.Module):
     def check_attention(self, attention: Attention) -> None:
         """Measure that the model follows an attention pattern; raise ValueError where it does not."""
         check_attention(self.inner, attention)
+
+    @property
+    def bidirectional_by(self) -> Literal["flag", "mask"] | None:
+        """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
+        return bidirectional_by(self.inner)
 
     def use_two_calls(self) -> bool:
         """Train a bottleneck by two causal attention calls where the kernel is sdpa; whether that is so."""

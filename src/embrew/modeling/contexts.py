@@ -195,7 +195,15 @@ def prepare(encoder: Encoder, context: Context) -> PreparedContext:
             len(pairs),
             settings.budget,
         )
-    return PreparedContext(context, joined(rows), vectors)
+    row = joined(rows)
+    longest, positions = encoder.max_seq_length + len(row.ids), encoder.backbone.max_positions
+    if row.ids and longest > positions:
+        raise ValueError(
+            f"the demonstrations take {len(row.ids)} tokens beside texts of up to {encoder.max_seq_length}, and "
+            f"{type(encoder.backbone.causal_lm).__name__} has positions for {positions:g}; give fewer demonstrations, or "
+            "set max_length lower"
+        )
+    return PreparedContext(context, row, vectors)
 
 
 def check_reads(encoder: Encoder) -> Demonstrations:

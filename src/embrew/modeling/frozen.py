@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import Tensor
+from torch import Tensor, nn
 
 from embrew.modeling.attention import Attention
 from embrew.modeling.passes import forward, write_soft
+from embrew.modeling.reach import at_rest
 from embrew.modeling.tokens import Tokens
 
 
 class Head(NamedTuple):
-    """The language-model head: logits = hidden @ weight.T + bias.
+    """The language-model head: logits = softcap(scale · (hidden @ weight.T + bias)).
 
-    `weight` is `(vocabulary, hidden)`, `bias` `(vocabulary,)` or None.
+    `weight` is `(vocabulary, hidden)`, `bias` `(vocabulary,)` or None; with `softcap` c, softcap(x) = c tanh(x / c).
+    Losses take these four in this order.
     """
 
     weight: Tensor
     bias: Tensor | None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits `(…, vocabulary)` of states `(…, hidden)`, float32."""
+        logits = nn.functional.linear(states, self.weight, self.bias).float() * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
 class FrozenLM:
@@ -40,8 +50,9 @@ class FrozenLM:
         Raises:
             ValueError: the family changes its logits after the head, which the chunked losses do not follow.
         """
-        weight, bias = _head(self.model)
-        return Head(weight.detach(), None if bias is None else bias.detach())
+        head = _head(self.model)
+        bias = None if head.bias is None else head.bias.detach()
+        return head._replace(weight=head.weight.detach(), bias=bias)
 
 
 def trained_head(model: Any) -> Head:
@@ -59,9 +70,31 @@ def trained_head(model: Any) -> Head:
 
 
 def _head(model: Any) -> Head:
-    config = model.config
-    for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ValueError(f"{config.model_type} has {name}={getattr(config, name)}, which is not supported here")
-    layer = model.get_output_embeddings()
-    return Head(layer.weight, getattr(layer, "bias", None))
+    config, layer = model.config, model.get_output_embeddings()
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+    softcap = getattr(config, "final_logit_softcapping", None)
+    head = Head(layer.weight, getattr(layer, "bias", None), scale, None if softcap is None else float(softcap))
+    _check_head(model, head)
+    return head
+
+
+_CHECKED: set[Any] = set()
+
+
+def _check_head(model: Any, head: Head) -> None:
+    """Compare the logits of a head with the model's own; once per model class and settings in a process."""
+    key = (type(model), head.scale, head.softcap, head.bias is None)
+    if key in _CHECKED or hasattr(head.weight, "full_tensor"):  # sharded weights are not all here
+        return
+    ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
+    with at_rest(model), torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
+        states = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)[0]
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.float()
+        difference = float((head.logits(states) - logits).abs().max() / logits.abs().max().clamp(min=1e-6))
+    if not difference <= (1e-3 if head.weight.dtype == torch.float32 else 5e-2):
+        raise ValueError(
+            f"{type(model).__name__} makes other logits of its states than its head does (by {difference:.1%}), "
+            "which the losses over a vocabulary do not follow; known are a scale "
+            "(logits_scaling, logit_scale) and a soft cap (final_logit_softcapping)"
+        )
+    _CHECKED.add(key)

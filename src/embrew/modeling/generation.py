@@ -99,7 +99,7 @@ def target_scores(
     """
     check(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
-    weight, bias = FrozenLM(encoder.backbone.causal_lm).head
+    head = FrozenLM(encoder.backbone.causal_lm).head
     found: list[tuple[Tensor, Tensor] | None] = [None] * len(rows)
     for group in plan([len(row.ids) for row in rows], batch_size=1, batch_tokens=batch_tokens):
         tokens = Tokens.pad([rows[i] for i in group]).to(encoder.device)
@@ -108,7 +108,7 @@ def target_scores(
             labels = tokens.input_ids[tokens.where(Segment.TARGET)]
             losses, right = [], []
             for some, wanted in zip(states.split(SCORED), labels.split(SCORED), strict=True):
-                logits = nn.functional.linear(some, weight, bias).float()
+                logits = head.logits(some)
                 losses.append(nn.functional.cross_entropy(logits, wanted, reduction="none"))
                 right.append(logits.argmax(-1) == wanted)
         counts = tokens.where(Segment.TARGET).sum(1).tolist()

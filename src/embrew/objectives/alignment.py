@@ -261,8 +261,7 @@ class Alignment(Objective):
             scored = student.predicting(Segment.TARGET)
             states |= {row: hidden[i][scored[i]] for i, row in enumerate(group.tolist())}
         own, query = ([states[row] for row in side.tolist()] for side in pairs)
-        weight, bias = lm.head
-        rows = token_divergences(torch.cat(own), torch.cat(query), weight, bias, kind=kind)
+        rows = token_divergences(torch.cat(own), torch.cat(query), *lm.head, kind=kind)
         return torch.stack([text.mean() for text in rows.split([len(text) for text in own])])
 
     def _decode(

@@ -1,0 +1,125 @@
+"""Families of causal language models in miniature: what is tested of each, and what the documentation says of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from transformers import AutoConfig, PreTrainedConfig
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+WIDE = {**GROUPED, "head_dim": 8}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LOCAL = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+class Family(NamedTuple):
+    """A family in miniature, and what holds of it.
+
+    Attributes:
+        models: public models of it, for the table.
+        sizes: fields of its configuration.
+        bidirectional: how it is made bidirectional: by the library's flag, an explicit mask, or not at all.
+        memory_causal: whether it takes masks.
+        positions: whether they are learned, so that rows have a longest length.
+        head: what it does to logits, or nothing.
+        embeddings: what it does to input embeddings, or nothing.
+        default: whether it is tested in every run.
+    """
+
+    models: str
+    sizes: dict[str, Any]
+    bidirectional: Literal["flag", "mask"] | None = "flag"
+    memory_causal: bool = True
+    positions: Literal["any", "learned"] = "any"
+    head: str = ""
+    embeddings: str = ""
+    default: bool = False
+
+    @property
+    def attention(self) -> Literal["bidirectional", "causal"]:
+        """The attention that an encoder of it is tested with."""
+        return "bidirectional" if self.bidirectional else "causal"
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("Llama 2, 3; nano", GROUPED),
+    "qwen2": Family("Qwen 1.5, 2, 2.5", GROUPED),
+    "qwen3": Family("Qwen 3", WIDE),
+    "qwen3_moe": Family("Qwen 3 with experts", {**WIDE, **EXPERTS}),
+    "mistral": Family("Mistral", {**WIDE, "sliding_window": 8}),
+    "gemma2": Family(
+        "Gemma 2",
+        {**WIDE, **LOCAL, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0},
+        head="soft cap",
+        embeddings="scaled by √width",
+    ),
+    "gemma3_text": Family("Gemma 3", {**WIDE, **LOCAL, "query_pre_attn_scalar": 8}, embeddings="scaled by √width"),
+    "gpt_neox": Family("GPT-NeoX, Pythia", SIZES),
+    "phi": Family("Phi 1, 2", SIZES),
+    "phi3": Family("Phi 3, 4", GROUPED),
+    "olmo2": Family("OLMo 2", GROUPED),
+    "olmo3": Family("OLMo 3", {**GROUPED, **LOCAL}),
+    "smollm3": Family("SmolLM 3", GROUPED),
+    "glm4": Family("GLM 4", WIDE),
+    "granite": Family(
+        "Granite 3",
+        {**GROUPED, "embedding_multiplier": 6.0, "logits_scaling": 4.0, "residual_multiplier": 0.5},
+        head="divided by `logits_scaling`",
+        embeddings="multiplied by `embedding_multiplier`",
+        default=True,
+    ),
+    "cohere2": Family("Command R7B, A", {**WIDE, **LOCAL, "logit_scale": 0.25}, head="multiplied by `logit_scale`"),
+    "stablelm": Family("StableLM", GROUPED, bidirectional="mask", default=True),
+    "gpt2": Family("GPT-2", SIZES, positions="learned"),
+    "opt": Family("OPT", {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32}, positions="learned"),
+    "gpt_neo": Family(
+        "GPT-Neo",
+        {**SIZES, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+        bidirectional=None,
+        memory_causal=False,
+        positions="learned",
+    ),
+    "falcon": Family("Falcon", {**SIZES, "alibi": False, "new_decoder_architecture": False}),
+}
+
+
+def config_of(name: str) -> PreTrainedConfig:
+    """A family's configuration in miniature."""
+    return AutoConfig.for_model(name, **FAMILIES[name].sizes)
+
+
+def table() -> str:
+    """The documentation's table: one row per family."""
+    ways = {"flag": "yes", "mask": "yes, by a mask; not in exports", None: "refused: the family masks the future itself"}
+    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Embeddings and head | Tested |"]
+    rows += ["|---|---|---|---|---|---|---|"]
+    for name, family in FAMILIES.items():
+        own = "; ".join(
+            f"{what} {how}" for what, how in (("embeddings", family.embeddings), ("logits", family.head)) if how
+        )
+        cells = (
+            f"`{name}`",
+            family.models,
+            ways[family.bidirectional],
+            "yes" if family.memory_causal else "refused: takes no mask",
+            "up to its learned positions" if family.positions == "learned" else "any",
+            own or "–",
+            "every run" if family.default else "slow",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table())

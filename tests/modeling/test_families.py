@@ -1,0 +1,173 @@
+"""Families of causal LMs, random and tiny, from folder to export, against transformers' own forward pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.losses.vocabulary import token_kl, token_nll
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.frozen import FrozenLM
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.tokens import Row, Segment, Tokens
+from tests.conftest import SENTENCES, stir
+from tests.families import FAMILIES, Family, config_of, table
+
+DEFAULT = [name for name, family in FAMILIES.items() if family.default]
+EVERY = [pytest.param(n, marks=[] if f.default else pytest.mark.slow) for n, f in FAMILIES.items()]
+TEXTS = [*SENTENCES, "", "long " * 100]
+
+
+def lm(name: str, folder: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A folder with a random model of a family, in which every token matters."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(name)).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 0.15)
+            elif key.endswith("bias"):
+                parameter.normal_(0, 0.02)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def opened(folder: Path, family: Family, **settings: Any) -> Encoder:
+    return Encoder.from_pretrained(
+        folder,
+        device="cpu",
+        memory_tokens=3,
+        template="{instruction}{text}{memory}",
+        **{"attention": family.attention, "pooling": Pooling("mean", "memory"), "max_length": 48, **settings},
+    )
+
+
+def by_transformers(folder: Path, encoder: Encoder, family: Family) -> np.ndarray:
+    """Unit vectors by transformers alone: memory tokens as further rows of the embedding matrix, ids as input."""
+    model = AutoModel.from_pretrained(folder)
+    size = encoder.backbone.vocab_size
+    model.resize_token_embeddings(size + 3, mean_resizing=False)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[size:] = encoder.backbone.memory
+    model.config.is_causal = family.attention == "causal"
+    vectors = []
+    for text in TEXTS:
+        ids = encoder.tokenizer(text, truncation=True, max_length=45)["input_ids"] + [size, size + 1, size + 2]
+        mask: Tensor = torch.ones(1, len(ids), dtype=torch.long)
+        if family.bidirectional == "mask":
+            mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
+        with torch.no_grad():
+            states = model(input_ids=torch.tensor([ids]), attention_mask=mask, use_cache=False).last_hidden_state
+        vectors.append(nn.functional.normalize(states[0, -3:].mean(0), dim=-1).numpy())
+    return np.stack(vectors)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder = lm(name, tmp_path / "lm", tokenizer)
+    encoder = opened(folder, family)
+    assert encoder.backbone.bidirectional_by == family.bidirectional
+    assert np.abs(encoder.encode(TEXTS) - by_transformers(folder, encoder, family)).max() < 1e-5
+
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, "lora_dropout": 0.1})
+    encoder.backbone.set_attention_dropout(0.2)
+    before = encoder.encode(TEXTS)
+    one_step(encoder)
+    after = encoder.encode(TEXTS)
+    assert np.abs(after - before).max() > 1e-4, "trained"
+    encoder.save_pretrained(tmp_path / "saved")
+    assert np.abs(Encoder.from_pretrained(tmp_path / "saved", device="cpu").encode(TEXTS) - after).max() < 1e-5
+
+    if family.bidirectional == "mask":
+        with pytest.raises(ValueError, match="goes by an explicit mask on"):
+            export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+        causal = opened(folder, family, attention="causal")
+        stir_all(causal)
+        encoder, after = causal, causal.encode(TEXTS)
+    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
+    assert np.abs(stock.encode(TEXTS, show_progress_bar=False) - after).max() < 1e-5
+
+
+def stir_all(encoder: Encoder) -> None:
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    stir(encoder.backbone)
+
+
+def one_step(encoder: Encoder) -> None:
+    """One optimiser step: InfoNCE of embeddings, and the frozen LM's distribution over the vocabulary."""
+    encoder.train()
+    chosen = [p for p in encoder.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(chosen, lr=1e-2)
+    tokens = encoder.tokens(SENTENCES)
+    one, other = (nn.functional.normalize(encoder(tokens), dim=-1) for _ in range(2))
+    loss = nn.functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(SENTENCES)))
+    read = tokens.where(Segment.TEXT)
+    plain = Tokens(tokens.input_ids.masked_fill(~read, 0), torch.where(read, tokens.segment_ids, 0))
+    states = encoder.backbone.hidden_states(tokens, encoder.attention)
+    with torch.no_grad(), encoder.backbone.frozen_lm() as lm:
+        teacher, head = lm.hidden_states(plain), lm.head
+    loss = loss + token_kl(teacher[read], states[read], *head)
+    loss.backward()
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in chosen)
+    assert sum(p.grad is not None and p.grad.abs().sum() > 0 for p in chosen) > 2
+    optimizer.step()
+    optimizer.zero_grad()
+    encoder.steps += 1
+    encoder.eval()
+
+
+@pytest.mark.parametrize("name", ["granite", "cohere2", "gemma2", *(n for n in FAMILIES if n == "llama")])
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_losses_under_a_head_are_those_of_the_model_itself(name: str, chunk_size: int | None) -> None:
+    """Logits with a scale or a soft cap: loss and gradients of chunked NLL and KL, from the model's own logits."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(name)).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.ndim >= 2:
+            parameter.normal_(0, 0.5)
+    ids, other = torch.randint(3, 300, (2, 2, 12)).unbind(0)
+    rows = [Row.of(row.tolist(), Segment.TEXT) for row in ids]
+    states = FrozenLM(model).hidden_states(Tokens.pad(rows))
+    head = FrozenLM(model).head
+    labels, flat = ids[:, 1:].reshape(-1), states[:, :-1].reshape(-1, 32)
+    nll = token_nll(flat, labels, *head, chunk_size=chunk_size)
+    assert abs(float(nll - model(input_ids=ids, labels=ids).loss)) < 1e-5
+
+    delta = torch.zeros_like(ids, dtype=torch.float32)[..., None].expand(-1, -1, 32).clone().requires_grad_()
+    final = {"norm": lambda module, args, out: out + delta}
+    with torch.enable_grad():
+        handle = model.base_model.norm.register_forward_hook(final["norm"])
+        own = model(input_ids=ids).logits[:, :-1].reshape(-1, 300).float()
+        handle.remove()
+        with torch.no_grad():
+            teacher = model(input_ids=other).logits[:, :-1].reshape(-1, 300).float()
+        target = teacher.log_softmax(-1)
+        expected = nn.functional.kl_div(own.log_softmax(-1), target, reduction="batchmean", log_target=True)
+        (gradient,) = torch.autograd.grad(expected, delta)
+        student = (states + delta)[:, :-1].reshape(-1, 32)
+        ours = token_kl(teacher_states(model, other), student, *head, chunk_size=chunk_size)
+        (found,) = torch.autograd.grad(ours, delta)
+    assert abs(float((ours - expected).detach())) < 1e-5 * max(1.0, float(expected.detach()))
+    assert (found - gradient).abs().max() < 1e-5 * gradient.abs().max()
+
+
+def teacher_states(model: Any, ids: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.base_model(input_ids=ids).last_hidden_state[:, :-1].reshape(-1, 32)
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert len(DEFAULT) == 2
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    assert table() in page, "docs/families.md: put in what `python -m tests.families` prints"
