@@ -34,6 +34,8 @@ class Family(NamedTuple):
         positions: whether they are learned, so that rows have a longest length.
         head: what it does to logits, or nothing.
         embeddings: what it does to input embeddings, or nothing.
+        attention_dropout: whether it applies a dropout on attention weights (SimCSE's noise).
+        lora_dropout: whether a LoRA on all its linear layers may have dropout.
         default: whether it is tested in every run.
     """
 
@@ -44,6 +46,8 @@ class Family(NamedTuple):
     positions: Literal["any", "learned"] = "any"
     head: str = ""
     embeddings: str = ""
+    attention_dropout: bool = True
+    lora_dropout: bool = True
     default: bool = False
 
     @property
@@ -56,12 +60,12 @@ FAMILIES: dict[str, Family] = {
     "llama": Family("Llama 2, 3; nano", GROUPED),
     "qwen2": Family("Qwen 1.5, 2, 2.5", GROUPED),
     "qwen3": Family("Qwen 3", WIDE),
-    "qwen3_moe": Family("Qwen 3 with experts", {**WIDE, **EXPERTS}),
+    "qwen3_moe": Family("Qwen 3 with experts", {**WIDE, **EXPERTS}, lora_dropout=False),
     "mistral": Family("Mistral", {**WIDE, "sliding_window": 8}),
     "gemma2": Family(
         "Gemma 2",
         {**WIDE, **LOCAL, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0},
-        head="soft cap",
+        head="capped (`final_logit_softcapping`)",
         embeddings="scaled by √width",
     ),
     "gemma3_text": Family("Gemma 3", {**WIDE, **LOCAL, "query_pre_attn_scalar": 8}, embeddings="scaled by √width"),
@@ -90,7 +94,7 @@ FAMILIES: dict[str, Family] = {
         memory_causal=False,
         positions="learned",
     ),
-    "falcon": Family("Falcon", {**SIZES, "alibi": False, "new_decoder_architecture": False}),
+    "falcon": Family("Falcon", {**SIZES, "alibi": False, "new_decoder_architecture": False}, attention_dropout=False),
 }
 
 
@@ -101,25 +105,26 @@ def config_of(name: str) -> PreTrainedConfig:
 
 def table() -> str:
     """The documentation's table: one row per family."""
-    ways = {"flag": "yes", "mask": "yes, by a mask; not in exports", None: "refused: the family masks the future itself"}
-    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Embeddings and head | Tested |"]
+    ways = {
+        "flag": "yes",
+        "mask": "yes, by a mask; not in exports",
+        None: "refused: the family masks the future itself",
+    }
+    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Beside that | Tested |"]
     rows += ["|---|---|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
-        own = "; ".join(
-            f"{what} {how}" for what, how in (("embeddings", family.embeddings), ("logits", family.head)) if how
-        )
+        parts = [f"embeddings {family.embeddings}"] if family.embeddings else []
+        parts += [f"logits {family.head}"] if family.head else []
+        parts += [] if family.attention_dropout else ["`attention_dropout` refused: it is not applied"]
+        parts += [] if family.lora_dropout else ["`lora_dropout` on experts refused"]
         cells = (
             f"`{name}`",
             family.models,
             ways[family.bidirectional],
             "yes" if family.memory_causal else "refused: takes no mask",
             "up to its learned positions" if family.positions == "learned" else "any",
-            own or "–",
+            "; ".join(parts) or "–",
             "every run" if family.default else "slow",
         )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    print(table())

@@ -79,10 +79,20 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     assert encoder.backbone.bidirectional_by == family.bidirectional
     assert np.abs(encoder.encode(TEXTS) - by_transformers(folder, encoder, family)).max() < 1e-5
 
-    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, "lora_dropout": 0.1})
-    encoder.backbone.set_attention_dropout(0.2)
-    before = encoder.encode(TEXTS)
+    if not family.lora_dropout:
+        with pytest.raises(ValueError, match="no dropout for experts"):
+            encoder.backbone.add_lora({"r": 4, "lora_dropout": 0.1})
+        encoder = opened(folder, family)
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, "lora_dropout": 0.1 if family.lora_dropout else 0.0})
+    if family.attention_dropout:
+        encoder.backbone.set_attention_dropout(0.2)
+    else:
+        with pytest.raises(ValueError, match="does not apply its attention dropout with"):
+            encoder.backbone.set_attention_dropout(0.2)
+    before, frozen = encoder.encode(TEXTS), frozen_states(encoder)
     one_step(encoder)
+    assert torch.equal(frozen_states(encoder.train()), frozen), "the original LM, in training too"
+    encoder.eval()
     after = encoder.encode(TEXTS)
     assert np.abs(after - before).max() > 1e-4, "trained"
     encoder.save_pretrained(tmp_path / "saved")
@@ -97,6 +107,11 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     assert np.abs(stock.encode(TEXTS, show_progress_bar=False) - after).max() < 1e-5
+
+
+def frozen_states(encoder: Encoder) -> Tensor:
+    with torch.no_grad(), encoder.backbone.frozen_lm() as original:
+        return original.hidden_states(Tokens.pad([Row.of(range(5, 25), Segment.TEXT)]))
 
 
 def stir_all(encoder: Encoder) -> None:
@@ -170,4 +185,4 @@ def teacher_states(model: Any, ids: Tensor) -> Tensor:
 def test_the_documentation_has_the_table() -> None:
     assert len(DEFAULT) == 2
     page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
-    assert table() in page, "docs/families.md: put in what `python -m tests.families` prints"
+    assert table() in page, "docs/families.md: put in what tests.families.table() returns"

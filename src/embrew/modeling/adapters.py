@@ -27,7 +27,7 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
             model.
 
     Raises:
-        ValueError: an unknown field.
+        ValueError: an unknown field, or a dropout on experts.
     """
     settings = {"target_modules": "all-linear", **settings}
     if train_embeddings:
@@ -38,8 +38,16 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
         config = LoraConfig(task_type=task, **settings)
     except TypeError as error:
         raise ValueError(f"lora={dict(settings)}: {error}; the keys are those of peft.LoraConfig") from None
-    with peft_warnings_off():
-        adapted = get_peft_model(model, config).train(model.training)  # new dropouts would be on in a model at rest
+    try:
+        with peft_warnings_off():
+            adapted = get_peft_model(model, config).train(model.training)  # new dropouts would be on in a model at rest
+    except ValueError as error:
+        if "ParamWrapper" not in str(error) or not config.lora_dropout:
+            raise
+        raise ValueError(
+            f"lora_dropout={config.lora_dropout}: peft has no dropout for experts, which {type(model).__name__} keeps "
+            "in one parameter; set lora_dropout: 0, or target_modules to the linear layers of its attention"
+        ) from None
     for parameter in adapted.parameters():
         if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
             parameter.data = parameter.data.float()
@@ -64,10 +72,11 @@ def merge(model: PeftModel) -> PreTrainedModel:
 
 
 def _merge_layer(layer: BaseTunerLayer) -> None:
-    base = layer.get_base_layer()
-    weight = getattr(base, "weight", None)
+    base: Any = layer.get_base_layer()
+    held = getattr(layer, "parameter_name", "weight")  # experts of a layer are one parameter of three dimensions
+    weight = getattr(base, held, None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
-        raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers")
+        raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")
     with torch.no_grad():
         for name in layer.active_adapters:
             if name in getattr(layer, "lora_A", {}):
@@ -87,12 +96,7 @@ class AdapterSwitch:
         self.layers: list[Any] = [
             m for m in model.modules() if isinstance(m, BaseTunerLayer | AuxiliaryTrainingWrapper)
         ]
-        self.dropouts = [
-            (m, attribute)
-            for m in model.modules()
-            for attribute in probabilities(m)
-            if not _inside_lora(m, self.layers)
-        ]
+        self.dropouts = [pair for pair in probabilities(model) if not _inside_lora(pair[0], self.layers)]
 
     @contextmanager
     def off(self) -> Iterator[None]:

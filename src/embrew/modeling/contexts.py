@@ -200,8 +200,8 @@ def prepare(encoder: Encoder, context: Context) -> PreparedContext:
     if row.ids and longest > positions:
         raise ValueError(
             f"the demonstrations take {len(row.ids)} tokens beside texts of up to {encoder.max_seq_length}, and "
-            f"{type(encoder.backbone.causal_lm).__name__} has positions for {positions:g}; give fewer demonstrations, or "
-            "set max_length lower"
+            f"{type(encoder.backbone.causal_lm).__name__} has positions for {positions:g}; give fewer demonstrations, "
+            "or set max_length lower"
         )
     return PreparedContext(context, row, vectors)
 

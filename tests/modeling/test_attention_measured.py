@@ -1,0 +1,180 @@
+"""Attention and positions are measured when an encoder is built: followed by some means, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from embrew.modeling.backbone import Backbone
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.loading import Base
+from embrew.modeling.tokens import Row, Segment, Tokens
+from tests.families import config_of
+
+
+def backbone_of(name: str, **settings: Any) -> Backbone:
+    torch.manual_seed(0)
+    config = config_of(name)
+    for key, value in settings.items():
+        setattr(config, key, value)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.15)
+    return Backbone(model)
+
+
+def encoder_of(
+    name: str, tokenizer: PreTrainedTokenizerFast, backbone: Backbone | None = None, **settings: Any
+) -> Encoder:
+    return Encoder(
+        backbone or backbone_of(name), tokenizer, Base("folder", "tiny"), **{"max_length": 64, **settings}
+    ).eval()
+
+
+def first_moves(encoder: Encoder) -> list[bool]:
+    """Whether the first state moves when the last token changes: alone, and beside a longer row."""
+    found = []
+    for others in ([], [Row.of(range(40, 60), Segment.TEXT)]):
+        rows = [Row.of([5, 6, 7, 8, last], Segment.TEXT) for last in (9, 200)]
+        with torch.no_grad():
+            one, other = (encoder.hidden_states(Tokens.pad([row, *others]))[0, 0] for row in rows)
+        found.append(bool((one - other).abs().max() > 1e-4))
+    return found
+
+
+@pytest.mark.parametrize("name", ["stablelm", "opt"])
+def test_bidirectional_is_bidirectional_where_the_flag_is_ignored(
+    name: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """StableLM follows `is_causal` in padded batches only, OPT's decoder has a configuration of its own."""
+    encoder = encoder_of(name, tokenizer, attention="bidirectional", pooling="mean")
+    assert first_moves(encoder) == [True, True]
+    encoder.use_attention("causal")
+    assert first_moves(encoder) == [False, False]
+    encoder.use_attention("bidirectional")
+    assert first_moves(encoder) == [True, True]
+
+
+def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
+    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    refused = r"GPTNeoModel with attn_implementation=eager does not follow it .* it follows causal; set"
+    with pytest.raises(ValueError, match=refused):
+        encoder_of("gpt_neo", tokenizer, attention="bidirectional")
+    encoder = encoder_of("gpt_neo", tokenizer)
+    with pytest.raises(ValueError, match=refused):
+        encoder.use_attention("bidirectional")
+    assert encoder.attention.mode == "causal"
+    assert first_moves(encoder) == [False, False]
+    encoder.backbone.causal_lm.save_pretrained(tmp_path / "lm")
+    tokenizer.save_pretrained(tmp_path / "lm")
+    with pytest.raises(ValueError, match=refused):
+        Encoder.from_pretrained(tmp_path / "lm", attention="bidirectional", device="cpu")
+    Encoder.from_pretrained(tmp_path / "lm", max_length=64, device="cpu").save_pretrained(tmp_path / "saved")
+    settings = json.loads((tmp_path / "saved" / "embrew.json").read_text())
+    (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**settings, "attention": "bidirectional"}))
+    with pytest.raises(ValueError, match=refused):
+        Encoder.from_pretrained(tmp_path / "saved", device="cpu")
+
+
+def test_it_is_measured_once_per_model_class_kernel_and_mode(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embrew.modeling import passes
+
+    calls = []
+    follows = passes.follows
+    monkeypatch.setattr(passes, "follows", lambda *given: calls.append(given[1].mode) or follows(*given))
+    monkeypatch.setattr(passes, "_VERIFIED", set())
+    monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})
+    for _ in range(3):
+        encoder = encoder_of("stablelm", tokenizer, attention="bidirectional")
+        encoder.use_attention("causal")
+        encoder.use_attention("memory_causal")
+    assert calls == ["bidirectional", "bidirectional", "causal", "memory_causal"], "by flag, by mask, and the others"
+
+
+def test_measuring_leaves_dropout_and_random_numbers_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
+    encoder = encoder_of("opt", tokenizer).train()
+    flags = [module.training for module in encoder.modules()]
+    from embrew.modeling import passes
+
+    passes._VERIFIED.clear()
+    before = torch.get_rng_state()
+    encoder.use_attention("causal")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [module.training for module in encoder.modules()] == flags
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt", "gpt_neo"])
+def test_max_length_beyond_learned_positions_is_refused(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ValueError, match=r"max_length=129, and \w+ has positions for 128 tokens"):
+        encoder_of(name, tokenizer, max_length=129)
+    encoder = encoder_of(name, tokenizer, max_length=128)
+    vectors = encoder.encode(["word " * 400, "word"])
+    assert vectors.shape == (2, 32), "the longest row that is allowed"
+
+
+def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Memory tokens count within max_length; demonstrations, and targets behind a text, beyond it."""
+    settings = {"template": "{instruction}{text}", "demonstrations": Demonstrations(compress="none")}
+    encoder = encoder_of("gpt2", tokenizer, max_length=100, **settings)
+    pairs = (Demonstration("the quick brown fox", "jumps over the lazy dog"),)
+    with pytest.raises(ValueError, match=r"the demonstrations take \d+ tokens beside texts of up to 100"):
+        encoder.add_context("task", Context("find: ", pairs))
+    row = Row.of([5] * 100, Segment.TEXT) + Row.of([6] * 29, Segment.TARGET)
+    with pytest.raises(ValueError, match="a row has 129 tokens, and GPT2Model has positions for 128; the text, its"):
+        encoder.hidden_states(Tokens.pad([row]))
+    with torch.no_grad(), encoder.backbone.frozen_lm() as lm, pytest.raises(ValueError, match="a row has 129 tokens"):
+        lm.hidden_states(Tokens.pad([row]))
+    packed = Tokens.pack([[Row.of([5] * 100, Segment.TEXT), Row.of([6] * 90, Segment.TEXT)]])
+    assert encoder.hidden_states(packed).shape[1] == 190, "positions begin anew in each text of a packed row"
+
+
+def test_rotary_positions_have_no_limit() -> None:
+    assert backbone_of("stablelm").max_positions == float("inf")
+
+
+@pytest.mark.parametrize("name", ["falcon", "gpt2", "opt", "stablelm"])
+def test_attention_dropout_is_set_whether_it_is_a_number_or_a_module(
+    name: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    encoder = encoder_of(name, tokenizer, backbone=backbone_of(name, alibi=name == "falcon"))
+    tokens = Tokens.pad([Row.of(range(5, 25), Segment.TEXT)])
+    before = torch.get_rng_state()
+    encoder.backbone.set_attention_dropout(0.5)
+    assert torch.equal(torch.get_rng_state(), before)
+    encoder.train()
+    one, other = (encoder(tokens).detach() for _ in range(2))
+    assert not torch.equal(one, other)
+    encoder.backbone.set_attention_dropout(0.0)
+    encoder.eval()
+    assert torch.equal(encoder(tokens), encoder(tokens))
+
+
+def test_attention_dropout_without_effect_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Falcon applies it with ALiBi only."""
+    with pytest.raises(ValueError, match="FalconModel does not apply its attention dropout with attn_impl"):
+        encoder_of("falcon", tokenizer).backbone.set_attention_dropout(0.2)
+
+
+@pytest.mark.parametrize("name", ["opt", "falcon"])
+def test_the_original_lm_has_no_dropout_of_any_kind(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """OPT keeps its probabilities as numbers named `dropout`, and 0.1 of it is its default."""
+    backbone = backbone_of(name, dropout=0.3, hidden_dropout=0.3, layerdrop=0.3)
+    backbone.add_lora({"r": 2})
+    tokens = Tokens.pad([Row.of(range(5, 25), Segment.TEXT)])
+    with torch.no_grad(), backbone.eval().frozen_lm() as lm:
+        expected = lm.hidden_states(tokens)
+    for _ in range(3):
+        with torch.no_grad(), backbone.train().frozen_lm() as lm:
+            assert torch.equal(lm.hidden_states(tokens), expected)
