@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -115,12 +116,10 @@ def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
     """
     key = _key(inner)
     if key not in _BIDIRECTIONAL:
-        attention, found = Attention("bidirectional"), None
-        for how in ("flag", "mask"):
-            if follows(inner, attention, lambda x, t, m=how == "mask": _run(inner, x, t, attention, None, by_mask=m)):
-                found = how
-                break
-        _BIDIRECTIONAL[key] = found  # type: ignore[assignment]
+        attention = Attention("bidirectional")
+        ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
+        followed = (how for how in ways if follows(inner, attention, partial(_probed, inner, attention, how == "mask")))
+        _BIDIRECTIONAL[key] = next(followed, None)
     return _BIDIRECTIONAL[key]
 
 
@@ -148,7 +147,11 @@ def check_attention(inner: Any, attention: Attention) -> None:
 def _follows(inner: Any, attention: Attention) -> bool:
     if attention.is_causal is False:
         return bidirectional_by(inner) is not None
-    return follows(inner, attention, lambda x, t: _run(inner, x, t, attention, None, by_mask=False))
+    return follows(inner, attention, partial(_probed, inner, attention, False))
+
+
+def _probed(inner: Any, attention: Attention, by_mask: bool, embedded: Tensor, tokens: Tokens) -> Tensor:
+    return _run(inner, embedded, tokens, attention, None, by_mask=by_mask)
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from embrew.modeling.tokens import Segment, Tokens
 
 WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, how many of them are memory, and padding behind them
 MOVED = 1e-6  # of the largest state
+logger = logging.getLogger(__name__)
 FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
 
 
@@ -38,7 +40,10 @@ def follows(inner: Any, attention: Attention, run: Callable[[Tensor, Tokens], Te
                 if not torch.isfinite(states).all() or not _as_expected(states, attention, tokens, inner):
                     return False
                 kept.append(states[0])
+    except torch.OutOfMemoryError:
+        raise
     except FAILED:
+        logger.debug("%s cannot take %s", type(inner).__name__, attention, exc_info=True)
         return False
     same = 1e-4 if inner.dtype == torch.float32 else 5e-2
     return bool((kept[0] - kept[1]).abs().max() <= same * kept[0].abs().max())
