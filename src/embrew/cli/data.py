@@ -116,6 +116,8 @@ def mine(
     columns = dict(part.split("=", 1) for part in column or () if "=" in part)
     if len(columns) < len(column or ()):
         raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
+    if split == "test":
+        raise ValueError("--split test: mined rows are training data, and a test split is not; give another split")
     from embrew.build import open_model
     from embrew.data.datasets import load
     from embrew.data.documents import read_documents

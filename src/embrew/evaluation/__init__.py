@@ -13,6 +13,7 @@ from embrew.evaluation.kinds import check_settings, judge
 from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
 from embrew.evaluation.rag import Common, cells, check_grid
 from embrew.evaluation.report import Result, averages, finished, grid_table, table, write_result
+from embrew.evaluation.rows import TRIED, check_apart
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
@@ -72,6 +73,7 @@ def evaluate(
 
     Raises:
         FileExistsError: `output_dir` holds results of another model, other data or other settings.
+        ValueError: demonstrations of a context are rows that are judged on.
 
     Examples:
         >>> [result.main_score for result in evaluate(encoder, ["$EMBREW_DATA/STSB"])]  # doctest: +SKIP
@@ -90,6 +92,7 @@ def evaluate(
     for task in tasks:
         if isinstance(task, Task):
             check_settings(task)
+            _check_demonstrations(task, encoder)
         else:
             load_task(task)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
@@ -187,6 +190,14 @@ def _in_context(task: Task | MtebTask, encoder: TextEncoder, context: str | None
         names = ", ".join(_contexts(encoder)) or "none"
         raise ValueError(f"task {task.name}: context={wanted!r}; this encoder has {names} (embrew context add)")
     return task
+
+
+def _check_demonstrations(task: Task, encoder: TextEncoder) -> None:
+    """Raise where a task's context shows rows of the task."""
+    name = task.settings.get("context")
+    if name is not None and name != TRIED:
+        prepared = _contexts(encoder)[name]
+        check_apart([pair.query for pair in prepared.context.demonstrations], [task])
 
 
 def _is_rag(task: Task | MtebTask) -> bool:

@@ -19,17 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from embrew.data.overlap import normalised
 from embrew.evaluation import evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
-from embrew.evaluation.rows import asked_texts, split_names
+from embrew.evaluation.rows import TRIED, check_apart, split_names
 from embrew.evaluation.tables import label_of
 from embrew.evaluation.tasks import Task, find_task
 from embrew.modeling.contexts import Context
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import DevRows
-
-TRIED = "being-chosen"
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def choose_demonstrations(
         with_test = [task for task in tasks if task.path.is_dir() and "test" in split_names(task.path)]
         found = [find_task(task.path, split="test", name=task.name) for task in with_test]
         tests = found if len(found) == len(tasks) else []
-    _check_apart(context, (*tasks, *tests))
+    check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
     sets: dict[int, tuple[str, ...]] = {}
 
     def score(count: int, on: Sequence[Task], judged: _DocumentsOnce) -> float:
@@ -110,18 +107,6 @@ def choose_demonstrations(
         chosen = max(dev, key=lambda count: (dev[count], -count))
         test = {count: score(count, tests, judged) for count in sorted({0, chosen, most})} if tests else {}
     return Choice(dev, test, chosen, sets[id(tasks)], sets.get(id(tests), ()))
-
-
-def _check_apart(context: Context, tasks: Sequence[Task]) -> None:
-    """Raise where a demonstration is one of the rows that an encoder is judged on."""
-    shown = {normalised(pair.query): pair.query for pair in context.demonstrations}
-    for task in tasks:
-        both = sorted(shown.keys() & {normalised(text) for text in asked_texts(task)})
-        if both:
-            raise ValueError(
-                f"{len(both)} of {len(shown)} demonstrations are rows of {task.name} {task.shown_split}, for example "
-                f"{shown[both[0]]!r}; take demonstrations from other rows"
-            )
 
 
 class _DocumentsOnce:

@@ -29,6 +29,7 @@ ROWS: Mapping[Kind, tuple[RowKind, tuple[str, ...]]] = {
     "reranking": ("candidates", ("query", "positive", "negative")),
     "summarization": ("summaries", ("text", "human_summaries", "machine_summaries")),
 }
+TRIED = "being-chosen"  # the name of a context whose number of demonstrations is being chosen, and has been checked
 ABOUT = ("sentence1", "sentence2", "text", "query")
 
 
@@ -81,6 +82,24 @@ def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
 def asked_texts(task: Task) -> list[str]:
     """The texts that are a task's own: all but the documents that its queries are searched in."""
     return [text for name, texts in task_texts(task) if not name.endswith(" documents") for text in texts]
+
+
+def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise where the query of a demonstration is one of the texts that an encoder is judged on.
+
+    Raises:
+        ValueError: how many are, of which task, and one of them.
+    """
+    shown = {normalised(text): text for text in demonstrations}
+    for task in tasks:
+        if not shown or not (task.kind == "retrieval" or task.kind in ROWS):
+            continue
+        both = sorted(shown.keys() & {normalised(text) for text in asked_texts(task)})
+        if both:
+            raise ValueError(
+                f"{len(both)} of {len(shown)} demonstrations are rows of {task.name} {task.shown_split}, for example "
+                f"{shown[both[0]]!r}; take demonstrations from other rows"
+            )
 
 
 def reserved_texts(task: Task) -> list[str]:

@@ -1,0 +1,157 @@
+"""Dev rows that are split off training rows are neither tested nor trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embrew.analysis.watched import watched_by
+from embrew.evaluation import evaluate
+from embrew.evaluation.choose import choose_demonstrations
+from embrew.evaluation.dev import dev_sets
+from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.demonstrator import start
+from embrew.recipe import DevRows, Recipe
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+
+PAIRS = (Demonstration("a question", "an answer"), Demonstration("another question", "another answer"))
+
+
+def write(path: Path, *rows: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def scored(i: int, split: str = "train") -> dict[str, Any]:
+    return {"sentence1": f"{split} {i}", "sentence2": SENTENCES[i % 5], "score": float(i % 5)}
+
+
+@pytest.fixture
+def sts(tmp_path: Path) -> Path:
+    """A train and a test split; some training rows hold a text of the test split."""
+    write(tmp_path / "sts" / "train.jsonl", *(scored(i) for i in range(30)))
+    tested = [{"sentence1": f"test {i}", "sentence2": f"other {i}", "score": float(i % 5)} for i in range(8)]
+    write(tmp_path / "sts" / "test.jsonl", *tested, *({**scored(i), "sentence2": "x y"} for i in range(4)))
+    return tmp_path / "sts"
+
+
+def test_rows_of_training_rows(sts: Path) -> None:
+    """The same ones every time, other ones by another seed, and no text of the test split."""
+    tested = {text for i in range(4) for text in (f"train {i}",)}
+    sets = [dev_sets([DevRows(path=str(sts), rows=6, seed=seed)]) for seed in (1, 1, 2)]
+    chosen = [[row["sentence1"] for row in task_rows(one.dev[0], "scored")] for one in sets]
+    assert chosen[0] == chosen[1] != chosen[2] and len(set(chosen[0])) == 6
+    assert not tested & {*chosen[0], *chosen[2]}
+    (texts,) = sets[0].texts().values()
+    assert set(chosen[0]) == {text for text in texts if text.startswith("train")}
+    assert sets[0].about["sts"]["split"] == "dev-from-train"
+    with pytest.raises(ValueError, match="rows=27 of its 30 training rows, of which 26 share no text"):
+        list(task_rows(dev_sets([DevRows(path=str(sts), rows=27)]).dev[0], "scored"))
+    with pytest.raises(ValueError, match="has no train split to split rows=2 off; it has test"):
+        (sts / "train.jsonl").unlink()
+        dev_sets([DevRows(path=str(sts), rows=2)])
+
+
+def test_rows_of_other_kinds(tmp_path: Path, bag_of_words: Any) -> None:
+    """Classes are learnt from the rows that are left; of a BEIR folder training queries are taken."""
+    labelled = [{"text": f"{'abc'[i % 3]} word {i}", "label": i % 3} for i in range(60)]
+    write(tmp_path / "labels" / "train.jsonl", *labelled)
+    write(tmp_path / "beir" / "corpus.jsonl", *({"_id": str(i), "text": f"body {i}"} for i in range(9)))
+    write(tmp_path / "beir" / "queries.jsonl", *({"_id": f"q{i}", "text": f"ask {i}"} for i in range(12)))
+    (tmp_path / "beir" / "qrels").mkdir()
+    (tmp_path / "beir" / "qrels" / "train.tsv").write_text("".join(f"q{i}\t{i % 9}\t1\n" for i in range(9)))
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("".join(f"q{i}\t{i % 9}\t1\n" for i in range(9, 12)))
+    found = dev_sets([DevRows(path=str(tmp_path / name), rows=4) for name in ("labels", "beir")])
+    labels, beir = found.dev
+    judged, learnt = ({row["text"] for row in rows} for rows in (task_rows(labels, "labelled"), training_rows(labels)))
+    assert len(judged) == 4 and len(learnt) == 56 and not judged & learnt
+    assert len(task_retrieval(beir).queries) == 4 and set(task_retrieval(beir).qrels) <= {f"q{i}" for i in range(9)}
+    results = evaluate(bag_of_words, [labels, beir], output_dir=tmp_path / "out")
+    assert [(r.split, r.counts.get("texts", r.counts.get("queries"))) for r in results] == [("dev-from-train", 4)] * 2
+    assert evaluate(bag_of_words, [labels, beir], output_dir=tmp_path / "out") == results, "kept, and read again"
+
+
+@pytest.fixture
+def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any]:
+    """A stage on pairs, of which some are to be dev rows of their own retrieval folder."""
+    pairs = [{"query": f"ask {i}", "positive": f"{SENTENCES[i % 5]} {i}"} for i in range(24)]
+    write(tmp_path / "pairs.jsonl", *pairs)
+    write(tmp_path / "beir" / "corpus.jsonl", *({"_id": str(i), "text": p["positive"]} for i, p in enumerate(pairs)))
+    write(tmp_path / "beir" / "queries.jsonl", *({"_id": str(i), "text": p["query"]} for i, p in enumerate(pairs)))
+    (tmp_path / "beir" / "qrels.train.tsv").write_text("".join(f"{i}\t{i}\t1\n" for i in range(24)))
+    training = {"max_steps": 1, "use_cpu": True, "report_to": "none"}
+    stage = {
+        "name": "pairs",
+        "objective": {"type": "contrastive", "positives": "column"},
+        "data": {"path": str(tmp_path / "pairs.jsonl")},
+        "batch": {"size": 4},
+        "training": training,
+    }
+    return {
+        "encoder": {"model": str(model_folder("llama")), "template": "{text}", "pooling": {"mode": "mean"}},
+        "stages": [stage],
+        "evaluation": {"dev": [{"path": str(tmp_path / "beir"), "rows": 5}]},
+    }
+
+
+def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from embrew import build
+
+    recipe = Recipe.from_values(values)
+    seen: list[str] = []
+    original = build.datasets
+
+    def datasets(*given: Any, **options: Any) -> Any:
+        parts = original(*given, **options)
+        seen.extend(row["query"] for part in parts for row in part)
+        return parts
+
+    monkeypatch.setattr(build, "datasets", datasets)
+    sets = watched_by(recipe)
+    assert sets is not None
+    train(recipe, tmp_path / "out", evaluate=sets, verify="off")
+    dev = set(sets.texts()["beir queries"])
+    assert len(dev) == 5 and len(seen) == 19 and not dev & set(seen)
+    log = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert log["sets"]["beir"]["split"] == "dev-from-train"
+    assert log["sets"]["beir"]["size"] == "5 queries + 24 documents"
+    with pytest.raises(ValueError, match=r"pass evaluate=dev_sets_of\(recipe\)"):
+        train(recipe, tmp_path / "without")
+    other = {**values, "evaluation": {"dev": [{**values["evaluation"]["dev"][0], "seed": 1}]}}
+    assert recipe.stage_hash(0) != Recipe.from_values(other).stage_hash(0), "another training set"
+    assert Recipe.load(write_yaml(recipe, tmp_path)) == recipe
+
+
+def write_yaml(recipe: Recipe, folder: Path) -> Path:
+    (folder / "recipe.yaml").write_text(recipe.to_yaml())
+    return folder / "recipe.yaml"
+
+
+@pytest.fixture
+def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
+    encoder = make_encoder(
+        memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
+    )
+    start(encoder)
+    return encoder
+
+
+def test_the_choice_names_what_chose(sts: Path, reads_demonstrations: Any) -> None:
+    encoder = reads_demonstrations
+    choice = choose_demonstrations(encoder, Context("find: ", PAIRS), [2], [sts], from_train=6)
+    assert choice.dev_sets == ("sts dev-from-train, 6 pairs",) and choice.test_sets == ("sts test, 12 pairs",)
+    assert sorted(choice.dev) == [0, 2]
+    shown = Context("find: ", (Demonstration("train 20", "an answer"),))
+    chosen = choose_demonstrations(encoder, shown, [1], [sts], from_train=25)
+    assert chosen.dev_sets == ("sts dev-from-train, 25 pairs",), "all that are free but the one that is shown"
+    tested = Context("find: ", (Demonstration("Test  3", "an answer"),))
+    with pytest.raises(ValueError, match=r"1 of 1 demonstrations are rows of sts test, for example 'Test  3'"):
+        choose_demonstrations(encoder, tested, [1], [sts], from_train=6)
