@@ -14,6 +14,7 @@ from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.demonstrator import start
 from embrew.modeling.pooling import Pooling
+from embrew.modeling.template import Template
 from tests.conftest import FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "", "a", " ends with </s> and <pad>", "\nLine"]
@@ -66,7 +67,15 @@ def test_every_family(family, make_encoder, tmp_path):
         ({}, {"pooling": "weighted_mean"}),
         ({}, {"memory_tokens": 3, "template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}),
         ({}, {"soft_prompt_tokens": 2, "template": "{soft_prompt}{instruction}{text}"}),
-        ({}, {"template": 'task: {instruction}"{text}" means:', "prompts": {"query": "q: "}, "normalize": False}),
+        (
+            {},
+            {
+                "template": 'task: {instruction}"{text}" means:',
+                "words_after": "separate",
+                "prompts": {"query": "q: "},
+                "normalize": False,
+            },
+        ),
     ],
 )
 def test_every_layout(settings, options, make_encoder, tmp_path):
@@ -143,7 +152,7 @@ def test_tokenizers_that_begin_a_text_with_a_space(scheme, compress, make_encode
     encoder = make_encoder(
         memory_tokens=0, attention="causal", template=TEMPLATE, demonstrations=Demonstrations(compress=compress)
     )
-    encoder.tokenizer = encoder.template.tokenizer = tokenizer
+    encoder.tokenizer, encoder.templates = tokenizer, [Template(TEMPLATE, tokenizer)]
     start(encoder)
     encoder.add_context("find", FIND)
     export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
