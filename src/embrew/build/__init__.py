@@ -3,10 +3,12 @@
 from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_trainable
 from embrew.build.objectives import objective
 from embrew.build.opening import open_model
+from embrew.build.precision import autocasts, opening_dtype
 from embrew.build.rows import datasets, order, rows
 from embrew.build.stages import check_stage, training_arguments
 
 __all__ = [
+    "autocasts",
     "carries_on",
     "check_same_encoder",
     "check_stage",
@@ -15,6 +17,7 @@ __all__ = [
     "make_trainable",
     "objective",
     "open_model",
+    "opening_dtype",
     "order",
     "rows",
     "training_arguments",

@@ -8,6 +8,7 @@ from typing import Any
 
 from peft import PeftModel
 
+from embrew.build.precision import opening_dtype
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pattern import check_words_after
@@ -23,7 +24,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
     built = Encoder.from_pretrained(
         config.model,
         revision=config.revision,
-        dtype=config.dtype,
+        dtype=opening_dtype(recipe, device),
         device=device,
         attn_implementation=config.attn_implementation,
         memory_tokens=config.memory_tokens,

@@ -41,9 +41,17 @@ BY_THE_LAUNCHER = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 
 
 def training_arguments(
-    stage: StageConfig, built: Objective, output_dir: Path, *, seed: int, every: float | None = None
+    stage: StageConfig,
+    built: Objective,
+    output_dir: Path,
+    *,
+    seed: int,
+    every: float | None = None,
+    autocast: bool = False,
 ) -> TrainingArguments:
     """The stage's `transformers.TrainingArguments`; with `every`, it is evaluated at so many steps and at its end.
+
+    With `autocast`, it is computed in bfloat16 unless it says `bf16` or `fp16` itself.
 
     Raises:
         ValueError: a key that it does not have, one that embrew sets itself, or a global batch that does not divide.
@@ -78,6 +86,8 @@ def training_arguments(
                 f"stage {stage.name}: batch.size={stage.batch.size} over {world_size()} processes; it must divide"
             )
         given["per_device_train_batch_size"] = stage.batch.size // world_size()
+    if autocast and not {"bf16", "fp16"} & given.keys():
+        given["bf16"] = True
     given.setdefault("dataloader_drop_last", isinstance(built, EmbeddingObjective))
     if every is not None:
         given |= {"eval_strategy": "steps", "eval_steps": every}

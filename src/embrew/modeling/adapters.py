@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils.other import AuxiliaryTrainingWrapper
-from torch import nn
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.modeling.dropout import probabilities
@@ -52,6 +52,15 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
         if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
             parameter.data = parameter.data.float()
     return adapted
+
+
+def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
+    """Give trained copies of whole modules the float32 values of a saved adapter, which peft rounds as the base is."""
+    copies = [module.modules_to_save for module in model.modules() if isinstance(module, ModulesToSaveWrapper)]
+    for copy in copies:
+        copy.float()
+    if copies:
+        set_peft_model_state_dict(model, dict(tensors))
 
 
 @contextmanager

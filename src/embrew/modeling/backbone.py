@@ -338,6 +338,11 @@ class Backbone(nn.Module):
         model = copy.deepcopy(self.model) if self.holds_original or reopen is None else reopen()
         self._clone = [model.requires_grad_(False).eval()]
 
+    def round_frozen_lm(self, dtype: torch.dtype) -> None:
+        """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
+        for model in self._clone:
+            model.to(dtype)
+
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
         """The encoder without its adapter, memory tokens kept."""

@@ -141,7 +141,7 @@ class Encoder(Inference):
             name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or
                 Hub id of a causal LM or of a BERT-type encoder.
             revision: Hub revision of the LM.
-            dtype: `auto` (float32 on a CPU, bfloat16 on a GPU), `float32`, `bfloat16`.
+            dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU).
             device: defaults to the first GPU, else the CPU.
             attn_implementation: the LM's attention kernel.
             memory_tokens: how many learned tokens to add (an LM only).

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
-from embrew.modeling.adapters import peft_warnings_off
+from embrew.modeling.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
 from embrew.modeling.context_files import read_contexts, up_to_date, write_context
@@ -235,4 +235,6 @@ def _with_adapter(model: PreTrainedModel, state: AdapterState, *, trainable: boo
         target = Path(scratch) / "adapter"
         state.write(target)
         with peft_warnings_off():
-            return PeftModel.from_pretrained(model, target, is_trainable=trainable)
+            adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
+    restore_copies(adapted, state.tensors)
+    return adapted

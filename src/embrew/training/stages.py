@@ -17,6 +17,7 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.precision import train_in_float32
 from embrew.modeling.saving import SETTINGS, final_stage, read_settings
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
@@ -145,17 +146,20 @@ class Run:
             self.log.score("base", encoder)
         self._set_up(index, encoder)
         self._begin_work(index)
-        keep = Path(self._arguments(index).output_dir) / COMPUTED
-        parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.log.reserved)
+        args = self._arguments(index)
+        keep = Path(args.output_dir) / COMPUTED
+        with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as the steps are computed
+            parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.log.reserved)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
-        args = self._arguments(index)
         needed = args.per_device_train_batch_size * self.process.num_processes
         if args.dataloader_drop_last and len(rows) < needed:
             raise ValueError(
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        if encoder.backbone.trains_all and args.bf16:
+            logger.info("%s  weights are trained in float32 and computed with in bfloat16 (autocast)", stage.name)
         self.log.count(stage.name, a_step=samples_a_step(args), an_epoch=len(rows))
         self.log.look_at(stage, parts)
         began = time.perf_counter()
@@ -202,6 +206,9 @@ class Run:
         for rows in encoder.backbone.learned.values():
             rows.requires_grad_(stage.train_memory)
         self.objectives[index].setup(encoder)
+        train_in_float32(encoder)
+        if build.autocasts(self.recipe, self.process.device):
+            encoder.backbone.round_frozen_lm(torch.bfloat16)
 
     def _start(self, index: int) -> Encoder:
         """The encoder a stage begins with: the recipe's own, or the one before, its adapter continued or merged."""
@@ -212,7 +219,7 @@ class Run:
         merge = self.recipe.stages[index].adapter == "merge"
         encoder = Encoder.from_pretrained(
             source,
-            dtype=self.recipe.encoder.dtype,
+            dtype=build.opening_dtype(self.recipe, self.process.device),
             device=self.process.device,
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
@@ -241,7 +248,10 @@ class Run:
         stage = self.recipe.stages[index]
         work, watched = self.folder / f"{stage.name}.work", self.recipe.watched(index)
         every = None if watched is None else watched.every
-        return build.training_arguments(stage, self.objectives[index], work, seed=self.recipe.seed, every=every)
+        autocast = build.autocasts(self.recipe, self.process.device)
+        return build.training_arguments(
+            stage, self.objectives[index], work, seed=self.recipe.seed, every=every, autocast=autocast
+        )
 
     def _place(self, index: int) -> Path:
         return self.folder / self.recipe.stages[index].name

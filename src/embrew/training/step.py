@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.precision import check_float32
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.objectives.reductions import UNIT_WEIGHTS
 from embrew.training.gradcache import Chunks, cached_loss, loss_alike
@@ -36,6 +37,7 @@ class TrainStep(nn.Module):
         self.objective = objective
         self.chunks = chunks
         self.learned = nn.ParameterDict(objective.learned(encoder))
+        check_float32(self)
         if len(self.learned) and is_sharded(encoder):
             raise TypeError(
                 f"{type(objective).__name__} learns {', '.join(self.learned)} beside the encoder, which FSDP2 does not "

@@ -1,0 +1,236 @@
+"""Trained weights are float32, whatever dtype a recipe, a folder or a base has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModel, AutoModelForCausalLM
+
+from embrew import build
+from embrew.modeling import loading
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.precision import train_in_float32
+from embrew.objectives import Contrastive
+from embrew.recipe import Recipe, list_recipes
+from embrew.training.stages import Run, train
+from embrew.training.step import TrainStep
+from embrew.training.trainer import StageTrainer
+from tests.conftest import SENTENCES
+
+RATE = 5e-6  # of the second stage of AutoRegEmbed
+
+
+@pytest.fixture
+def folders(tmp_path, model_folder, encoder_folder, monkeypatch) -> dict[str, Path]:
+    """Tiny models saved in bfloat16, and a CPU that is taken to compute in it."""
+    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    found = {}
+    for name, source, kind in (
+        ("llama", model_folder("llama"), AutoModelForCausalLM),
+        ("bert", encoder_folder("bert"), AutoModel),
+    ):
+        place = found[name] = tmp_path / name
+        kind.from_pretrained(source).to(torch.bfloat16).save_pretrained(place)
+        for path in source.glob("tokenizer*"):
+            (place / path.name).write_bytes(path.read_bytes())
+    return found
+
+
+def recipe(folder: Path, stage: dict[str, Any] | None = None, **encoder: Any) -> Recipe:
+    """One step of AdamW, fused, under a constant rate."""
+    rows = [{"query": text[:20], "positive": text[20:]} for text in SENTENCES]
+    data = folder.parent / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {
+        "max_steps": 1, "learning_rate": RATE, "lr_scheduler_type": "constant", "optim": "adamw_torch_fused",
+        "weight_decay": 0.0, "save_strategy": "no", "logging_steps": 1, "use_cpu": True,
+    }  # fmt: skip
+    stage = stage or {}
+    return Recipe.from_values(
+        {
+            "encoder": {
+                "model": str(folder),
+                "pooling": {"mode": "mean"},
+                "max_length": {"query": 32, "document": 32},
+                "lora": None,
+                **encoder,
+            },
+            "stages": [
+                {
+                    "name": "one",
+                    "objective": {"type": "contrastive"},
+                    "data": {"path": str(data)},
+                    "batch": {"size": 4},
+                    **stage,
+                    "training": {**training, **stage.get("training", {})},
+                }
+            ],
+        }
+    )
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> float:
+    """The share of weights with another value; of the rows of the embedding matrix, those that were read."""
+    changed = total = 0
+    for name, tensor in before.items():
+        if name not in after or "lm_head" in name or "position" in name:
+            continue
+        one, other = tensor.float(), after[name].float()
+        if one.ndim == 2 and "embed" in name:
+            read = (one != other).any(1)
+            one, other = one[read], other[read]
+        changed += int((one != other).sum())
+        total += one.numel()
+    return changed / total
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_nearly_all_weights_move(family, folders, tmp_path, caplog):
+    before = load_file(folders[family] / "model.safetensors")
+    assert {tensor.dtype for tensor in before.values()} == {torch.bfloat16}
+    with caplog.at_level(logging.INFO):
+        attention = "causal" if family == "llama" else "bidirectional"
+        encoder = train(recipe(folders[family], dtype="bfloat16", attention=attention), tmp_path / "run")
+    saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
+    assert moved(before, saved) > 0.98, f"{moved(before, saved):.1%} of the weights moved"
+    said = [record.message for record in caplog.records if "autocast" in record.message]
+    assert said == ["one  weights are trained in float32 and computed with in bfloat16 (autocast)"]
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    settings = json.loads((tmp_path / "run" / "one" / "embrew.json").read_text())
+    again = Encoder.from_pretrained(tmp_path / "run")
+    assert settings["dtype"] == again.describe()["dtype"] == encoder.describe()["dtype"] == "float32"
+    assert abs(again.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-6
+
+
+def test_the_arithmetic_is_in_bfloat16(folders, tmp_path, monkeypatch):
+    seen: set[torch.dtype] = set()
+    step = StageTrainer.training_step
+
+    def watched(self: StageTrainer, *args: Any, **kwargs: Any) -> Tensor:
+        layer = self.step.encoder.backbone.inner.layers[0].mlp.down_proj
+        hook = layer.register_forward_hook(lambda *args: seen.add(args[-1].dtype))
+        loss = step(self, *args, **kwargs)
+        hook.remove()
+        for name, parameter in self.step.trainable().items():
+            assert parameter.dtype == parameter.grad.dtype == torch.float32, name
+        return loss
+
+    monkeypatch.setattr(StageTrainer, "training_step", watched)
+    for dtype, training, wanted in (
+        ("bfloat16", {}, torch.bfloat16),
+        ("bfloat16", {"bf16": False}, torch.float32),
+        ("auto", {}, torch.float32),  # on a CPU
+    ):
+        seen.clear()
+        train(
+            recipe(folders["llama"], {"training": training}, dtype=dtype), tmp_path / f"{dtype}{len(training)}{wanted}"
+        )
+        assert seen == {wanted}, (dtype, training)
+
+
+def test_what_auto_is_on_a_gpu(folders, monkeypatch):
+    everything = recipe(folders["llama"])
+    assert build.opening_dtype(everything, "cuda") == "float32" and build.autocasts(everything, "cuda")
+    lora = recipe(folders["llama"], lora={"r": 2})
+    assert build.opening_dtype(lora, "cuda") == "auto" and not build.autocasts(lora, "cuda")
+
+
+def test_recipes_that_train_every_weight(monkeypatch):
+    """None of them opens in bfloat16, on a GPU either."""
+    monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    found = [Recipe.load(name) for name in list_recipes()]
+    full = [one for one in found if one.stages and one.encoder.lora is None]
+    assert len(full) == 8
+    assert {build.opening_dtype(one, "cuda") for one in full} == {"float32"}
+
+
+def test_a_lora_on_a_frozen_bfloat16_base(folders, tmp_path):
+    """What is trained is float32: LoRA, memory tokens, a trained copy of the embedding matrix; the rest stays."""
+    made = recipe(
+        folders["llama"],
+        {"objective": {"type": "compression", "min_context_tokens": 3, "min_target_tokens": 3}, "batch": None,
+         "data": {"path": str(tmp_path / "texts.jsonl")}, "training": {"per_device_train_batch_size": 4, "bf16": True}},
+        dtype="bfloat16", template="{text}{memory}", memory_tokens=2, pooling={"mode": "mean", "over": "memory"},
+        lora={"r": 2}, train_embeddings="full",
+    )  # fmt: skip
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+    encoder = train(made, tmp_path / "run")
+    trained = {name: p.dtype for name, p in encoder.named_parameters() if p.requires_grad}
+    assert len(trained) > 10 and set(trained.values()) == {torch.float32}
+    frozen = {p.dtype for p in encoder.backbone.inner.layers.parameters() if not p.requires_grad}
+    assert frozen == {torch.bfloat16}
+    again = Encoder.from_pretrained(tmp_path / "run")
+    for (name, ours), theirs in zip(encoder.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours.detach(), theirs.detach()) and ours.dtype == theirs.dtype, name
+
+
+def test_continued_from_a_bfloat16_folder(folders, tmp_path, monkeypatch):
+    """`--from` a folder of bfloat16 weights: they are trained as float32, and saved so."""
+    whole = Encoder.from_pretrained(
+        folders["llama"], dtype="bfloat16", pooling="mean", max_length={"query": 32, "document": 32}
+    )
+    whole.backbone.train_all()
+    whole.save_pretrained(tmp_path / "start")
+    assert json.loads((tmp_path / "start" / "embrew.json").read_text())["dtype"] == "bfloat16"
+    before = load_file(tmp_path / "start" / "weights" / "model.safetensors")
+    started = recipe(folders["llama"], dtype="bfloat16", template=whole.settings()["template"])
+    train(started, tmp_path / "run", start=tmp_path / "start")
+    saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
+    assert moved(before, saved) > 0.98
+
+
+def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
+    """The adapter is merged into float32 weights, and trained on in float32."""
+    train(recipe(folders["llama"], {"training": {"learning_rate": 1e-2}}, lora={"r": 2}), tmp_path / "lora")
+    lora = Encoder.from_pretrained(tmp_path / "lora", merge_adapter=True)
+    start = {name: p.detach().clone() for name, p in lora.backbone.causal_lm.named_parameters()}
+    train(recipe(folders["llama"], {"adapter": "merge"}, dtype="bfloat16"), tmp_path / "run", start=tmp_path / "lora")
+    saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
+    off = max(float((saved[name] - tensor).abs().max()) for name, tensor in start.items())
+    assert off <= 1.1 * RATE, "the merged weights were rounded"
+    assert moved(start, saved) > 0.98
+
+
+def test_a_step_refuses_rounded_weights(make_encoder):
+    encoder = make_encoder()
+    encoder.backbone.train_all()
+    encoder.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="lose most steps to rounding; call .*train_in_float32"):
+        TrainStep(encoder, Contrastive())
+    changed = train_in_float32(encoder)
+    assert "backbone.memory" in changed and len(changed) > 10
+    TrainStep(encoder, Contrastive())
+    assert train_in_float32(encoder) == []
+
+
+def test_the_paper_recipe_says_where_it_fits():
+    """16 bytes for every trained weight: the weight, its gradient and Adam's two moments, each in float32."""
+    from embrew.recipe import read_recipe
+
+    text = read_recipe("autoregembed/paper-llama2-7b")[0]
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    weights = 2 * 32000 * 4096 + 32 * layer + 4096
+    assert weights == 6_738_415_616
+    assert math.isclose(16 * weights / 1e9, 108, abs_tol=0.5) and "108 GB" in text
+    assert math.isclose(2 * weights / 1e9, 13.5, abs_tol=0.05) and "13.5 GB" in text
+
+
+def test_the_frozen_lm_of_a_full_run_stays_in_bfloat16(folders, tmp_path):
+    made = recipe(
+        folders["llama"], {"objective": {"type": "compression"}, "batch": None}, dtype="bfloat16",
+        template="{text}{memory}", memory_tokens=2, pooling={"mode": "mean", "over": "memory"},
+    )  # fmt: skip
+    run = Run(made, tmp_path / "run", resume=False, evaluate=None, verify="fast")
+    encoder = run._start(0)
+    run._set_up(0, encoder)
+    with encoder.backbone.frozen_lm() as lm:
+        assert {p.dtype for p in lm.model.parameters()} == {torch.bfloat16}
+    assert encoder.backbone.dtype == torch.float32
