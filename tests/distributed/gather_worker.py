@@ -179,6 +179,10 @@ def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
     in_context: dict[str, tuple[InContext, Demonstrations]] = {
         "epic": (Epic(temperature=0.2, plain_weight=0.5), Demonstrations(compress="pair")),
         "icl": (InContext(temperature=0.2, mask_demo_negatives=True), Demonstrations(compress="none")),
+        "icl, own documents": (
+            InContext(temperature=0.2, mask_demo_negatives=True, in_batch_negatives=False),
+            Demonstrations(compress="none"),
+        ),
     }
     for name, (shown, demonstrations) in in_context.items():
         built = encoder(folder, attention="causal", demonstrations=demonstrations, max_length=80)

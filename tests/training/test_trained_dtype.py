@@ -199,6 +199,25 @@ def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
     assert moved(start, saved) > 0.98
 
 
+@pytest.mark.parametrize(("rate", "lost"), [(1e-4, True), (0.5, False)])
+def test_an_adapter_that_rounding_takes_away_is_named(rate, lost, folders, tmp_path, caplog):
+    """Merged into bfloat16 weights, as a stage with `adapter: merge` does."""
+    train(recipe(folders["llama"], {"training": {"learning_rate": rate}}, lora={"r": 2}), tmp_path / "lora")
+    exact = Encoder.from_pretrained(tmp_path / "lora", dtype="float32", merge_adapter=True)
+    base = Encoder.from_pretrained(folders["llama"], dtype="float32")
+    assert not [record for record in caplog.records if "rounding is" in record.message]
+    rounded = Encoder.from_pretrained(tmp_path / "lora", dtype="bfloat16", merge_adapter=True)
+    error = change = 0.0
+    parts = (one.backbone.causal_lm.parameters() for one in (rounded, exact, base))
+    for ours, wanted, start in zip(*parts, strict=True):
+        error += float((ours.detach().float() - wanted.detach()).square().sum())
+        change += float((wanted - start).detach().square().sum())
+    share = 100 * (error / change) ** 0.5
+    said = [record.message for record in caplog.records if "rounding is" in record.message]
+    assert bool(said) == lost == (share > 10)
+    assert all(f"rounding is {share:.0f} %" in message for message in said)
+
+
 def test_a_step_refuses_rounded_weights(make_encoder):
     encoder = make_encoder()
     encoder.backbone.train_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.modeling.dropout import probabilities
+
+logger = logging.getLogger(__name__)
+ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
 
 
 def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> PeftModel:
@@ -70,6 +74,34 @@ def peft_warnings_off() -> Iterator[None]:
         for message in (".*is_gradient_checkpointing.*", ".*tie_word_embeddings.*", ".*Could not find a config file.*"):
             warnings.filterwarnings("ignore", message=message)
         yield
+
+
+def check_rounding(model: PeftModel, dtype: torch.dtype) -> float:
+    """Return how much of an adapter's change is lost if the sum is rounded to `dtype`; warn above a tenth.
+
+    ‖round(W + Δ) − (W + Δ)‖ / ‖Δ‖ over all merged weights.
+    """
+    if dtype.itemsize >= 4:
+        return 0.0
+    error = change = 0.0
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, BaseTunerLayer) and hasattr(m, "get_delta_weight")]
+    with torch.no_grad():
+        for layer in layers:
+            for name in layer.active_adapters:
+                if name in getattr(layer, "lora_A", {}):
+                    delta = layer.get_delta_weight(name).float()
+                    total = layer.get_base_layer().weight.float() + delta
+                    error += float((total.to(dtype).float() - total).square().sum())
+                    change += float(delta.square().sum())
+    share = (error / change) ** 0.5 if change else 0.0
+    if share > ROUNDED:
+        logger.warning(
+            "an adapter merged into %s weights: rounding is %.0f %% of what it changes; open the encoder in float32 "
+            "(encoder.dtype: float32 in a recipe) to keep it",
+            str(dtype).removeprefix("torch."),
+            100 * share,
+        )
+    return share
 
 
 def merge(model: PeftModel) -> PreTrainedModel:

@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from embrew.modeling.adapters import AdapterSwitch, attach_lora, merge
+from embrew.modeling.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.attention import Attention
 from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.dropout import set_attention_dropout
@@ -227,10 +227,15 @@ class Backbone(nn.Module):
         self.model = model
         self._switch = None
 
-    def merge_adapter(self) -> None:
-        """Add the adapter to the weights; from here on the original LM is no longer inside."""
+    def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
+        """Add the adapter to the weights; from here on the original LM is no longer inside.
+
+        Args:
+            rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
+        """
         if isinstance(self.model, PeftModel):
             opened = self.is_as_opened
+            check_rounding(self.model, rounds_to or self.dtype)
             self.model = merge(self.model)
             self._changed, self._switch = True, None
             if opened:

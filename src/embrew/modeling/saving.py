@@ -172,7 +172,7 @@ def load_encoder(
     backbone = Backbone(model)
     for state in merged:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
-        backbone.merge_adapter()
+        backbone.merge_adapter(rounds_to=target)
     backbone.to(target)
     if active:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))

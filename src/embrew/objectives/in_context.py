@@ -74,6 +74,7 @@ class InContext(Contrastive):
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
         """Add the column `data_set`, a number for it, which demonstrations have in common."""
+        dataset = super().prepare(dataset, encoder)
         first = dataset[0]
         told = f"{len(dataset)} {first['query']} {first['positive']} {first.get('instruction')}"
         return dataset.add_column("data_set", [int(text_keys([told]))] * len(dataset))
@@ -175,9 +176,10 @@ class InContext(Contrastive):
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The texts of a query's demonstrations, where they are to be left out; and how similar they are to it."""
         places, size = batch["demonstrations"], len(queries)
-        total = self._total(size, labels.device)  # asks all processes, also one whose queries have no demonstrations
-        owners = batch["owners"] + self._begin(size, labels.device)
-        owners = torch.cat([self.everywhere(owners[:size]), self.everywhere(owners[size:])])
+        owners, total = batch["owners"] + self._begin(size, labels.device), size
+        if self.in_batch_negatives:  # asks all processes, also those whose queries have no demonstrations
+            owners = torch.cat([self.everywhere(owners[:size]), self.everywhere(owners[size:])])
+            total = self._total(size, labels.device)
         shown_here = (owners[None, :, None] == places[:, None, :]).any(-1)
         with_some = shown_here.any(-1)
         noted: dict[str, Tensor] = {}
@@ -188,7 +190,8 @@ class InContext(Contrastive):
                 passages[:, total:] = False
                 others = ~shown_here[with_some]
                 others[torch.arange(len(others)), labels[with_some]] = False
-                noted = {"demo_similarity": cosines[passages].mean()}
+                if bool(passages.any()):
+                    noted["demo_similarity"] = cosines[passages].mean()
                 if bool(others.any()):
                     noted["other_similarity"] = cosines[others].mean()
         return (shown_here if self.mask_demo_negatives else None), noted
