@@ -148,7 +148,7 @@ def test_recipes_that_train_every_weight(monkeypatch):
     monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
     found = [Recipe.load(name) for name in list_recipes()]
     full = [one for one in found if one.stages and one.encoder.lora is None]
-    assert len(full) == 8
+    assert len(full) == 9
     assert {build.opening_dtype(one, "cuda") for one in full} == {"float32"}
 
 
@@ -197,6 +197,17 @@ def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
     off = max(float((saved[name] - tensor).abs().max()) for name, tensor in start.items())
     assert off <= 1.1 * RATE, "the merged weights were rounded"
     assert moved(start, saved) > 0.98
+
+
+def test_a_lora_keeps_fully_trained_weights(folders, tmp_path):
+    train(recipe(folders["llama"], dtype="bfloat16"), tmp_path / "full")
+    saved = load_file(tmp_path / "full" / "one" / "weights" / "model.safetensors")
+    made = recipe(folders["llama"], dtype="bfloat16", lora={"r": 2})
+    encoder = train(made, tmp_path / "run", start=tmp_path / "full")
+    under = dict(encoder.backbone.causal_lm.named_parameters())
+    for name, tensor in saved.items():
+        now = under.get(name, under.get(name.replace(".weight", ".base_layer.weight")))
+        assert torch.equal(now, tensor), name
 
 
 @pytest.mark.parametrize(("rate", "lost"), [(1e-4, True), (0.5, False)])

@@ -219,7 +219,7 @@ class Run:
         merge = self.recipe.stages[index].adapter == "merge"
         encoder = Encoder.from_pretrained(
             source,
-            dtype=build.opening_dtype(self.recipe, self.process.device),
+            dtype=build.opening_dtype(self.recipe, self.process.device, source=source),
             device=self.process.device,
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
