@@ -155,10 +155,10 @@ def _guard_task(path: str | Path) -> Task:
 
 
 def _advice(folder: Path) -> str:
-    return (
-        "Nothing is chosen on a test split: give a folder with a dev (validation, valid) split, or split rows off its "
-        f"training rows: {{path: {folder}, rows: N}} in a recipe, --dev-from-train N for a context"
-    )
+    said = "Nothing is chosen on a test split: give a folder with a dev (validation, valid) split"
+    if folder.is_dir() and "train" in split_names(folder):
+        said += f", or split rows off its training rows: {{path: {folder}, rows: N}} in a recipe, --dev-from-train N"
+    return said
 
 
 def _split_of(file: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from embrew.data.beir import RetrievalData, is_beir, qrels_files, read_beir
 from embrew.data.columns import Kind as RowKind
 from embrew.data.datasets import load
-from embrew.data.overlap import fingerprints, normalised
+from embrew.data.overlap import normalised
 from embrew.data.reading import splits
 from embrew.evaluation.tasks import Kind, Part, Task, find_task
 
@@ -113,12 +113,12 @@ def reserved_texts(task: Task) -> list[str]:
 
 def _chosen(task: Task, part: Part, columns: Sequence[Sequence[Any]]) -> list[int]:
     """Places of the rows that are split off: by hashes of their first text, so that a text's rows stay together."""
-    excluded = np.unique(fingerprints([*part.left_out, *_test_texts(task)]))
+    excluded = {normalised(text) for text in (*part.left_out, *_test_texts(task))}
     texts = [normalised(text) for text in columns[0]]
     free = np.ones(len(texts), dtype=bool)
     for column in columns:
         for i, value in enumerate(column):
-            free[i] &= not np.isin(fingerprints(value if isinstance(value, list) else [value]), excluded).any()
+            free[i] &= not any(normalised(text) in excluded for text in (value if isinstance(value, list) else [value]))
     seed = f"{part.seed}\n"
     order = sorted(set(texts), key=lambda text: hashlib.sha256((seed + text).encode()).digest())
     place: dict[str, list[int]] = {}
