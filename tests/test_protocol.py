@@ -1,7 +1,10 @@
+import copy
+
 import numpy as np
 import pytest
+from tokenizers import normalizers, pre_tokenizers
 
-from embrew.protocol import checked_vectors, unit_vectors
+from embrew.protocol import checked_vectors, unit_vectors, vectors_hash
 
 
 def test_vectors_without_a_direction_are_an_error():
@@ -20,3 +23,27 @@ def test_an_empty_text_may_have_no_direction():
     for vectors in ([[0.0, 0.0], [0.0, 0.0]], [[0.0, 2.0], [np.nan, 0.0]]):
         with pytest.raises(ValueError, match="1 of 2 vectors of texts are zero"):
             unit_vectors(vectors, what="texts", texts=texts)
+
+
+def test_the_hash_of_what_decides_vectors_knows_the_tokenizer(make_encoder):
+    """Its parts that make ids; not what calls leave in it."""
+    encoder = make_encoder()
+    before, weights = vectors_hash(encoder), encoder.weights_hash()
+    found = {before}
+    for change in (
+        lambda own: setattr(own.backend_tokenizer, "normalizer", normalizers.Lowercase()),
+        lambda own: setattr(own.backend_tokenizer, "pre_tokenizer", pre_tokenizers.Whitespace()),
+        lambda own: own.backend_tokenizer.add_tokens(["fox"]),
+        lambda own: setattr(own, "eos_token", "<pad>"),
+    ):
+        encoder = make_encoder()
+        encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+        change(encoder.tokenizer)
+        assert encoder.weights_hash() == weights
+        found.add(vectors_hash(encoder))
+    assert len(found) == 5
+    encoder = make_encoder()
+    encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+    encoder.tokenizer(["a", "b c d"], truncation=True, max_length=3, padding=True)
+    encoder.tokenizer.backend_tokenizer.enable_truncation(4)
+    assert vectors_hash(encoder) == before

@@ -1,3 +1,4 @@
+import copy
 import json
 import zlib
 from typing import ClassVar
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from embrew.data import Document
 from embrew.search import SearchIndex, build_index
@@ -89,6 +91,20 @@ def test_another_encoder_is_refused(tmp_path):
     SearchIndex.build(BagOfWords(), DOCUMENTS).save(tmp_path / "index")
     with pytest.raises(ValueError, match="give the encoder that built the index, or build it again"):
         SearchIndex.load(tmp_path / "index", BagOfWords(128))
+
+
+def test_another_tokenizer_is_refused_and_an_index_that_does_not_say_is_opened(tmp_path, tokenizer):
+    encoder = BagOfWords()
+    encoder.tokenizer = copy.deepcopy(tokenizer)
+    SearchIndex.build(encoder, DOCUMENTS).save(tmp_path / "index")
+    assert SearchIndex.load(tmp_path / "index", encoder).documents == DOCUMENTS
+    encoder.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    with pytest.raises(ValueError, match="with the same weights and another tokenizer"):
+        SearchIndex.load(tmp_path / "index", encoder)
+    manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
+    del manifest["tokenizer_sha256"]
+    (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
+    assert SearchIndex.load(tmp_path / "index", encoder).documents == DOCUMENTS
 
 
 def test_an_existing_folder_is_kept(tmp_path):

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.protocol import TextEncoder, model_hash, resolved_prompts
+from embrew.protocol import TextEncoder, model_hash, resolved_prompts, tokenizer_sha256
 
 
 def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
@@ -18,6 +18,7 @@ def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
     return {
         "model": model,
         "model_hash": model_hash(encoder),
+        "tokenizer_sha256": tokenizer_sha256(encoder),
         "prompts": prompts,
         "resolved_prompts": resolved_prompts(encoder),
         "template": model.get("template"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.documents import Document, read_documents
-from embrew.protocol import TextEncoder, encode_options, model_hash, unit_vectors
+from embrew.protocol import TextEncoder, encode_options, model_hash, tokenizer_sha256, unit_vectors
 from embrew.provenance import content_hash, versions
 from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
 
@@ -139,6 +139,7 @@ class SearchIndex:
             manifest = {
                 "format": 2 if self.query_options else 1,
                 "encoder_hash": self.encoder_hash,
+                "tokenizer_sha256": tokenizer_sha256(self.encoder),
                 "documents": len(self.documents),
                 "dimensions": self.index.d,
                 **({"query_options": self.query_options} if self.query_options else {}),
@@ -165,6 +166,12 @@ class SearchIndex:
             raise ValueError(
                 f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {own[:12]} (hashes); "
                 "their vectors cannot be compared: give the encoder that built the index, or build it again"
+            )
+        tokenizer = tokenizer_sha256(encoder)
+        if manifest.get("tokenizer_sha256", tokenizer) != tokenizer:  # earlier versions did not note it
+            raise ValueError(
+                f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
+                "index, or build it again"
             )
         for name, expected in manifest["files"].items():
             if not (folder / name).is_file() or content_hash([folder / name]) != expected:

@@ -142,7 +142,7 @@ def test_what_is_judged_already_is_not_judged_again(bag_of_words, sts_folder, re
     assert "STS test: 1.0000, judged before" in caplog.text
 
 
-def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_folder, tmp_path):
+def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_folder, tmp_path, tokenizer):
     bag_of_words.weights_hash = lambda: "abc"
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     written = (tmp_path / "out" / "STS.test.json").read_bytes()
@@ -151,6 +151,16 @@ def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_fo
     bag_of_words.weights_hash = lambda: "def"
     with pytest.raises(FileExistsError, match="judged with other model_hash"):
         evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    bag_of_words.weights_hash = lambda: "abc"
+    bag_of_words.tokenizer = tokenizer
+    with pytest.raises(FileExistsError, match="judged with other tokenizer_sha256"):
+        evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
+    assert (tmp_path / "out" / "STS.test.json").read_bytes() == written
+    sidecar = tmp_path / "out" / "STS.test.run.json"
+    known = json.loads(sidecar.read_text())
+    del known["tokenizer_sha256"]  # as earlier versions wrote it
+    sidecar.write_text(json.dumps(known))
+    evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     assert (tmp_path / "out" / "STS.test.json").read_bytes() == written
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", overwrite=True)
     assert json.loads((tmp_path / "out" / "STS.test.run.json").read_text())["model_hash"] == "def"

@@ -11,6 +11,7 @@ from embrew.modeling.context_files import read_contexts, remove_context, write_c
 from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.encoder import Encoder
+from embrew.protocol import vectors_hash
 from tests.conftest import SENTENCES, stir
 
 PAIRS = (Demonstration("fox", SENTENCES[0]), Demonstration("sea", SENTENCES[3]))
@@ -39,10 +40,24 @@ def test_the_same_vectors_after_opening(saved):
         assert again.contexts[name].context == context
         assert again.contexts[name].row == encoder.contexts[name].row
         assert torch.equal(again.contexts[name].vectors, encoder.contexts[name].vectors)
-        assert again.contexts[name].model_hash == again.weights_hash()
+        assert again.contexts[name].model_hash == vectors_hash(again)
         wanted = encoder.encode(SENTENCES, prompt_name=name)
         assert np.abs(again.encode(SENTENCES, prompt_name=name) - wanted).max() < 1e-6
     assert "`first`: `'Find it: '`, 2 demonstrations" in (folder / "README.md").read_text()
+
+
+def test_contexts_of_another_tokenizer_are_computed_anew(saved, tmp_path):
+    encoder, folder = saved
+    path = folder / "tokenizer.json"
+    written = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**written, "normalizer": {"type": "Replace", "pattern": {"String": "f"}, "content": "s"}})
+    )
+    changed = Encoder.from_pretrained(folder, device="cpu")
+    assert changed.weights_hash() == encoder.weights_hash() and vectors_hash(changed) != vectors_hash(encoder)
+    changed.save_pretrained(tmp_path / "other")
+    again = Encoder.from_pretrained(tmp_path / "other", device="cpu")
+    assert not torch.equal(again.contexts["first"].vectors, encoder.contexts["first"].vectors)
 
 
 def test_one_more_and_one_less_leave_the_others_alone(saved):

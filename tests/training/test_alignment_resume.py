@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -119,3 +120,26 @@ def test_a_fresh_start_reads_nothing(recipe: Recipe, counted: Counted, tmp_path:
     counted.calls, counted.stop_after = 0, -1
     train(recipe, tmp_path / "run")
     assert counted.calls == 25 // UNIT
+
+
+@pytest.mark.parametrize("change", ["normaliser", "end of a text"])
+def test_scores_of_another_tokenizer_are_not_read(
+    change: str, recipe: Recipe, counted: Counted, tmp_path: Path
+) -> None:
+    """Same weights, same texts, other tokens: each score is computed again, and the run is that of a new folder."""
+    base = tmp_path / "base"
+    shutil.copytree(recipe.encoder.model, base)
+    recipe = Recipe.from_values({**recipe.resolved(), "encoder": {**recipe.resolved()["encoder"], "model": str(base)}})
+    counted.stop_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path / "run")
+    if change == "normaliser":
+        path, values = base / "tokenizer.json", {"normalizer": {"type": "Lowercase"}}
+    else:
+        path, values = base / "tokenizer_config.json", {"eos_token": "<pad>"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    counted.calls, counted.stop_after = 0, -1
+    train(recipe, tmp_path / "run", resume=True)
+    assert counted.calls == 25 // UNIT, f"{25 // UNIT - counted.calls} files of another tokenizer were read"
+    train(recipe, tmp_path / "new")
+    equal(tmp_path / "new" / "align", tmp_path / "run" / "align")

@@ -23,7 +23,7 @@ from embrew.evaluation import Result, evaluate
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import model_hash
+from embrew.protocol import vectors_hash
 from embrew.provenance import versions
 from embrew.recipe import Recipe
 from embrew.training.record import without_paths
@@ -195,7 +195,7 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
     """The untrained model on the domain and on general text, and its separation; kept with what they came from."""
     other = settings.general
     samples = [one.sha256 for one in (sample, other) if one is not None]
-    of = {"model_hash": model_hash(encoder), "samples": samples, "thresholds": THRESHOLDS}
+    of = {"model_hash": vectors_hash(encoder), "samples": samples, "thresholds": THRESHOLDS}
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["of"] == of:
@@ -220,7 +220,7 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
 
 def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> Separation:
     """How far apart a trained encoder holds the pairs; kept likewise."""
-    of = {"model_hash": model_hash(encoder), "samples": [sample.sha256]}
+    of = {"model_hash": vectors_hash(encoder), "samples": [sample.sha256]}
     if path.is_file():
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["of"] == of:

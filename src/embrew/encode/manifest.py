@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,7 @@ from embrew.encode.corpus import corpus_files, fingerprint
 from embrew.encode.job import Job
 from embrew.encode.layout import MANIFEST, manifest_name
 from embrew.encode.precision import Ranges
-from embrew.protocol import TextEncoder, resolved_prompts
+from embrew.protocol import TextEncoder, resolved_prompts, tokenizer_sha256
 from embrew.provenance import describe_run
 from embrew.writing import write_json
 
@@ -162,13 +161,3 @@ def require_same(known: Mapping[str, Any], now: Mapping[str, Any], folder: Path)
 def _difference(key: str, known: Any, now: Any) -> str:
     plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (known, now))
     return f"{key} ({known!r} there, {now!r} now)" if plain else key
-
-
-def tokenizer_sha256(encoder: Any) -> str | None:
-    """Of a fast tokenizer, without the truncation and padding that calls leave behind in it."""
-    backend = getattr(getattr(encoder, "tokenizer", None), "backend_tokenizer", None)
-    if backend is None:
-        return None
-    parts = json.loads(backend.to_str())
-    kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

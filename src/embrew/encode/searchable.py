@@ -8,10 +8,9 @@ from typing import Any
 
 from embrew.encode.corpus import shards
 from embrew.encode.job import Job
-from embrew.encode.manifest import tokenizer_sha256
 from embrew.encode.rejects import Rejects
 from embrew.encode.vectors import Vectors
-from embrew.protocol import TextEncoder, model_hash, resolved_prompts
+from embrew.protocol import TextEncoder, model_hash, resolved_prompts, tokenizer_sha256
 from embrew.provenance import describe_run
 
 

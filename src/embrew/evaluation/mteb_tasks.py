@@ -17,7 +17,7 @@ from embrew.evaluation.fetched import keep, use_kept
 from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.report import Result
 from embrew.evaluation.tasks import Kind
-from embrew.protocol import TextEncoder, model_hash
+from embrew.protocol import TextEncoder, vectors_hash
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class MtebEncoder:
 
         self.encoder = encoder
         self.options = options
-        about = {"name": f"embrew/{name}", "revision": model_hash(_inner(encoder))}
+        about = {"name": f"embrew/{name}", "revision": vectors_hash(_inner(encoder))}
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )

@@ -98,6 +98,7 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
         return None
     result, known = read_result(path)
     plain = json.loads(json.dumps(run))
+    known = {"tokenizer_sha256": plain.get("tokenizer_sha256"), **known}  # earlier versions did not note it
     different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
     if different:
         raise FileExistsError(

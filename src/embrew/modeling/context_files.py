@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from embrew.modeling.contexts import Context, PreparedContext, prepare
 from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.tokens import Row
+from embrew.protocol import vectors_hash
 from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
@@ -101,10 +102,10 @@ def remove_context(folder: Path, name: str) -> None:
 
 
 def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
-    """The encoder's contexts as its weights read them now; those made by other weights are computed anew."""
+    """The encoder's contexts as it reads them now; those of other weights or another tokenizer are computed anew."""
     if not encoder.contexts:
         return {}
-    own = encoder.weights_hash()
+    own = vectors_hash(encoder)
     return {
         name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
         for name, context in encoder.contexts.items()

@@ -48,7 +48,7 @@ class PreparedContext:
         context: what it was made of.
         row: what stands between BOS and the instruction of a text; ids on `Segment.SOFT` count rows of `vectors`.
         vectors: `(vectors, width)` float32, on the CPU: input embeddings.
-        model_hash: the `weights_hash` of the encoder that it was made by, where that is known.
+        model_hash: the `vectors_hash` of the encoder that it was made by, where that is known.
     """
 
     context: Context

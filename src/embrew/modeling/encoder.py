@@ -32,6 +32,7 @@ from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_enc
 from embrew.modeling.template import Template
 from embrew.modeling.texts import Preparation
 from embrew.modeling.tokens import Segment, Tokens
+from embrew.protocol import vectors_hash
 
 logger = logging.getLogger(__name__)
 
@@ -365,7 +366,7 @@ class Encoder(Inference):
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
         check_name(name)
-        self.contexts[name] = replace(prepare(self, context), model_hash=self.weights_hash())
+        self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
         return self.contexts[name]
 
     def settings(self) -> dict[str, Any]:

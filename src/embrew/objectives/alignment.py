@@ -22,6 +22,7 @@ from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.compression import text_ids
 from embrew.objectives.references import keyed_scores
+from embrew.protocol import vectors_hash
 
 logger = logging.getLogger(__name__)
 ROWS = 64  # rows whose reference scores are computed at a time
@@ -93,7 +94,7 @@ class Alignment(Objective):
         """Add `reference`, the scores of the encoder as it is now, and `reference_key`, a hash of the row's texts.
 
         Scores are kept by that key, in `folder` and in the row, and the key is looked at in every batch: no shuffling,
-        filtering or resuming can give a row the scores of another. A file of another encoder is not read.
+        filtering or resuming can give a row the scores of another. A file of another encoder or tokenizer is not read.
         """
         if not self.has_references:
             return dataset
@@ -105,7 +106,7 @@ class Alignment(Objective):
             return found
 
         keys = [row_key(row) for row in dataset]
-        origin = "" if folder is None else f"{encoder.weights_hash()} {encoder.backbone.dtype} {self._layout()}"
+        origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {self._layout()}"
         was_training = encoder.training
         encoder.eval()
         scores = keyed_scores(keys, compute, folder=folder, origin=origin)

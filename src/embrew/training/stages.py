@@ -19,6 +19,7 @@ from embrew import build
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.precision import train_in_float32
 from embrew.modeling.saving import SETTINGS, final_stage, read_settings
+from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import samples_a_step
@@ -237,12 +238,15 @@ class Run:
     def _settings(self, index: int) -> dict[str, Any]:
         """What decides the outcome of a stage, for those who come back to it."""
         found = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
-        return found if self.start_hash is None else {**found, "start": self.start_hash}
+        return {**found, **self.started_with}
 
     @cached_property
-    def start_hash(self) -> str | None:
-        """What training began with, where it is not the recipe's language model."""
-        return None if self.start is None else Encoder.from_pretrained(self.start, device="cpu").weights_hash()
+    def started_with(self) -> dict[str, str]:
+        """Hashes of the encoder that training began with, where it is not the recipe's language model."""
+        if self.start is None:
+            return {}
+        encoder = Encoder.from_pretrained(self.start, device="cpu")
+        return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
 
     def _arguments(self, index: int) -> Any:
         stage = self.recipe.stages[index]
@@ -281,7 +285,9 @@ class Run:
                 f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
                 "trained on; choose another output folder, or remove this stage and those after it"
             )
-        if written.get("start") != self.start_hash:
+        ours = self.started_with
+        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions did not note the tokenizer
+        if any(started.get(name) != ours.get(name) for name in ("start", "start_vectors")):
             raise ValueError(
                 f"{folder} was not trained from {self.start or 'the language model of the recipe'}; choose "
                 "another output folder, or remove this stage and those after it"
