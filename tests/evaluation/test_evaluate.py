@@ -163,7 +163,7 @@ def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_fo
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     assert (tmp_path / "out" / "STS.test.json").read_bytes() == written
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", overwrite=True)
-    assert json.loads((tmp_path / "out" / "STS.test.run.json").read_text())["model_hash"] == "def"
+    assert json.loads((tmp_path / "out" / "STS.test.run.json").read_text())["tokenizer_sha256"]
 
 
 def test_a_half_written_result_is_named(bag_of_words, sts_folder, tmp_path):
