@@ -33,11 +33,16 @@ class Both(NamedTuple):
     stock: SentenceTransformer
 
 
+MADE: list[Both] = []  # once for all tests, which change nothing of it
+
+
 @pytest.fixture
 def both(make_encoder: Callable[..., Encoder], tmp_path: Path) -> Both:
-    encoder = make_encoder(prompts={"query": "find: ", "document": "keep: "}, max_length=48)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
-    return Both(encoder, SentenceTransformer(str(tmp_path / "stock"), device="cpu"))
+    if not MADE:
+        encoder = make_encoder(prompts={"query": "find: ", "document": "keep: "}, max_length=48)
+        export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+        MADE.append(Both(encoder, SentenceTransformer(str(tmp_path / "stock"), device="cpu")))
+    return MADE[0]
 
 
 def nano_beir(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -92,6 +97,7 @@ def test_every_evaluator_is_covered() -> None:
 
 @pytest.mark.parametrize("name", EVALUATORS)
 def test_evaluators(name: str, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    both.ours.model_card_data.eval_results_dict.clear()
     own, theirs = (EVALUATORS[name](model, monkeypatch)(model) for model in both)
     assert own == pytest.approx(theirs, abs=1e-3) and all(map(math.isfinite, own.values()))
     assert both.ours.model_card_data.eval_results_dict, "evaluators keep their metrics there"
@@ -171,10 +177,11 @@ def test_utilities(name: str, both: Both, tmp_path: Path) -> None:
 
 def test_kept_vectors_of_the_miner_are_of_one_encoder(both: Both, tmp_path: Path) -> None:
     """`cache_folder` names files by the card's `base_model`, which is the same for two encoders on one base."""
+    other = copy.deepcopy(both.ours)
     first = mined(both.ours, tmp_path)
     with torch.no_grad():
-        both.ours.backbone.memory.copy_(torch.randn_like(both.ours.backbone.memory) * 3)
-    mined(both.ours, tmp_path)
+        other.backbone.memory.copy_(torch.randn_like(other.backbone.memory) * 3)
+    mined(other, tmp_path)
     assert first and len(list((tmp_path / "Encoder").glob("*.npy"))) == 4, "two files for each of two encoders"
 
 
