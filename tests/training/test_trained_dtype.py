@@ -199,6 +199,19 @@ def test_a_full_stage_after_a_merged_lora(folders, tmp_path):
     assert moved(start, saved) > 0.98
 
 
+def test_a_trained_copy_under_a_loss_that_reads_the_head(folders):
+    """Float32 embeddings before layers in bfloat16: the check of the head meets them too."""
+    encoder = Encoder.from_pretrained(folders["llama"], dtype="bfloat16")
+    encoder.backbone.add_lora({"r": 2}, train_embeddings=True)
+    objective = build.objective({"type": "language_model"})
+    objective.setup(encoder)
+    batch = objective.collate([{"text": text} for text in SENTENCES], encoder.train())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective(encoder, batch)["loss"]
+    loss.backward()
+    assert {p.grad.dtype for p in encoder.parameters() if p.requires_grad} == {torch.float32}
+
+
 def test_a_lora_keeps_fully_trained_weights(folders, tmp_path):
     train(recipe(folders["llama"], dtype="bfloat16"), tmp_path / "full")
     saved = load_file(tmp_path / "full" / "one" / "weights" / "model.safetensors")

@@ -90,7 +90,7 @@ def check_rounding(model: PeftModel, dtype: torch.dtype) -> float:
             for name in layer.active_adapters:
                 if name in getattr(layer, "lora_A", {}):
                     delta = layer.get_delta_weight(name).float()
-                    total = layer.get_base_layer().weight.float() + delta
+                    total = getattr(layer.get_base_layer(), _held(layer)).float() + delta
                     error += float((total.to(dtype).float() - total).square().sum())
                     change += float(delta.square().sum())
     share = (error / change) ** 0.5 if change else 0.0
@@ -112,10 +112,14 @@ def merge(model: PeftModel) -> PreTrainedModel:
     return model.unload()
 
 
+def _held(layer: BaseTunerLayer) -> str:
+    """The name of the parameter that a LoRA is on; experts of a layer are one parameter of three dimensions."""
+    return getattr(layer, "parameter_name", "weight")
+
+
 def _merge_layer(layer: BaseTunerLayer) -> None:
     base: Any = layer.get_base_layer()
-    held = getattr(layer, "parameter_name", "weight")  # experts of a layer are one parameter of three dimensions
-    weight = getattr(base, held, None)
+    weight = getattr(base, _held(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")
     with torch.no_grad():

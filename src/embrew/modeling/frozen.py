@@ -87,7 +87,8 @@ def _check_head(model: Any, head: Head) -> None:
     if key in _CHECKED or hasattr(head.weight, "full_tensor"):  # sharded weights are not all here
         return
     ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
-    with at_rest(model), torch.no_grad(), torch.autocast(ids.device.type, enabled=False):
+    mixed = torch.autocast(ids.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)  # float32 copies
+    with at_rest(model), torch.no_grad(), mixed:
         states = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)[0]
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.float()
         difference = float((head.logits(states) - logits).abs().max() / logits.abs().max().clamp(min=1e-6))
