@@ -15,6 +15,7 @@ from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import Base
+from embrew.modeling.pooling import Pooling
 from embrew.modeling.tokens import Row, Segment, Tokens
 from tests.families import config_of
 
@@ -178,3 +179,18 @@ def test_the_original_lm_has_no_dropout_of_any_kind(name: str, tokenizer: PreTra
     for _ in range(3):
         with torch.no_grad(), backbone.train().frozen_lm() as lm:
             assert torch.equal(lm.hidden_states(tokens), expected)
+
+
+def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTrainedTokenizerFast) -> None:
+    """OPT-350m: embeddings and final states are narrower than its layers."""
+    torch.manual_seed(0)
+    config = config_of("opt")
+    config.word_embed_proj_dim, config.do_layer_norm_before = 16, False
+    backbone = Backbone(AutoModelForCausalLM.from_config(config).eval())
+    backbone.add_memory(2)
+    settings = {"template": "{text}{memory}", "pooling": Pooling("mean", "memory")}
+    encoder = encoder_of("opt", tokenizer, backbone=backbone, **settings)
+    assert encoder.encode(["one", "another"]).shape == (2, 16)
+    assert encoder.get_embedding_dimension() == 16
+    with pytest.raises(ValueError, match="projects its states after the last layer"):
+        encoder.layers(encoder.tokens(["one"]))

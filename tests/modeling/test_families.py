@@ -79,6 +79,11 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     assert encoder.backbone.bidirectional_by == family.bidirectional
     assert np.abs(encoder.encode(TEXTS) - by_transformers(folder, encoder, family)).max() < 1e-5
 
+    tokens = encoder.tokens(TEXTS[:2])
+    with torch.no_grad():
+        assert torch.equal(encoder.layers(tokens)[0], encoder(tokens, num_layers=1)), "layer by layer"
+    check_shared_prompt(opened(folder, family, attention="causal", max_length=100))
+
     if not family.lora_dropout:
         with pytest.raises(ValueError, match="no dropout for experts"):
             encoder.backbone.add_lora({"r": 4, "lora_dropout": 0.1})
@@ -107,6 +112,16 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
     export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     assert np.abs(stock.encode(TEXTS, show_progress_bar=False) - after).max() < 1e-5
+
+
+def check_shared_prompt(encoder: Encoder) -> None:
+    """A prompt that is computed once gives the vectors that it gives in every row."""
+    prompt = "an instruction that is the same for every text, and long: "
+    together = encoder.encode(TEXTS, prompt=prompt)
+    assert sum(kept.states.shape[1] for kept in encoder.prefixes.of(encoder.backbone)._kept.values()) > 16
+    with torch.no_grad():
+        apart = torch.cat([encoder(encoder.tokens([text], instruction=prompt)) for text in TEXTS])
+    assert np.abs(nn.functional.normalize(apart, dim=-1).numpy() - together).max() < 1e-5
 
 
 def frozen_states(encoder: Encoder) -> Tensor:

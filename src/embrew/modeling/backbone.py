@@ -125,7 +125,8 @@ class Backbone(nn.Module):
     @property
     def hidden_size(self) -> int:
         """Width of a hidden state, and of an embedding."""
-        return int(self.inner.config.hidden_size)
+        projection = getattr(getattr(self.inner, "decoder", None), "project_out", None)  # of some OPT models
+        return int(self.inner.config.hidden_size if projection is None else projection.out_features)
 
     @property
     def num_layers(self) -> int:

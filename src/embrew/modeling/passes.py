@@ -180,7 +180,13 @@ def read_layers(
 ) -> list[Tensor]:
     """What `read` makes of every layer's states, final norm included, as soon as the layer is done."""
     path = path_of_layers(inner)
-    norm = next((getattr(inner, name) for name in FINAL_NORMS if hasattr(inner, name)), None)
+    holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder has the norm beside its layers
+    found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
+    norm = next((module for module in found_norms if module is not None), None)
+    if getattr(holder, "project_out", None) is not None:
+        raise ValueError(
+            f"{type(inner).__name__} projects its states after the last layer; its layers are not comparable"
+        )
     if norm is None and path in POST_NORM:
         norm = nn.Identity()
     if norm is None:
