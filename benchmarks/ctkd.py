@@ -10,7 +10,7 @@ import harness
 import torch
 from harness import SEED, Bar, Benchmark, Outcome
 from peft import LoraConfig, PeftModel
-from tokenizers import Tokenizer, models, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -163,6 +163,7 @@ def build_peer(model: PreTrainedModel) -> Side:
 def bos_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer that does nothing but put BOS first; the texts here are token ids."""
     built = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": BOS, "a": 2}, unk_token="<pad>"))
+    built.pre_tokenizer = pre_tokenizers.Whitespace()
     built.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", BOS)]
     )
