@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
@@ -32,6 +33,7 @@ RATE = 5e-6  # of the second stage of AutoRegEmbed
 def folders(tmp_path, model_folder, encoder_folder, monkeypatch) -> dict[str, Path]:
     """Tiny models saved in bfloat16, and a CPU that is taken to compute in it."""
     monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
+    gc.freeze()  # the trainer collects garbage at every start, which takes longer than these steps
     found = {}
     for name, source, kind in (
         ("llama", model_folder("llama"), AutoModelForCausalLM),
