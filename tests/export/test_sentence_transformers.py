@@ -93,7 +93,7 @@ def test_proven_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_pat
     export_sentence_transformer(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert [case["prompt_name"] for case in parity["cases"]] == ["query", "document", None]
-    assert all(len(case["texts"]) == 17 for case in parity["cases"])
+    assert all(len(case["texts"]) == 18 for case in parity["cases"])
     with pytest.raises(FileExistsError, match="choose another folder"):
         export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=64)
 

@@ -16,6 +16,9 @@ is not supported".
 Names of special tokens in a text, such as `</s>`, stay text in transformers and Sentence-Transformers. Software that
 reads `tokenizer.json` alone (Rust tokenizers, Text Embeddings Inference) takes them for the tokens themselves: remove
 them from texts before they get there."""
+EMPTY = """An empty text has no tokens here, since the template adds none: Sentence-Transformers gives it a vector of
+zeros, or an error where a batch holds nothing else. The encoder that was exported reads one end-of-sequence token in
+its place. Leave empty texts out."""
 TRAINING = """## Training it further
 
 Run this line before you make a trainer or an optimizer for the opened `model`:
@@ -37,13 +40,14 @@ REASONS = {
 }
 
 
-def notes(modules: Sequence[nn.Module]) -> list[str]:
-    """Parts of the card: the versions needed, and how to train the folder further where a module must not be trained.
+def notes(modules: Sequence[nn.Module], *, empty_texts: bool) -> list[str]:
+    """Parts of the card: the versions needed, what to know of texts, how to train the folder further.
 
     Args:
-        modules: of the folder, in order.
+        modules: of the folder, in order; some must not be trained.
+        empty_texts: whether an empty text has tokens.
     """
-    return [VERSIONS.format_map(required_versions()), *_training(modules)]
+    return [VERSIONS.format_map(required_versions()), *([] if empty_texts else [EMPTY]), *_training(modules)]
 
 
 def _training(modules: Sequence[nn.Module]) -> list[str]:

@@ -85,18 +85,19 @@ def parity_cases(
     Args:
         live: gives the vectors.
         encoder: as it is written into the folder; gives the token ids.
-        texts: the reference texts.
+        texts: the reference texts; the empty one is added where it has tokens (see `Template.adds_nothing`).
         prompts: of the folder.
         ids: new ids of learned tokens.
     """
     cases = []
     for name in [*encoder.prompts, None]:
         method = f"encode_{name}" if name in ("query", "document") else "encode"
-        vectors = live.vectors(method, texts, None if name in ("query", "document") else name)
-        default = {"default": True} if name is None else {}
+        called, default = name, {"default": True} if name is None else {}
         name = name or encoder.default_prompt_name
         instruction = "" if name is None else encoder.prompts[name]
-        rows = encoder.template.rows(texts, instruction=instruction, max_length=encoder.max_seq_length)
+        compared = texts if encoder.template.adds_nothing(instruction) else [*texts, ""]
+        vectors = live.vectors(method, compared, None if called in ("query", "document") else called)
+        rows = encoder.template.rows(compared, instruction=instruction, max_length=encoder.max_seq_length)
         stock_name = ("text" if "text" in prompts else None) if name is None else name
         own = [[ids.get(i, i) for i in row.ids] for row in rows]
         cases.append(
@@ -106,7 +107,7 @@ def parity_cases(
                 "prompt": prompts.get(stock_name or "", ""),
                 "max_length": encoder.max_seq_length,
                 **default,
-                "texts": reference_texts(texts, own, vectors),
+                "texts": reference_texts(compared, own, vectors),
             }
         )
     return cases

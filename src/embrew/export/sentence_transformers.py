@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,7 @@ from embrew.modeling.proof import TEXTS, tolerance
 from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
+logger = logging.getLogger(__name__)
 STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
 
 
@@ -122,7 +124,10 @@ def export_sentence_transformer(
             "cases": cases,
         }
         (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
-        card = model_card(encoder, stock=prompts, lengths=lengths, notes=notes(modules))
+        empty = not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values()))
+        if not empty:
+            logger.warning("%s: an empty text has no tokens there, and so another vector; the card says more", folder)
+        card = model_card(encoder, stock=prompts, lengths=lengths, notes=notes(modules, empty_texts=empty))
         (out / "README.md").write_text(card, encoding="utf-8")
         if verify == "full":
             prove(out, parity, str(encoder.device))

@@ -295,6 +295,11 @@ class Template:
     def _memory_set(self) -> set[int]:
         return set(self.memory_ids)
 
+    def adds_nothing(self, instruction: str = "") -> bool:
+        """Whether a row holds the tokens of its text only; then one EOS (or padding) token stands for an empty text."""
+        before, after = self.around(instruction)
+        return not (self.first_ids or before or after or self.between is not None or self._tail_ids)
+
     def _nothing(self) -> Row:
         """The row of an empty text where the template adds nothing: one EOS (or padding) token, so that it exists."""
         fallback = self.tokenizer.eos_token_id
