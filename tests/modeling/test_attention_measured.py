@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from embrew.modeling.attention import Attention
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
@@ -94,7 +95,7 @@ def test_it_is_measured_once_per_model_class_kernel_and_mode(
 
     calls = []
     follows = passes.follows
-    monkeypatch.setattr(passes, "follows", lambda *given: calls.append(given[1].mode) or follows(*given))
+    monkeypatch.setattr(passes, "follows", lambda *given, **how: calls.append(given[1].mode) or follows(*given, **how))
     monkeypatch.setattr(passes, "_VERIFIED", set())
     monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})
     for _ in range(3):
@@ -194,3 +195,36 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
     assert encoder.get_embedding_dimension() == 16
     with pytest.raises(ValueError, match="projects its states after the last layer"):
         encoder.layers(encoder.tokens(["one"]))
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager", "two calls"])
+@pytest.mark.parametrize("bos", ["visible", "strict"])
+def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through two layers, a target knows the text by way of the memory, and a leak would not show."""
+    from embrew.modeling import passes
+
+    backbone = backbone_of("granite", _attn_implementation="sdpa" if kernel == "two calls" else kernel)
+    if kernel == "two calls":
+        assert backbone.use_two_calls()
+    attention = Attention("causal", bottleneck=bos)
+    backbone.check_attention(attention)
+    monkeypatch.setattr(passes, "_VERIFIED", set())
+    run = passes._run
+    monkeypatch.setattr(passes, "_run", lambda i, x, t, a, n, **o: run(i, x, t, Attention("causal"), n, **o))
+    with pytest.raises(ValueError, match="attention=causal with a bottleneck: GraniteModel with attn_impl"):
+        backbone.check_attention(attention)
+
+
+def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
+    """StableLM's layers do not pass on what the two calls need, so that a target would read the text."""
+    backbone = backbone_of("stablelm")
+    assert not backbone.use_two_calls()
+    rows = [
+        Row.of([5, first, 7], Segment.TEXT) + Row.of([8], Segment.MEMORY) + Row.of([9, 10], Segment.TARGET)
+        for first in (6, 200)
+    ]
+    attention = Attention("causal", bottleneck="strict")
+    with torch.no_grad():
+        one, other = (backbone.hidden_states(Tokens.pad([row]), attention, num_layers=1)[0] for row in rows)
+    assert torch.equal(one[4:], other[4:]), "in one layer, a target knows nothing of the text"
+    assert not torch.equal(one[3], other[3])

@@ -6,11 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM
 
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
+from tests.families import config_of
 
 
 @pytest.fixture
@@ -62,3 +64,16 @@ def test_what_a_stage_cannot_read(values, tmp_path):
     values["stages"][0]["attention"] = "bidirectional"
     with pytest.raises(ValueError, match="a text that reads the target lets it through"):
         train(Recipe.from_values(values), tmp_path / "run")
+
+
+def test_a_later_stage_that_the_model_cannot_follow_is_refused_before_the_first(values, tokenizer, tmp_path):
+    """GPT-Neo masks the future itself, whatever it is told."""
+    AutoModelForCausalLM.from_config(config_of("gpt_neo")).save_pretrained(tmp_path / "lm")
+    tokenizer.save_pretrained(tmp_path / "lm")
+    values["encoder"] |= {"model": str(tmp_path / "lm"), "memory_ratio": None}
+    values["stages"][0]["objective"] = {"type": "contrastive"}
+    values["stages"][0]["batch"] = {"size": 4}
+    values["stages"][1]["attention"] = "bidirectional"
+    with pytest.raises(ValueError, match="attention=bidirectional: GPTNeoModel with attn_implementation=eager"):
+        train(Recipe.from_values(values), tmp_path / "run")
+    assert not (tmp_path / "run" / "learn").exists()

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.attention import Attention
-from embrew.modeling.bottleneck import use_two_calls
 from embrew.modeling.dropout import set_attention_dropout
 from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.own_weights import Noted
@@ -25,6 +24,7 @@ from embrew.modeling.passes import (
     layers_of,
     raw_states,
     read_layers,
+    try_two_calls,
     view,
     write_soft,
 )
@@ -101,8 +101,8 @@ class Backbone(nn.Module):
         return bidirectional_by(self.inner)
 
     def use_two_calls(self) -> bool:
-        """Train a bottleneck by two causal attention calls where the kernel is sdpa; whether that is so."""
-        return use_two_calls(self.inner)
+        """Train a bottleneck by two causal attention calls where the model follows them; whether that is so."""
+        return try_two_calls(self.inner)
 
     def check_decoder(self, what: str) -> None:
         """Raise where something that needs a causal LM meets an encoder."""

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.attention import MODES, TWO_CALLS, Attention
-from embrew.modeling.bottleneck import Walls, fits
+from embrew.modeling.attention import MODES, Attention
+from embrew.modeling.bottleneck import Walls, fits, use_two_calls
 from embrew.modeling.positions import check_positions
 from embrew.modeling.reach import follows
 from embrew.modeling.tokens import Segment, Tokens
@@ -98,10 +98,10 @@ def _run(
 def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
     """What decides how a model takes an attention pattern: its class, its kernel, and settings of its configuration."""
     config = inner.config
-    kernel = "sdpa" if config._attn_implementation == TWO_CALLS else config._attn_implementation
     names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
     kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
-    return type(inner), kernel, kinds, tuple(getattr(config, name, None) for name in names), *more
+    settings = tuple(getattr(config, name, None) for name in names)
+    return type(inner), config._attn_implementation, kinds, settings, *more
 
 
 _BIDIRECTIONAL: dict[Any, Literal["flag", "mask"] | None] = {}
@@ -133,25 +133,47 @@ def check_attention(inner: Any, attention: Attention) -> None:
     if key in _VERIFIED:
         return
     if not _follows(inner, attention):
-        modes = [mode for mode in MODES if mode != attention.mode and _follows(inner, Attention(mode))]
-        kernel = inner.config._attn_implementation
+        others = [Attention(mode) for mode in MODES]
+        modes = [other.mode for other in others if other != attention and _follows(inner, other)]
+        name = f"attention={attention.mode}{' with a bottleneck' if attention.bottleneck else ''}"
         raise ValueError(
-            f"attention={attention.mode}: {type(inner).__name__} with attn_implementation={kernel} does not follow it "
-            f"(a token was changed, and other positions moved than should); "
+            f"{name}: {type(inner).__name__} with attn_implementation={inner.config._attn_implementation} does not "
+            "follow it (a token was changed, and other positions moved than should); "
             + (f"it follows {', '.join(modes)}" if modes else "it follows none of the others either")
             + "; set encoder.attention to that, or try attn_implementation: eager or sdpa"
         )
     _VERIFIED.add(key)
 
 
+def try_two_calls(inner: Any) -> bool:
+    """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
+    if not use_two_calls(inner):
+        return False
+    try:
+        check_attention(inner, Attention("causal", bottleneck="visible"))
+    except ValueError:
+        inner.config._attn_implementation = "sdpa"
+        return False
+    return True
+
+
 def _follows(inner: Any, attention: Attention) -> bool:
     if attention.is_causal is False:
         return bidirectional_by(inner) is not None
-    return follows(inner, attention, partial(_probed, inner, attention, False))
+    layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
+    run = partial(_probed, inner, attention, False, num_layers=layers)
+    return follows(inner, attention, run, num_layers=layers)
 
 
-def _probed(inner: Any, attention: Attention, by_mask: bool, embedded: Tensor, tokens: Tokens) -> Tensor:
-    return _run(inner, embedded, tokens, attention, None, by_mask=by_mask)
+def _probed(
+    inner: Any,
+    attention: Attention,
+    by_mask: bool,
+    embedded: Tensor,
+    tokens: Tokens,
+    num_layers: int | None = None,
+) -> Tensor:
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:

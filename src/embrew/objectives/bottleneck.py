@@ -60,6 +60,7 @@ class Bottleneck(Objective):
                 f"attention={encoder.attention.mode}: a text that reads the target lets it through; set "
                 "encoder.attention: causal"
             )
+        encoder.backbone.check_attention(Attention("causal", bottleneck=self.bos))
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         if self.min_tokens < 1:

@@ -16,6 +16,7 @@ from datasets import concatenate_datasets
 from transformers import set_seed
 
 from embrew import build
+from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.precision import train_in_float32
 from embrew.modeling.saving import SETTINGS, final_stage, read_settings
@@ -202,6 +203,9 @@ class Run:
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()
         stage = self.recipe.stages[index]
+        for later in self.recipe.stages[index:]:  # before anything is trained
+            if later.attention is not None:
+                encoder.backbone.check_attention(Attention(later.attention))
         if stage.attention is not None:
             encoder.use_attention(stage.attention)
         for rows in encoder.backbone.learned.values():
