@@ -116,10 +116,10 @@ def numbers(found: Any) -> Any:
     return found.tolist() if isinstance(found, torch.Tensor | np.ndarray) else found
 
 
-TWO_SIDED = {
+TWO_SIDED = (
     *("cos_sim", "pytorch_cos_sim", "dot_score", "euclidean_sim", "manhattan_sim", "pairwise_cos_sim"),
     *("pairwise_dot_score", "pairwise_euclidean_sim", "pairwise_manhattan_sim", "pairwise_angle_sim"),
-}
+)
 UTILITIES: dict[str, Callable[[Any, Path], Any]] = {
     **{name: lambda m, _, f=name: getattr(util, f)(m.encode(LEFT), m.encode(RIGHT)) for name in TWO_SIDED},
     "community_detection": lambda m, _: util.community_detection(m.encode(LEFT), threshold=0.1, min_community_size=1),
