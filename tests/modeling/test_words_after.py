@@ -12,7 +12,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from embrew import build
 from embrew.encode import encode_corpus, read_vectors
-from embrew.export import parity
 from embrew.export import sentence_transformers as export
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import ASSETS
@@ -192,7 +191,7 @@ def test_an_encoder_whose_words_are_joined_is_not_exported(make_encoder, tmp_pat
 def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeypatch):
     pattern = "say {text}e again"
     monkeypatch.setattr(export, "_check_stock", lambda *args: None)
-    monkeypatch.setattr(parity, "TEXTS", (*parity.TEXTS, "read th"))
+    monkeypatch.setattr(export, "TEXTS", (*export.TEXTS, "read th"))
     with pytest.raises(RuntimeError, match="the exported tokenizer gives other ids"):
         export.export_sentence_transformer(prompted(make_encoder, template=pattern), tmp_path / "out")
     separate = prompted(make_encoder, template=pattern, words_after="separate")
