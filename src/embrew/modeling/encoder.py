@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
-from embrew.modeling.backbone import Backbone, MemoryInit
+from embrew.modeling.backbone import Backbone
 from embrew.modeling.context_files import check_name
 from embrew.modeling.contexts import Context, PreparedContext, check_reads, prepare
 from embrew.modeling.demonstrations import Demonstrations
@@ -23,15 +22,15 @@ from embrew.modeling.demonstrator import Demonstrator, start
 from embrew.modeling.generation import Bos, Source, generate
 from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.inference import Inference
-from embrew.modeling.inputs import Text, lengths_of
+from embrew.modeling.inputs import lengths_of
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
 from embrew.modeling.pattern import WordsAfter, check_words_after
 from embrew.modeling.pooling import Pooling, PoolingMode
-from embrew.modeling.prefix import Prefixes, Shared
+from embrew.modeling.prefix import Prefixes
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Template
 from embrew.modeling.texts import Preparation
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.weights import MemoryInit
 from embrew.protocol import vectors_hash
 
 logger = logging.getLogger(__name__)
@@ -238,55 +237,6 @@ class Encoder(Inference):
         attention = Attention(mode)
         self.backbone.check_attention(attention)
         self.attention = attention
-
-    def tokens(
-        self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
-    ) -> Tokens:
-        """A padded batch on the encoder's device, as the template makes it."""
-        limit = self.max_seq_length if max_length is None else max_length
-        return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
-
-    def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
-        """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
-        return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
-
-    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
-        """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
-
-        `num_layers` and `shared` as in `Backbone.hidden_states`.
-        """
-        if shared is None:
-            return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
-        before, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
-        return self.pool(states, tokens, before)
-
-    def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
-        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
-
-        `before` as in `Pooling`.
-        """
-        if self.head is not None:
-            states, before = self.head(states), None if before is None else self.head(before)
-        return self.pooling(states, tokens, before)
-
-    def layers(self, tokens: Tokens) -> Tensor:
-        """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
-        return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
-
-    def raw_layers(self, tokens: Tokens) -> Tensor:
-        """Pooled hidden states as the library returns them, float32 `(layers + 1, batch, hidden)`.
-
-        The first is the embedding layer's; those below the last lack the final norm, where the model has one. Nothing
-        but comparison with other code needs these: see `layers`.
-        """
-        states = self.backbone.raw_states(tokens, self.attention)
-        return torch.stack([self.pool(layer, tokens) for layer in states])
-
-    def memory(self, tokens: Tokens) -> Tensor:
-        """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
-        self.template.check_all_memory("a tensor of memory states")
-        states = self.hidden_states(tokens)
-        return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
 
     def keep_frozen_lm(self) -> None:
         """Keep the original LM at hand, for objectives that compare with it; see `Backbone.keep_frozen_lm`.

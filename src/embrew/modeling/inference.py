@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.attention import Attention
-from embrew.modeling.backbone import Backbone
 from embrew.modeling.contexts import PreparedContext, insert
 from embrew.modeling.encoding import convert, encode_rows
 from embrew.modeling.inputs import Text, flag, texts_of, whole
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.pooled import Pooled
 from embrew.modeling.prefix import Prefixes
 from embrew.modeling.protocols import Protocols
 from embrew.modeling.template import Template
@@ -26,33 +24,14 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-class Inference(Protocols):
-    """The embedding side of `Encoder`, which sets all that is declared here and embeds a batch (`forward`)."""
+class Inference(Pooled, Protocols):
+    """The embedding side of `Encoder`, which sets all that is declared here."""
 
-    backbone: Backbone
-    templates: list[Template]
-    attention: Attention
-    pooling: Pooling
     prompts: dict[str, str]
     contexts: dict[str, PreparedContext]
     default_prompt_name: str | None
     normalize: bool
     prefixes: Prefixes
-
-    @property
-    def template(self) -> Template:
-        """The template; the first, where there are several."""
-        return self.templates[0]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.backbone.device
-
-    @property
-    def max_seq_length(self) -> int:
-        """The longer of the two limits, in tokens."""
-        return max(self.max_length.values())
 
     @property
     def width(self) -> int:

@@ -10,10 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.pattern import HOLE, WordsAfter, check_words_after, split_pattern
 from embrew.modeling.ratio import memory_count, with_fewer
+from embrew.modeling.specials import first_of, last_of
 from embrew.modeling.strings import Strings
 from embrew.modeling.texts import PREPARATIONS, Preparation, check_text
 from embrew.modeling.tokens import Row, Segment
-from embrew.modeling.whole import Frame, characters_kept, tokens_before, whole_rows
+from embrew.modeling.whole import Frame, tokens_before, whole_rows
 
 
 class Template:
@@ -92,10 +93,8 @@ class Template:
 
     @cached_property
     def bos_ids(self) -> list[int]:
-        """What the tokenizer puts before every text by itself: BOS, or CLS; nothing (Qwen, GPT-NeoX, Phi)."""
-        first = self._own_specials[:1]
-        begins = first and first[0] in (self.tokenizer.bos_token_id, self.tokenizer.cls_token_id)
-        return first if begins else []
+        """What the tokenizer puts before every text by itself; see `specials.first_of`."""
+        return first_of(self.tokenizer)
 
     @property
     def first_ids(self) -> list[int]:
@@ -103,15 +102,8 @@ class Template:
         return self.bos_ids + self.soft_prompt_ids
 
     @cached_property
-    def _own_specials(self) -> list[int]:
-        return list(self.tokenizer("a").input_ids)
-
-    @cached_property
     def _sep_ids(self) -> list[int]:
-        """The SEP of BERT-type tokenizers, which have a CLS too; nothing for those of causal LMs."""
-        sep, last = self.tokenizer.sep_token_id, self._own_specials[-1:]
-        is_bert = self.tokenizer.cls_token_id is not None and sep is not None and last == [sep]
-        return last if is_bert and "eos" not in self.tail else []
+        return [] if "eos" in self.tail else last_of(self.tokenizer)
 
     def most_memory(self, max_length: int) -> int:
         """How many memory tokens a text gets at most, in rows of so many tokens."""
@@ -171,22 +163,6 @@ class Template:
     def after_text(self, words: str) -> list[int]:
         """Ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
         return [i for i, _ in self.strings.behind(words)] if words else []
-
-    def split_where_truncated(
-        self, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
-    ) -> list[tuple[str, str]]:
-        """What of each text stands in its row, and what truncation removed; together they are the prepared text.
-
-        A character of which only some tokens are left counts as removed. For words that are `separate`.
-        """
-        prepared = [PREPARATIONS[self.preparation](text) for text in texts]
-        before = self.around(instruction)[0]
-        encodings = self.strings.encode([before + text for text in prepared], places=True)
-        found = []
-        for text, row, encoding in zip(prepared, rows, encodings, strict=True):
-            size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
-            found.append((text[:size], text[size:]))
-        return found
 
     def rows(
         self,

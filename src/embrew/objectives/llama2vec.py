@@ -17,6 +17,7 @@ from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.frozen import trained_head
 from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.whole import split_where_truncated
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
 
@@ -96,7 +97,7 @@ class Llama2Vec(Objective):
         first, second = (_labelled(ids, encoder) for ids in blocks)
         limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
         made = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
-        halves = encoder.template.split_where_truncated(shown, made, instruction=encoder.prompts["document"])
+        halves = split_where_truncated(encoder.template, shown, made, instruction=encoder.prompts["document"])
         tokens = Tokens.pad([trunk + second for trunk in made])
         branches = torch.zeros_like(tokens.input_ids)
         for i, trunk in enumerate(made):
