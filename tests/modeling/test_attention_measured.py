@@ -228,3 +228,19 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
         one, other = (backbone.hidden_states(Tokens.pad([row]), attention, num_layers=1)[0] for row in rows)
     assert torch.equal(one[4:], other[4:]), "in one layer, a target knows nothing of the text"
     assert not torch.equal(one[3], other[3])
+
+
+def test_a_failure_is_not_taken_for_the_familys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with broken weights follows nothing; the next of its class is measured itself."""
+    from embrew.modeling import passes
+
+    monkeypatch.setattr(passes, "_VERIFIED", set())
+    monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})
+    broken = backbone_of("llama")
+    with torch.no_grad():
+        broken.inner.norm.weight.fill_(float("nan"))
+    with pytest.raises(ValueError, match="follows none of the others"):
+        broken.check_attention(Attention("bidirectional"))
+    whole = backbone_of("llama")
+    whole.check_attention(Attention("bidirectional"))
+    assert whole.bidirectional_by == "flag"

@@ -104,7 +104,7 @@ def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
     return type(inner), config._attn_implementation, kinds, settings, *more
 
 
-_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"] | None] = {}
+_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
 _VERIFIED: set[Any] = set()
 
 
@@ -118,9 +118,11 @@ def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
         ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
-        followed = (how for how in ways if follows(inner, attention, partial(_probed, inner, attention, how == "mask")))
-        _BIDIRECTIONAL[key] = next(followed, None)
-    return _BIDIRECTIONAL[key]
+        for how in ways:
+            if follows(inner, attention, partial(_probed, inner, attention, how == "mask")):
+                _BIDIRECTIONAL[key] = how
+                break
+    return _BIDIRECTIONAL.get(key)
 
 
 def check_attention(inner: Any, attention: Attention) -> None:
