@@ -124,7 +124,14 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")
     with torch.no_grad():
         for name in layer.active_adapters:
-            if name in getattr(layer, "lora_A", {}):
+            if name not in getattr(layer, "lora_A", {}):
+                continue
+            if name in getattr(layer, "lora_variant", {}) or getattr(layer, "lora_bias", {}).get(name):
+                dtype = weight.dtype  # DoRA, or with a bias: more than a sum, as peft does it, in float32
+                base.to(torch.float32)
+                layer.merge(adapter_names=[name])
+                base.to(dtype)
+            else:
                 delta = layer.get_delta_weight(name).float()
                 weight.copy_((weight.float() + delta).to(weight.dtype))
 

@@ -256,9 +256,12 @@ class Encoder(Inference):
     def merge_adapter(self) -> None:
         """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it."""
         if isinstance(self.backbone.model, PeftModel):
+            opened = self.backbone.is_as_opened
             if not self.backbone.owns_weights:
                 self.chain.append(adapter_state(self.backbone.model))
             self.backbone.merge_adapter()
+            if opened:
+                self.backbone.note_weights()
 
     def generate(
         self,

@@ -101,7 +101,7 @@ def weights_hash(encoder: Encoder) -> str:
     """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]
-    if encoder.backbone.owns_weights:
+    if encoder.backbone.owns_weights or encoder.backbone.differs_from_noted:
         states.append(tensors_under_adapter(encoder.backbone.causal_lm))
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model).tensors)

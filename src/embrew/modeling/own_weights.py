@@ -57,6 +57,11 @@ class Noted:
         found = weights_of(without_adapter(model))
         return self._found is not None and found is not None and found[-1] == self._found[-1]
 
+    def differ_from_those_of(self, model: nn.Module) -> bool:
+        """Whether a model's weights have other values, wherever they are; False where that cannot be told."""
+        found = weights_of(without_adapter(model))
+        return self._found is not None and found is not None and found[-1] != self._found[-1]
+
 
 def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
     """Return in words which tensors differ, or None where none does.

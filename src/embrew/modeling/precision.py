@@ -1,4 +1,4 @@
-"""Trained weights in float32, whatever the model was opened in."""
+"""The dtype of weights: float32 for trained ones, whatever the model was opened in."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ def train_in_float32(model: nn.Module) -> list[str]:
     for parameter in rounded.values():
         parameter.data = parameter.data.float()
     return list(rounded)
+
+
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give a model's weights a dtype, as if it had been opened in it.
+
+    Buffers that are computed and not saved, such as the frequencies of rotary positions, keep theirs: rounded to
+    bfloat16, they move far positions. (`nn.Module.to` rounds them too.)
+    """
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+        for name, buffer in module._buffers.items():
+            saved = name not in module._non_persistent_buffers_set
+            if buffer is not None and saved and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(dtype)
 
 
 def check_float32(model: nn.Module) -> None:

@@ -27,6 +27,7 @@ from embrew.modeling.identity import AdapterState, adapter_state, replayed
 from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
 from embrew.modeling.own_weights import without_adapter
 from embrew.modeling.pooling import Pooling
+from embrew.modeling.precision import cast_weights
 from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
@@ -173,7 +174,7 @@ def load_encoder(
     for state in merged:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
         backbone.merge_adapter(rounds_to=target)
-    backbone.to(target)
+    cast_weights(backbone, target)
     if active:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
     if (folder / LEARNED).is_file():

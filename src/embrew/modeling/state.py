@@ -15,7 +15,8 @@ from torch.nn.modules import module as torch_module
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import PreTrainedConfig
 
-SAMPLED = 256  # elements per tensor whose values are compared
+SAMPLED = 256  # elements per tensor whose values are compared, evenly spaced from the first on
+TAIL = 32  # further ones, up to the last element
 PLAIN = frozenset((str, int, float, bool, bytes, complex, type(None), torch.dtype, torch.device))
 TORCH = frozenset(vars(nn.Module()))  # what torch itself keeps in every module
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,9 +42,9 @@ def state_of(model: nn.Module) -> tuple[Any, ...] | None:
     module or an attribute of a module or configuration that was replaced (training mode, adapters, scales), a hook.
 
     A tensor is known by its storage, which a weak reference keeps from being mistaken for a later one at the same
-    place, by torch's count of writes into it, and by the values of `SAMPLED` of its elements. These show what torch
-    does not count: writes through `parameter.data` and by kernels of other libraries. Of such writes, those into a few
-    elements only may be missed; `Prefixes.forget` is for them.
+    place, by torch's count of writes into it, and by the values of some of its elements (`SAMPLED` and `TAIL`). These
+    show what torch does not count: writes through `parameter.data` and by kernels of other libraries. Of such writes,
+    those into a few elements only may be missed; `Prefixes.forget` is for them.
 
     Returns:
         None where that cannot be told: tensors of inference mode have no count, sharded ones no storage of their own,
@@ -92,24 +93,31 @@ def tensors_state(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
         storage = StorageWeakRef(tensor.untyped_storage())
         found.append((storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor._version))
         if tensor.numel():
-            sample = _sample(tensor.detach())
-            samples.setdefault((tensor.device, sample.element_size()), []).append(sample)
+            samples.setdefault((tensor.device, tensor.element_size()), []).extend(_sample(tensor.detach()))
     digest = hashlib.blake2b()
     for parts in samples.values():  # one copy to the CPU per device and width
         digest.update(torch.cat(parts).cpu().numpy().tobytes())
     return (*found, digest.digest())
 
 
-def _sample(tensor: Tensor) -> Tensor:
-    """Evenly spaced elements of a tensor as integers; a view where possible."""
+def _sample(tensor: Tensor) -> list[Tensor]:
+    """Return evenly spaced elements of a tensor, and some up to its last one, as integers; views where possible."""
     count = tensor.numel()
     if not tensor.is_contiguous():  # a transposed one is after this; of others a copy is sampled
         tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True)).contiguous()
-    if count > SAMPLED:
-        step = max(count // SAMPLED - 1, 1)  # not a multiple of a power of two, or all were of a few columns
-        sample = tensor.as_strided((SAMPLED,), (step,))
-    else:
-        sample = tensor.reshape(-1)
+    if count <= SAMPLED + TAIL:
+        return [_as_integers(tensor.reshape(-1))]
+    step = max(count // SAMPLED - 1, 1)  # not a multiple of a power of two, or all were of a few columns
+    left = count - SAMPLED * step  # behind the last of these, less than SAMPLED + step
+    rest = max(left // TAIL, 1)
+    first = tensor.storage_offset() + count - 1 - (TAIL - 1) * rest
+    return [
+        _as_integers(tensor.as_strided((SAMPLED,), (step,))),
+        _as_integers(tensor.as_strided((TAIL,), (rest,), first)),
+    ]
+
+
+def _as_integers(sample: Tensor) -> Tensor:
     integer = INTEGERS.get(sample.element_size())
     return sample.contiguous().view(torch.uint8) if integer is None else sample.view(integer)
 

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.frozen import FrozenLM
-from embrew.modeling.own_weights import Noted
+from embrew.modeling.own_weights import Noted, without_adapter
+from embrew.modeling.precision import cast_weights
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 
@@ -54,8 +55,13 @@ class Weights(nn.Module):
 
     @property
     def holds_original(self) -> bool:
-        """Whether the original LM is inside: nothing was merged, and weights that may be trained have not changed."""
-        return not self._changed and (not self.owns_weights or self._noted.equal_those_of(self.model))
+        """Whether the original LM is inside: nothing was merged into its weights, and they have not changed."""
+        return not self._changed and self._noted.equal_those_of(self.causal_lm)
+
+    @property
+    def differs_from_noted(self) -> bool:
+        """Whether the weights under the adapter have other values than the noted ones; False where it is unknown."""
+        return self._noted.differ_from_those_of(self.causal_lm)
 
     def note_weights(self, *, own: bool = False) -> None:
         """Remember the weights as those that a reader gets: of the base with `Encoder.chain`, or `own` ones."""
@@ -189,22 +195,22 @@ class Weights(nn.Module):
     def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
         """Add the adapter to the weights; from here on the original LM is no longer inside.
 
+        A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
+
         Args:
             rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
         """
         if isinstance(self.model, PeftModel):
-            opened = self.is_as_opened
             check_rounding(self.model, rounds_to or self.dtype)
             self.model = merge(self.model)
             self._changed, self._switch = True, None
-            if opened:
-                self.note_weights()
 
     def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
         """Make sure the original LM stays at hand in training.
 
-        With a LoRA it is the same weights with the adapter off; for full fine-tuning a frozen clone is made once. Where
-        an earlier stage changed the weights it is opened again.
+        With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
+        with biases) a frozen clone is made once. Where an earlier stage, or the way a LoRA begins (PiSSA), changed
+        the weights, it is opened again.
 
         Args:
             reopen: opens the original LM.
@@ -213,20 +219,21 @@ class Weights(nn.Module):
             ValueError: the original LM is gone, and there is no way to open it; an encoder has none.
         """
         self.check_decoder("this objective")
-        if self._clone or (self.holds_original and isinstance(self.model, PeftModel)):
+        plain = without_adapter(self.causal_lm)
+        if self._clone or (self.holds_original and not any(p.requires_grad for p in plain.parameters())):
             return
         if not self.holds_original and reopen is None:
             raise ValueError(
                 "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
                 "trained them; put the stage first, or train a LoRA and hand over with adapter: continue"
             )
-        model = copy.deepcopy(self.model) if self.holds_original or reopen is None else reopen()
+        model = copy.deepcopy(plain) if self.holds_original or reopen is None else reopen()
         self._clone = [model.requires_grad_(False).eval()]
 
     def round_frozen_lm(self, dtype: torch.dtype) -> None:
         """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
         for model in self._clone:
-            model.to(dtype)
+            cast_weights(model, dtype)
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:

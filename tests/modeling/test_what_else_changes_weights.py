@@ -1,0 +1,133 @@
+"""Adapters that are more than a sum, weights changed beside `train_all`, and what a dtype must not round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from embrew.modeling import loading
+from embrew.modeling.encoder import Encoder
+from tests.conftest import stir
+
+TEXTS = ["a heron waits", "interest rates rose by a quarter of a point", "word " * 60]
+
+
+def cosines(one: Any, other: Any) -> float:
+    return float((np.asarray(one) * np.asarray(other)).sum(-1).min())
+
+
+@pytest.fixture
+def opened(model_folder: Callable[[str], Path]) -> Callable[..., Encoder]:
+    def make(family: str = "llama", **settings: Any) -> Encoder:
+        return Encoder.from_pretrained(model_folder(family), device="cpu", max_length=64, pooling="mean", **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("lora", [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"use_rslora": True}])
+def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path: Path) -> None:
+    encoder = opened("phi")  # whose layers have biases
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 16, **lora})
+    stir(encoder.backbone, 0.1)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            if parameter.requires_grad and parameter.ndim == 1:
+                parameter += 0.1 * torch.randn_like(parameter)
+    encoder.steps = 1
+    before = encoder.encode(TEXTS)
+    encoder.save_pretrained(tmp_path / "saved")
+    merged = Encoder.from_pretrained(tmp_path / "saved", device="cpu", merge_adapter=True)
+    assert cosines(before, merged.encode(TEXTS)) > 0.99999
+    encoder.merge_adapter()
+    assert cosines(before, encoder.encode(TEXTS)) > 0.99999
+    encoder.save_pretrained(tmp_path / "merged")
+    assert cosines(before, Encoder.from_pretrained(tmp_path / "merged", device="cpu").encode(TEXTS)) > 0.99999
+
+
+def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "computes", lambda *_: True)
+    encoder = opened(dtype="bfloat16")
+    assert encoder.backbone.inner.rotary_emb.inv_freq.dtype == torch.float32
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    stir(encoder.backbone, 0.1)
+    encoder.save_pretrained(tmp_path / "saved")
+    for merge in (False, True):
+        again = Encoder.from_pretrained(tmp_path / "saved", device="cpu", merge_adapter=merge)
+        assert again.backbone.dtype == torch.bfloat16
+        assert torch.equal(again.backbone.inner.rotary_emb.inv_freq, encoder.backbone.inner.rotary_emb.inv_freq)
+    assert np.array_equal(
+        Encoder.from_pretrained(tmp_path / "saved", device="cpu").encode(TEXTS), encoder.encode(TEXTS)
+    )
+
+
+def test_saved_buffers_follow_the_weights() -> None:
+    from embrew.modeling.precision import cast_weights
+
+    module = nn.Linear(2, 2)
+    module.register_buffer("saved", torch.ones(2))
+    module.register_buffer("computed", torch.ones(2), persistent=False)
+    module.register_buffer("counts", torch.ones(2, dtype=torch.long))
+    cast_weights(module, torch.bfloat16)
+    dtypes = {name: tensor.dtype for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    assert dtypes == {
+        **dict.fromkeys(("weight", "bias", "saved"), torch.bfloat16),
+        "computed": torch.float32,
+        "counts": torch.long,
+    }
+
+
+@pytest.mark.parametrize("lora", [{}, {"init_lora_weights": "pissa"}, {"bias": "all"}, {"bias": "lora_only"}])
+def test_the_frozen_lm_is_the_original_whatever_a_lora_trains(lora: dict[str, Any], opened) -> None:
+    encoder, original = opened("phi"), opened("phi")
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
+    encoder.keep_frozen_lm()
+    assert bool(encoder.backbone._clone) == bool(lora), "a second copy only where it is needed"
+    with torch.no_grad():
+        for parameter in encoder.backbone.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn_like(parameter)
+    tokens = encoder.tokens(TEXTS[:1])
+    with torch.no_grad(), encoder.backbone.frozen_lm() as lm:
+        states = lm.hidden_states(tokens)
+    with torch.no_grad():
+        expected = original.backbone.inner(tokens.input_ids).last_hidden_state
+    assert torch.allclose(states, expected, atol=1e-5)
+
+
+def test_merged_without_its_chain_is_not_saved_as_the_base(opened, tmp_path: Path) -> None:
+    encoder = opened()
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    stir(encoder.backbone, 0.3)
+    encoder.backbone.merge_adapter()
+    with pytest.raises(RuntimeError, match="the weights under the adapter are not those of"):
+        encoder.save_pretrained(tmp_path / "saved")
+
+
+def test_the_hash_sees_weights_that_were_written_to(opened) -> None:
+    encoder = opened()
+    before, moved = encoder.weights_hash(), opened()
+    assert moved.weights_hash() == before
+    with torch.no_grad():
+        for parameter in encoder.backbone.model.parameters():
+            parameter.mul_(1.1)
+    assert encoder.weights_hash() != before
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (3, 97), (300,), (64, 4096), (289,)])
+def test_the_end_of_a_tensor_is_seen(shape: tuple[int, ...]) -> None:
+    from embrew.modeling.state import weights_of
+
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.randn(shape))
+    before = weights_of(module)
+    for part in (slice(-1, None), slice(0, 1)):
+        module.weight.data[part] += 1.0
+        after = weights_of(module)
+        assert after != before
+        before = after
