@@ -32,6 +32,13 @@ def plain(pairs):
         ({"question": "q", "choices": {"text": ["x", "a"], "label": ["1", "2"]}, "answerKey": "2"}, ("q", "a", ("x",))),
         ({"question": "q", "A": "x", "B": "a", "C": None, "answer": "B"}, ("q", "a", ("x",))),
         ({"question": "q", "option_a": "a", "option_b": "x", "label": 0}, ("q", "a", ("x",))),
+        # listed with consecutive letters or numbers; names and figures that look like it stay whole
+        ({"question": "q", "choices": ["A. x", "B. a"], "answer": "B"}, ("q", "a", ("x",))),
+        ({"question": "q", "choices": ["(a) x", "(b) a"], "answer": "(b) a"}, ("q", "a", ("x",))),
+        ({"question": "q", "A": "A) x", "B": "B) a", "answer": "a"}, ("q", "a", ("x",))),
+        ({"question": "q", "answer": "C. a", "negatives": ["A. x", "B. y"]}, ("q", "a", ("x", "y"))),
+        ({"question": "q", "choices": ["E. coli", "S. aureus"], "answer": "A"}, ("q", "E. coli", ("S. aureus",))),
+        ({"question": "q", "choices": ["1.5 mg", "2.5 mg"], "answer": "1.5 mg"}, ("q", "1.5 mg", ("2.5 mg",))),
         # a choice that is a number is found by its text first
         ({"question": "q", "choices": ["2", "1", "0"], "answer": "1"}, ("q", "1", ("2", "0"))),
     ],

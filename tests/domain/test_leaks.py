@@ -12,6 +12,7 @@ import pytest
 
 from embrew.domain import Settings, run
 from embrew.domain.prepare import Prepared, prepare
+from embrew.domain.scan import scan
 
 CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Quito", "Dakar", "Hanoi", "Delhi", "Sofia", "Tunis", "Accra", "Minsk"]
 THINGS = ["copper", "sulphur", "amber", "granite", "basalt", "quartz", "topaz", "marble", "slate", "chalk"]
@@ -128,6 +129,108 @@ def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
     for question, answers in held_out(data.folder):
         assert plain(question) not in trained and not trained & {plain(answer) for answer in answers}
     assert data.count("train_pairs") == 96
+
+
+def test_parts_of_long_questions(tmp_path: Path) -> None:
+    """Questions of several passages: none of their own sentences, and no part of one, is trained on."""
+    (tmp_path / "docs").mkdir()
+    asked, parts = [], []
+    for i in range(24):
+        told = [
+            f"On day {k} the {THINGS[(i + k) % 10]} of {CITIES[i % 12]} weighed {i * 31 + k * 7} tons."
+            for k in range(9)
+        ]
+        question = f"{' '.join(told)} Which of these shipments was the heaviest one?"
+        asked.append({"question": question, "answer": f"shipment{i}"})
+        parts.append(f"Tale {i} begins here.\n\n{question}\n\nThe tale of number {i} ends, and nobody tells it again.")
+    (tmp_path / "docs" / "tales.md").write_text("\n\n".join(parts))
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=200)
+    trained = [plain(row["text"]) for row in rows(data.passages)]
+    trained += [plain(row[side]) for row in rows(data.pairs) if row["made"] for side in ("query", "positive")]
+    questions = [question for question, _ in held_out(data.folder)]
+    own = [plain(sentence) for question in questions for sentence in question.split(". ")[:-1]]
+    assert len(questions) == 5 and len(own) == 45 and len(trained) > 20
+    assert [sentence for sentence in own if any(sentence in text for text in trained)] == []
+    assert any("which of these shipments" in text for text in trained), "what all questions say is no part of one"
+
+
+@pytest.mark.parametrize("marker", ["{}. ", "{}) ", "({}) "])
+@pytest.mark.parametrize("marks", ["ABCD", "abcd", "1234"])
+def test_choices_under_another_letter(marker: str, marks: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Cities are large, and some of them are old as well.")
+    asked = []
+    for i in range(40):
+        choices = [CITIES[(i + step) % 12] for step in (0, 1, 5, 7)]
+        listed = [marker.format(mark) + choice for mark, choice in zip(marks, choices, strict=True)]
+        asked.append({"question": f"Where did ship number {i} go?", "options": listed, "answer": "ABCD"[i * 7 % 4]})
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
+    right = {city for _, answers in held_out(data.folder) for city in CITIES if city in " ".join(answers)}
+    trained = [" ".join([row["positive"], *row["negatives"]]) for row in rows(data.pairs)]
+    assert right and len(trained) > 10
+    assert [text for text in trained if any(city in text for city in right)] == []
+
+
+@pytest.mark.parametrize("label", ["Answer: D", "**Answer:** D", "Correct answer: D", "(Answer: D)"])
+def test_the_last_choice_before_a_label(label: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    asked, parts = [], []
+    for i in range(30):
+        listed = "\n".join(f"{mark}) {THINGS[i % 10]} {i}{mark.lower()}" for mark in "ABCD")
+        asked.append({"question": f"Select the proper stone of record {i} please", "answer": f"{THINGS[i % 10]} {i}d"})
+        parts.append(f"{i}. Which one belongs to it?\n{listed}\n{label}")
+    (tmp_path / "docs" / "exam.md").write_text("\n\n".join(parts))
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=100)
+    answers = [plain(answer) for _, found in held_out(data.folder) for answer in found]
+    trained = [plain(row["text"]) for row in rows(data.passages)]
+    assert len(answers) == 6 and len(trained) > 10
+    assert [answer for answer in answers if any(f" {answer} " in f" {text} " for text in trained)] == []
+
+
+def test_questions_within_questions(tmp_path: Path) -> None:
+    """Of 5 words or more, either way round; a short one does not take another subject with it."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
+    asked = []
+    for i in range(40):
+        asked += [{"question": f"What is the dose of drug {i} for adults?", "answer": f"It is {i} units a day"}]
+        asked += [
+            {"question": f"What is the dose of drug {i} for adults? Answer briefly.", "answer": f"take {i} pills"}
+        ]
+        asked += [{"question": f"dose of drug{i}", "answer": f"many, {i}"}]
+        asked += [{"question": f"dose of drug{i} insipidus", "answer": f"few, {i}"}]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
+    questions = [plain(question) for question, _ in held_out(data.folder)]
+    trained = [plain(row["query"]) for row in rows(data.pairs)]
+    long = [q for q in questions if len(q.split()) >= 5]
+    assert long and [(q, t) for q in long for t in trained if q in t or (len(t.split()) >= 5 and t in q)] == []
+    assert any(f"{question} insipidus" in trained for question in questions)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "tons. Which of the wells of record 7 ran dry in the summer of 1907",
+        "dose, as they say. A) Oslo B) drug 7x Answer: B",
+        "drug 7x",
+    ],
+)
+def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
+    """The count is not 0 where a part of a question, or a choice that is right, stands in a training file."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
+    asked = [
+        {
+            "question": f"Which of the wells of record {i} ran dry in the summer of {i + 1900} and why?",
+            "answer": f"drug {i}x",
+        }
+        for i in range(12)
+    ]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
+    assert data.manifest["checked"]["remaining"] == scan(data.folder)["remaining"] == 0
+    with open(data.passages, "a") as file:
+        file.write(json.dumps({"text": left, "document": "x"}) + "\n")
+    assert scan(data.folder)["remaining"] == 1
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@
 | | option_a, choice_1, …) |
 | negatives | negatives, negative, neg, distractors; negative_1, … |
 | source | source, document_id, doc_id, doc: which document the row is from |
+
+Choices that are listed with consecutive letters or numbers (`A. Heparin`, `(b) Lithium`) are read without them, so that
+a choice is the same text under every letter; so are an answer and its negatives that have them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 
 from embrew.data.beir import is_beir
 from embrew.data.datasets import load
+from embrew.data.markers import without_markers
 from embrew.data.reading import expand, read, splits
 
 ACCEPTED: dict[str, tuple[str, ...]] = {
@@ -89,11 +93,14 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
     found = _columns(values, where, mapping)
     question = _text(values[found["question"]], found["question"], where)
     given = values[found["answer"]]
-    choices = _choices(values, found.get("choices"), where)
+    written = _choices(values, found.get("choices"), where)
+    choices = _without_markers(written)
     negatives: list[str] = []
     if choices:
+        same = {text.strip(): plain for (_, text), (_, plain) in zip(written, choices, strict=True)}
         answers = [
-            _right(one, choices, found["answer"], where) for one in (given if isinstance(given, list) else [given])
+            _right(same.get(one.strip(), one) if isinstance(one, str) else one, choices, found["answer"], where)
+            for one in _listed(given)
         ]
         negatives = [text for _, text in choices if text not in answers]
     else:
@@ -103,6 +110,9 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
         negatives += [text for text in _texts(values[column], column, where) if text.strip() not in right]
     if not answers:
         raise ValueError(f"{where}: column {found['answer']!r} holds no answer; remove the row, or give one")
+    if not choices and negatives:
+        both = without_markers([*answers, *negatives], ordered=False)
+        answers, negatives = both[: len(answers)], both[len(answers) :]
     source = values.get(found["source"]) if "source" in found else None
     for answer in answers:
         yield QA(question, answer, tuple(dict.fromkeys(negatives)), None if source is None else str(source), where)
@@ -160,6 +170,11 @@ def _choices(values: Mapping[str, Any], column: str | None, where: str) -> list[
         return [(str(label), _text(text, column, where)) for label, text in given.items() if text is not None]
     texts = _texts(given, column, where)
     return list(zip(_letters(len(texts)), texts, strict=True))
+
+
+def _without_markers(choices: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    plain = without_markers([text for _, text in choices])
+    return [(label, text) for (label, _), text in zip(choices, plain, strict=True)]
 
 
 def _right(given: Any, choices: list[tuple[str, str]], column: str, where: str) -> str:

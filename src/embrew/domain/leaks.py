@@ -1,8 +1,10 @@
 """Held-out questions and answers, and what of the training data holds one of them.
 
 - A question of 4 words or more counts as held by a passage or an answer that contains it word by word; a shorter one by
-  what contains it with its question mark, or has it as a line, an item of a list or a sentence. A question that is
-  trained on has to be it.
+  what contains it with its question mark, or has it as a line, an item of a list or a sentence.
+- So does a part of a question: a text of 30 characters or more that is one, or that contains one of its sentences or 13
+  of its words in a row (`parts`).
+- A question that is trained on has to be it, contain it (5 words or more) or be a part of it.
 - An answer of 30 characters or more counts as held by any text that contains it word by word, or that is a part of it
   of such a length; a shorter one by a text that is it, or that has it as a line or an item of a list (a choice).
 """
@@ -16,13 +18,7 @@ from typing import Literal
 from embrew.data.documents import Document
 from embrew.data.qa import QA
 from embrew.domain.matching import START, Finder, Questions, items, key, words
-
-ALIKE = 30  # characters from which on an answer in another text is no chance
-
-
-def is_long(text: str) -> bool:
-    """Whether a text is long enough that it does not stand in another one by chance."""
-    return len(key(text)) >= ALIKE
+from embrew.domain.parts import IN_QUERY, Within, is_long, parts_of
 
 
 class HeldOut:
@@ -33,25 +29,31 @@ class HeldOut:
     """
 
     def __init__(self, pairs: Sequence[QA]) -> None:
-        self.questions = {key(pair.question) for pair in pairs}
-        self._answers = {key(pair.answer) for pair in pairs if not is_long(pair.answer)}
-        self._asked = Questions(pair.question for pair in pairs)
+        questions = [pair.question for pair in pairs]
+        self._questions = set(map(key, questions))
+        self._asked = Questions(questions)
+        self._in_question = Finder(questions, least=IN_QUERY)
+        self._parts = Finder(parts_of(questions))
+        self._part_of_question = Within(questions)
         long = [pair.answer for pair in pairs if is_long(pair.answer)]
+        self._answers = {key(pair.answer) for pair in pairs if not is_long(pair.answer)}
         self._in_answer = Finder(long, least=1)
-        runs = (words(answer) for answer in long)
-        self._runs = {run[i : i + START] for run in runs for i in range(len(run) - START + 1)}
-        self._long = " \n ".join(["", *map(key, long), ""])
+        self._part_of_answer = Within(long)
 
     def asks(self, text: str) -> bool:
-        """Whether a text that is read as a document holds a held-out question."""
-        return bool(self._asked(text))
+        """Whether a text that is read as a document holds a held-out question or a part of one."""
+        return bool(self._asked(text) or self._parts(text)) or self._is_part(text)
+
+    def asked_by(self, question: str) -> bool:
+        """Whether a question is a held-out one, contains one or is a part of one."""
+        return key(question) in self._questions or bool(self._in_question(question)) or self._is_part(question)
 
     def answers_in(self, text: str) -> bool:
         """Whether a text holds a held-out answer, or is a part of one."""
-        if self._in_answer(text) or (self._answers and self._answers & items(text)):
-            return True
-        start = words(text)[:START]
-        return is_long(text) and (len(start) < START or start in self._runs) and f" {key(text)} " in self._long
+        return bool(self._in_answer(text) or self._answers & items(text)) or self._part_of_answer(text)
+
+    def _is_part(self, text: str) -> bool:
+        return len(words(text)) >= START and self._part_of_question(text)
 
     def why(self, text: str) -> Literal["question", "answer"] | None:
         """What a text that is read as a document holds, or None."""
@@ -79,7 +81,7 @@ def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out
         else:
             kept_passages.append(passage)
     for pair in pairs:
-        if key(pair.question) in held.questions or held.answers_in(pair.question) or held.why(pair.answer):
+        if held.asked_by(pair.question) or held.answers_in(pair.question) or held.why(pair.answer):
             counts["pairs_dropped"] += 1
             continue
         negatives = tuple(text for text in pair.negatives if not held.why(text))

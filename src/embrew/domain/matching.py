@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from embrew.data.overlap import normalised
@@ -16,6 +16,9 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[?؟]")  # NFKC makes ？ a question mark
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 _ITEM = re.compile(r"\n|(?:^|\s)\(?[A-Za-z0-9]{1,2}[.):](?=\s)|(?:^|\s)[-*•#>|]+(?=\s)")
+_LABEL = re.compile(  # what follows the last item of a list where lines are joined: "Answer: D", "Correct answer: D"
+    r"(?<!\S)(?=[*_(\[]*(?:[^\W\d_]+|(?!\d)[A-Z]\w*(?:\s+[^\W\d_]+){1,2})[*_]*:(?:[*_)\]\s]|$))"
+)
 _SEGMENT = re.compile(rf"{_ITEM.pattern}|[.?!:;|()。！？；：](?=\s|$)|[。！？；：]")
 
 
@@ -32,8 +35,21 @@ def key(text: str) -> str:
 
 
 def items(text: str) -> set[str]:
-    """Keys of a text, its lines and the items of its lists, among them choices listed as A), B)."""
-    return {key(text), *(key(part) for part in _ITEM.split(text) if part.strip())}
+    """Keys of a text, its lines and the items of its lists, among them choices listed as A), B).
+
+    An item also ends where a label begins, such as `Answer:`, and another begins after it.
+    """
+    parts = [part for part in _ITEM.split(text) if part.strip()]
+    cut = (piece for part in parts for piece in _between_labels(part))
+    return {key(text), *map(key, parts), *(key(piece) for piece in cut if piece.strip())}
+
+
+def _between_labels(item: str) -> Iterator[str]:
+    labels = [match.start() for match in _LABEL.finditer(item)]
+    for start, end in zip([0, *labels], [*labels, len(item)], strict=True):
+        begin = item.rfind(":", 0, start) + 1  # of a label of several words, the words may be the item's too
+        yield item[begin:start]
+        yield item[item.find(":", start) + 1 : end] if start in labels else item[start:end]
 
 
 def segments(text: str) -> set[str]:

@@ -27,7 +27,7 @@ MANIFEST = "manifest.json"
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which sentences of the passages join them
 MOST_MADE = 5000  # pairs made of passages
 MOST_QUERIES = 200  # made questions that are judged on
-FORMAT = 2  # of the files; what an older version wrote is not trained on
+FORMAT = 3  # of the files; what an older version wrote is not trained on
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def prepare(
     given = [] if pairs is None else read_qa(pairs, columns=columns)
     different = without_duplicates(given)
     if len(different) < len(given):
-        logger.info("%d of %d pairs stand there twice and are left out", len(given) - len(different), len(given))
+        logger.info("%d of %d pairs are duplicates and are left out", len(given) - len(different), len(given))
     parts = {document.id: passages(document, max_chars=max_chars) for document in found}
     made = not different
     split = split_pairs(different, found, seed=seed) if different else split_documents(found, parts, seed=seed)

@@ -51,7 +51,7 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
     """The report as a page."""
     data, counts = report["data"], report["data"]["counts"]
     lines = [f"# {report['documents']}", "", *_data(report), ""]
-    lines += ["## Before training", "", f"{report['model']}, read by the mean over its states:", ""]
+    lines += ["## Before training", "", _read_on(report["model"]), ""]
     lines += [_diagnosis(report["diagnosis"]), ""]
     lines += [f"- {line}" for line in report["diagnosis"]["words"]]
     lines += [
@@ -89,6 +89,10 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
     return "\n".join(lines)
 
 
+def _read_on(model: str) -> str:
+    return f"{model}, read by the mean over its states, on pairs of the test split (and on general text, if given):"
+
+
 def _data(report: Mapping[str, Any]) -> list[str]:
     data, counts = report["data"], report["data"]["counts"]
     lines = [
@@ -97,7 +101,7 @@ def _data(report: Mapping[str, Any]) -> list[str]:
     if data["questions_made"]:
         lines.append(
             f"- no pairs were given: {counts['test_queries']} questions are first sentences of held-out passages, "
-            "which look for the rest. They rank training steps; they are not what users ask"
+            "whose answers are the rest of the passage. Use them to compare training steps; users ask other questions"
         )
         if not data["by_document"]:
             lines.append("- there is one document: the last fifth of its passages is held out")
@@ -112,7 +116,7 @@ def _data(report: Mapping[str, Any]) -> list[str]:
     else:
         lines.append(
             "- the pairs are of too few documents to hold some out: held-out pairs share no question, answer or "
-            "passage that holds it with what is trained on, but documents they do"
+            "passage that holds it with what is trained on. They may share documents."
         )
     return [*lines, *_checked(data, counts)]
 
@@ -122,10 +126,10 @@ def _checked(data: Mapping[str, Any], counts: Mapping[str, Any]) -> list[str]:
     found = data["checked"]
     return [
         f"- taken out of what is trained on: {counts['passages_with_question']} passages that hold a held-out "
-        f"question, {counts['passages_with_answer']} that hold an answer, {counts['pairs_dropped']} pairs, "
-        f"{counts['negatives_dropped']} negatives",
+        f"question or a part of one, {counts['passages_with_answer']} that hold an answer, "
+        f"{counts['pairs_dropped']} pairs, {counts['negatives_dropped']} negatives",
         f"- {found['questions']} held-out questions and {found['answers']} answers were searched in the "
-        f"{found['texts']} texts that are trained on: {found['remaining']} exact matches are left",
+        f"{found['texts']} texts that are trained on: {found['remaining']} of them are left, whole or in part",
     ]
 
 
@@ -184,7 +188,7 @@ def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence
             f"[{tested.low:+.3f}, {tested.high:+.3f}] over questions"
         )
     lines.append(
-        f"{counts['test_queries']} held-out questions look through {counts['test_documents']} texts: right answers, "
+        f"{counts['test_queries']} held-out questions are searched in {counts['test_documents']} texts: right answers, "
         f"wrong choices, other answers and passages; {counts['test_trained_distractors']} of them were trained on"
     )
     if counts["test_queries"] < FEW_QUERIES:

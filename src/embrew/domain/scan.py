@@ -5,6 +5,7 @@ Everything is read again from disk and searched as one text, without what `leaks
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 from embrew.data.beir import read_beir
 from embrew.data.overlap import normalised
 from embrew.data.reading import read_file
-from embrew.domain.leaks import is_long
-from embrew.domain.matching import START, key, words
+from embrew.domain.matching import START, items, key, words
+from embrew.domain.parts import IN_QUERY, is_long, parts_of
 
 EXAMPLES = 3
 
@@ -27,13 +28,15 @@ def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, An
 
     Returns:
         `questions` and `answers` that were looked for, `texts` that were searched, `remaining`: how many of the former
-        were found, and `examples` of them.
+        were found (of questions, a part too: see `parts`), and `examples` of them.
     """
     questions, answers = _held_out(folder)
     asked, read = _texts((*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"), *others))
     whole = {key(text) for text in (*asked, *read)}
     long, exact = _joined(map(key, read)), _joined(map(normalised, read))
     with_asked = _joined(key(text) for text in (*asked, *read))
+    only_asked = _joined(map(key, asked))
+    partly = _partly(questions, asked, read)
     found = []
     for question in questions:
         short = len(words(question)) < START
@@ -43,10 +46,15 @@ def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, An
             and question.rstrip().endswith("?")
             and f" {normalised(question)} " in exact
         )
-        if key(question) in whole or inside or (not short and f" {key(question)} " in long):
+        contained = not short and f" {key(question)} " in long
+        contained |= len(words(question)) >= IN_QUERY and f" {key(question)} " in only_asked
+        if key(question) in whole or inside or contained or question in partly:
             found.append(question)
+    listed = {item for text in (*asked, *read) for item in items(text)}
+    partly = _parts_in([answer for answer in answers if is_long(answer)], (*asked, *read))
     for answer in answers:
-        if key(answer) in whole or (is_long(answer) and f" {key(answer)} " in with_asked):
+        contained = f" {key(answer)} " in with_asked if is_long(answer) else key(answer) in listed
+        if key(answer) in whole or contained or answer in partly:
             found.append(answer)
     return {
         "questions": len(questions),
@@ -69,6 +77,33 @@ def check(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, A
             f"{folder}: {found['remaining']} held-out questions or answers stand in what would be trained on, for "
             f"example {found['examples'][0]!r}; nothing is trained. Leave out that data, or choose another folder"
         )
+    return found
+
+
+def _partly(questions: list[str], asked: Iterable[str], read: Iterable[str]) -> set[str]:
+    """Questions of which a part is trained on: as a text by itself, or within one that is read as a document."""
+    parts = parts_of(questions)
+    by_start: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for part in parts:
+        by_start[words(part)[:START]].append(part)
+    found: set[str] = set()
+    for text in read:
+        own, inside = words(text), f" {key(text)} "
+        for start in by_start.keys() & {own[i : i + START] for i in range(len(own) - START + 1)}:
+            found |= {q for part in by_start[start] if f" {part} " in inside for q in parts[part]}
+    return found | _parts_in(questions, (*asked, *read))
+
+
+def _parts_in(wholes: list[str], texts: Iterable[str]) -> set[str]:
+    """Which of `wholes` one of the texts is a long part of."""
+    keys = {whole: f" {key(whole)} " for whole in wholes}
+    everything = "\n".join(keys.values())
+    starts = {of[i : i + START] for of in map(words, wholes) for i in range(len(of) - START + 1)}
+    found: set[str] = set()
+    for text in texts:
+        inside = f" {key(text)} "
+        if is_long(text) and words(text)[:START] in starts and inside in everything:
+            found |= {whole for whole, of in keys.items() if inside in of}
     return found
 
 
