@@ -53,7 +53,7 @@ def domain(
     ] = None,
     max_chars: Annotated[int, typer.Option("--max-chars", min=50, help="Characters of a passage.")] = 600,
     max_documents: Annotated[
-        int, typer.Option("--max-documents", min=10, help="Texts that held-out questions look through.")
+        int, typer.Option("--max-documents", min=10, help="Texts that held-out questions are searched in.")
     ] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of training.")] = 42,
     export: Annotated[bool, typer.Option(help="Write a stock Sentence-Transformers folder.")] = True,
