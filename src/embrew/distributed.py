@@ -83,7 +83,7 @@ def gather(rows: Tensor) -> Tensor:
     """Rows of all processes, in rank order, `(sum of n, ...)`; the processes may hold different numbers of rows.
 
     The gradient of a process' rows is the sum of what all processes ask for. Data-parallel training takes the mean of
-    the processes' gradients; the result is the gradient of one process with the joint batch where that batch's loss is
+    the processes' gradients; the result is the gradient of one process with the global batch where that batch's loss is
     the mean of the processes' losses. A loss that is a mean over a process' own rows must therefore be multiplied with
     `share_of_rows`; a loss of all gathered rows, which every process computes alike, needs no factor.
     """

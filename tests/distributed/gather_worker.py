@@ -1,4 +1,4 @@
-"""Every case twice: the joint batch in one process, then a shard of it in each of two; torchrun ... FOLDER OUT.
+"""Every case twice: the global batch in one process, then a shard of it in each of two; torchrun ... FOLDER OUT.
 
 `FOLDER` holds a tiny causal LM, `OUT` becomes a safetensors file with loss and gradients of both.
 """
@@ -38,7 +38,7 @@ from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, stir
 
 WORLD = 2
-Shards = list[dict[str, Any]]  # the batches of the processes; a single one holds the joint batch
+Shards = list[dict[str, Any]]  # the batches of the processes; a single one holds the global batch
 Result = dict[str, Tensor]
 
 
@@ -64,7 +64,7 @@ class Vectors(nn.Module):
 
 
 class Squares(nn.Module):
-    """Weighted squares of gathered rows, whose weights depend on the place in the joint batch."""
+    """Weighted squares of gathered rows, whose weights depend on the place in the global batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Squares(nn.Module):
 
 
 def rows_of(*counts: int) -> tuple[Shards, Shards]:
-    """Random rows, so many a process: shards, and the joint batch."""
+    """Random rows, so many a process: shards, and the global batch."""
     generator = torch.Generator().manual_seed(1)
     parts = [torch.randn(count, 6, generator=generator, dtype=torch.float64) for count in counts]
     return [{"rows": part} for part in parts], [{"rows": torch.cat(parts)}]
@@ -196,7 +196,7 @@ def unequal(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
 
 
 def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
-    """Modules with their shards and joint batch, by name."""
+    """Modules with their shards and global batch, by name."""
     found: dict[str, tuple[nn.Module, tuple[Shards, Shards]]] = {
         "gather": (Squares(), rows_of(2, 5)),
         "gather, one process empty": (Squares(), rows_of(0, 3)),

@@ -1,4 +1,4 @@
-"""Two processes are one: losses and gradients over shards equal those of the joint batch."""
+"""Two processes are one: losses and gradients over shards equal those of the global batch."""
 
 import torch
 from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""The matrix of docs/how-to/multi-gpu.md: every cell learns what one process learns from the joint batch."""
+"""The matrix of docs/how-to/multi-gpu.md: every cell learns what one process learns from the global batch."""
 
 from __future__ import annotations
 

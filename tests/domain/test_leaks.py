@@ -100,7 +100,7 @@ def test_multiple_choice(count: int, tmp_path: Path) -> None:
     assert leaks(data) == []
     if count == 40:
         assert data.count("negatives_dropped") > 0 and data.count("train_pairs") > 0
-        assert any(row["negatives"] for row in rows(data.pairs)), "wrong choices that are nobody's right answer stay"
+        assert any(row["negatives"] for row in rows(data.pairs)), "wrong choices that are no query's right answer stay"
 
 
 def test_without_pairs(tmp_path: Path) -> None:

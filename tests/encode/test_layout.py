@@ -51,6 +51,28 @@ def test_folders_of_earlier_versions_open_and_resume(corpus: Path, tmp_path: Pat
     assert files(out) == whole, "its files are where they are now"
 
 
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_missing_shard_of_an_earlier_version_is_made_again(precision: str, tmp_path: Path) -> None:
+    """It was made of texts without white space at both ends; what is still there is compared, and refused if so."""
+    corpus, out, settings = tmp_path / "c.txt", tmp_path / "out", {"shard_rows": 10, "precision": precision}
+    texts = [f"text {i}" for i in range(30)]
+    corpus.write_text("".join(f"{text}\n" for text in texts))
+    encode_corpus(Stub(), corpus, out, **settings)
+    old = json.loads((out / MANIFEST).read_text())
+    corpus.write_text("".join(f"{'  ' * (i >= 20)}{text}\n" for i, text in enumerate(texts)))
+    encode_corpus(Stub(), corpus, tmp_path / "new", **settings)
+    del old["made_of"]["texts"]
+    old["made_of"]["input"] = json.loads((tmp_path / "new" / MANIFEST).read_text())["made_of"]["input"]
+    (out / MANIFEST).write_text(json.dumps(old))
+    with pytest.raises(ValueError, match="rows 21 to 30 are not those"):
+        encode_corpus(Stub(), corpus, out, **settings)
+    (out / "part-00002.parquet").unlink()
+    stub = Stub()
+    assert encode_corpus(stub, corpus, out, **settings).kept == 2
+    assert [asked["rows"] for asked in stub.asked] == [10]
+    assert files(out) == files(tmp_path / "new")
+
+
 def test_a_run_killed_before_its_first_shard_can_be_given_again(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "__embrew__").mkdir(parents=True)

@@ -62,11 +62,9 @@ EVALUATORS: dict[str, Callable[[Any, pytest.MonkeyPatch], Any]] = {
         LEFT, RIGHT, [1, 0, 1, 0, 1]
     ),
     "EmbeddingSimilarityEvaluator": lambda m, _: evaluation.EmbeddingSimilarityEvaluator(
-        LEFT, RIGHT, [0.1, 0.5, 0.3, 0.9, 0.7], precision="int8"
+        LEFT, RIGHT, [0.1, 0.5, 0.3, 0.9, 0.7]
     ),
-    "InformationRetrievalEvaluator": lambda m, _: evaluation.InformationRetrievalEvaluator(
-        QUERIES, CORPUS, RELEVANT, truncate_dim=16
-    ),
+    "InformationRetrievalEvaluator": lambda m, _: evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT),
     "MSEEvaluator": lambda m, _: evaluation.MSEEvaluator(LEFT, RIGHT, teacher_model=m),
     "MSEEvaluatorFromDataFrame": lambda m, _: evaluation.MSEEvaluatorFromDataFrame(
         [{"en": a, "de": b} for a, b in zip(LEFT, RIGHT, strict=True)], teacher_model=m, combinations=[("en", "de")]
@@ -82,6 +80,14 @@ EVALUATORS: dict[str, Callable[[Any, pytest.MonkeyPatch], Any]] = {
     "TranslationEvaluator": lambda m, _: evaluation.TranslationEvaluator(LEFT, RIGHT),
     "TripletEvaluator": lambda m, _: evaluation.TripletEvaluator(LEFT, [t[:30] for t in LEFT], RIGHT),
 }
+WITH_OPTIONS: dict[str, Callable[[Any, pytest.MonkeyPatch], Any]] = {
+    "EmbeddingSimilarityEvaluator int8": lambda m, _: evaluation.EmbeddingSimilarityEvaluator(
+        LEFT, RIGHT, [0.1, 0.5, 0.3, 0.9, 0.7], precision="int8"
+    ),
+    "InformationRetrievalEvaluator truncated": lambda m, _: evaluation.InformationRetrievalEvaluator(
+        QUERIES, CORPUS, RELEVANT, truncate_dim=16
+    ),
+}
 NO_EVALUATORS = {
     "BaseEvaluator": "abstract",
     "SentenceEvaluator": "the former name of BaseEvaluator",
@@ -95,10 +101,11 @@ def test_every_evaluator_is_covered() -> None:
     assert len(EVALUATORS) == 11
 
 
-@pytest.mark.parametrize("name", EVALUATORS)
+@pytest.mark.parametrize("name", [*EVALUATORS, *WITH_OPTIONS])
 def test_evaluators(name: str, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its default arguments, and some with options."""
     both.ours.model_card_data.eval_results_dict.clear()
-    own, theirs = (EVALUATORS[name](model, monkeypatch)(model) for model in both)
+    own, theirs = ((EVALUATORS | WITH_OPTIONS)[name](model, monkeypatch)(model) for model in both)
     assert own == pytest.approx(theirs, abs=1e-3) and all(map(math.isfinite, own.values()))
     assert both.ours.model_card_data.eval_results_dict, "evaluators keep their metrics there"
 

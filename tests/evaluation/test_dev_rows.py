@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embrew.analysis.watched import watched_by
+from embrew.data.overlap import fingerprints
 from embrew.evaluation import evaluate
 from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
@@ -17,7 +19,7 @@ from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.demonstrator import start
-from embrew.recipe import DevRows, Recipe
+from embrew.recipe import DevRows, Recipe, StageConfig
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 
@@ -128,6 +130,38 @@ def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, mon
     other = {**values, "evaluation": {"dev": [{**values["evaluation"]["dev"][0], "seed": 1}]}}
     assert recipe.stage_hash(0) != Recipe.from_values(other).stage_hash(0), "another training set"
     assert Recipe.load(write_yaml(recipe, tmp_path)) == recipe
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, make_encoder: Any
+) -> None:
+    """With `sentences`, a dev text of three sentences, or a dev answer within a sentence, is no text of the rows."""
+    from embrew import build
+
+    texts = [f"Alpha {i} is here. Beta {i} is there. Gamma {i} is gone." for i in range(12)]
+    rows, objective = [{"text": text} for text in texts], {"type": "contrastive", "positives": "dropout"}
+    reserved = texts[:4]
+    if kind == "pairs":
+        rows = [{"query": text, "positive": f"Beta {i}"} for i, text in enumerate(texts)]
+        objective, reserved = {"type": "contrastive", "positives": "column"}, [row["positive"] for row in rows[:4]]
+    data = {"path": str(write(tmp_path / "rows.jsonl", *rows)), "sentences": True}
+    stage = StageConfig.model_validate({"name": "a", "objective": objective, "data": data, "batch": {"size": 4}})
+    with caplog.at_level("INFO"):
+        (part,) = build.datasets(
+            stage, build.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
+        )
+    left = 12 - 4
+    each = 3 if kind == "text" else 1
+    assert len(part) == left * each, "no sentence of a dev row"
+    assert f"{4 * each} of {12 * each} rows hold dev rows and are not trained on" in caplog.text
+    assert "reserved" not in part.column_names
+    data["path"] = str(write(tmp_path / "all.jsonl", *rows[:4]))
+    stage = StageConfig.model_validate({"name": "a", "objective": objective, "data": data, "batch": {"size": 4}})
+    with pytest.raises(ValueError, match=f"all {4 * each} rows of a data set hold dev rows; split fewer off"):
+        build.datasets(
+            stage, build.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
+        )
 
 
 def write_yaml(recipe: Recipe, folder: Path) -> Path:

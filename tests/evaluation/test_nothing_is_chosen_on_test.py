@@ -63,6 +63,27 @@ def test_a_test_split_is_not_taken_for_dev(sts: Path, tmp_path: Path, make_encod
     assert dev_sets([write(tmp_path / "a" / "dev.jsonl", scored(1))]).about["a-dev"]["split"] == "dev"
 
 
+@pytest.mark.parametrize(
+    ("stem", "split"),
+    [
+        *((stem, "test") for stem in ("TEST", "sts-test", "stsb_test", "test_1", "test1", "test.v1", "test_00000")),
+        *((stem, "test") for stem in ("held-out-test", "stsTest", "STSTest", "test-00000-of-00002")),
+        *((stem, "train") for stem in ("sts-train", "Train_2")),
+        *((stem, "file") for stem in ("latest", "contest", "testimonials", "sts-dev", "retrain", "training-courses")),
+        *((stem, stem) for stem in ("dev", "valid", "validation")),
+    ],
+)
+def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem: str, split: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "sets" / f"{stem}.jsonl", scored(1))
+    if split in ("test", "train"):
+        with pytest.raises(ValueError, match=f"is a {split} split, by its name"):
+            dev_sets([file])
+        ok = write(tmp_path / "dev.jsonl", scored(1))
+        assert [about["split"] for about in dev_sets([ok], [file]).about.values()] == ["dev", split]
+    else:
+        assert dev_sets([file]).dev[0].split == split
+
+
 @pytest.fixture
 def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
     encoder = make_encoder(

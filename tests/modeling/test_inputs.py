@@ -75,6 +75,10 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"truncate_dim": 8.0}, TypeError, "truncate_dim=8.0 is a float"),
     ({"max_length": 0}, ValueError, "max_length=0; give 1 or more"),
     ({"max_length": True}, TypeError, "max_length=True is a bool"),
+    ({"batch_size": None}, TypeError, "batch_size=None is a NoneType; give a whole number"),
+    ({"convert_to_numpy": "False"}, TypeError, "convert_to_numpy='False' is a str; give True or False"),
+    ({"convert_to_tensor": None}, TypeError, "convert_to_tensor=None is a NoneType; give True or False"),
+    ({"show_progress_bar": "x"}, TypeError, "show_progress_bar='x' is a str; give True or False"),
     ({"batch_size": 0}, ValueError, "batch_size=0; give 1 or more"),
     ({"batch_tokens": 0}, ValueError, "batch_tokens=0; give 1 or more"),
     ({"num_layers": 0}, ValueError, "num_layers=0; choose from 1 to 2"),
@@ -98,7 +102,7 @@ def test_every_container(container: str, encoder: Encoder) -> None:
 
 
 def test_how_many_containers() -> None:
-    assert (len(CONTAINERS), len(SINGLE), len(TOKENS), len(NOT_TEXTS), len(BAD_OPTIONS)) == (16, 3, 5, 19, 17)
+    assert (len(CONTAINERS), len(SINGLE), len(TOKENS), len(NOT_TEXTS), len(BAD_OPTIONS)) == (16, 3, 5, 19, 21)
 
 
 @pytest.mark.parametrize("single", SINGLE)

@@ -84,7 +84,7 @@ def test_in_a_recipe(training, words):
 
 @pytest.mark.parametrize("kind", ["compression", "mntp"])
 def test_gradient_caching_of_objectives_that_look_at_tokens(kind):
-    with pytest.raises(ValueError, match="batch.size is the joint batch of a contrastive objective"):
+    with pytest.raises(ValueError, match="batch.size is the global batch of a contrastive objective"):
         arguments(stage_of(kind, batch=CACHED))
 
 

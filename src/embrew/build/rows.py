@@ -10,8 +10,9 @@ import numpy as np
 from datasets import Dataset
 
 from embrew.data import datasets as data
-from embrew.data import describe, overlap
+from embrew.data import describe
 from embrew.data.mixing import MixedOrder, shares
+from embrew.data.overlap import RESERVED
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
@@ -36,16 +37,16 @@ def datasets(
         built: its objective.
         encoder: what is trained.
         keep: a folder for what is computed once.
-        reserved: sorted fingerprints of texts that may not be trained on (see `overlap.fingerprints`).
+        reserved: fingerprints of texts that may not be trained on (see `overlap.fingerprints`).
 
     Raises:
         ValueError: nothing is left of a data set.
     """
     parts = []
     for number, config in enumerate(stage.datasets):
-        part = rows(config, built, max_rows=config.max_rows)
+        part = rows(config, built, max_rows=config.max_rows, reserved=reserved)
         if reserved is not None:
-            part = _without(part, reserved, stage.name)
+            part = _without_reserved(part, stage.name)
         understood = describe(part)
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
@@ -77,8 +78,8 @@ def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: i
     return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
 
 
-def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Dataset:
-    """The canonical rows of one data set, before any filter that needs a tokenizer."""
+def rows(config: DataConfig, built: Objective, *, max_rows: int | None, reserved: np.ndarray | None = None) -> Dataset:
+    """The canonical rows of one data set, before any filter that needs a tokenizer; `reserved` as for `load`."""
     return data.load(
         config.path,
         kind=built.rows_kind,
@@ -94,11 +95,13 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None) -> Datas
         max_chars=config.max_chars,
         max_rows=max_rows,
         shuffle_seed=config.shuffle_seed,
+        reserved=None if reserved is None else set(reserved.tolist()),
     )
 
 
-def _without(part: Dataset, reserved: np.ndarray, name: str) -> Dataset:
-    kept = overlap.without(part, reserved)
+def _without_reserved(part: Dataset, name: str) -> Dataset:
+    """The rows that are not marked as reserved, which is decided before rows are split into sentences."""
+    kept = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
     if not len(kept):
         raise ValueError(f"stage {name}: all {len(part)} rows of a data set hold dev rows; split fewer off")
     logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(kept), len(part))

@@ -76,7 +76,7 @@ def training_arguments(
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(
-                f"stage {stage.name}: batch.size is the joint batch of a contrastive objective; "
+                f"stage {stage.name}: batch.size is the global batch of a contrastive objective; "
                 f"{type(built).__name__.lower()} takes training.per_device_train_batch_size"
             )
         if "per_device_train_batch_size" in given:

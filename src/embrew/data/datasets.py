@@ -1,13 +1,14 @@
 """Load training and evaluation data as `datasets.Dataset` of canonical rows."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import is_beir, read_beir
 from embrew.data.columns import LENGTH_OF, Kind, Layout, canonical_rows, check_filled, match, understood
+from embrew.data.overlap import RESERVED, holds
 from embrew.data.reading import Record, expand, read
 from embrew.data.sentences import split_sentences
 
@@ -33,6 +34,7 @@ def load(
     max_chars: int | None = None,
     max_rows: int | None = None,
     shuffle_seed: int | None = None,
+    reserved: Collection[int] | None = None,
 ) -> "Dataset":
     """Read `path`, bring its rows into the canonical columns of `kind`, filter, shuffle, and take the first rows.
 
@@ -49,6 +51,8 @@ def load(
         min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
         max_chars: Rows with a longer text are dropped.
         max_rows: Rows kept, after filters and shuffle.
+        reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
+            the row that it is a sentence of, holds one of them.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     if max_rows is not None and max_rows < 1:
@@ -63,18 +67,19 @@ def load(
     def rows() -> Iterator[dict[str, Any]]:
         for one in paths:
             for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, instruct, layouts):
+                marked = reserved is not None and row is not None and holds(row, reserved)
                 for one_row in _parts(row, sentences):
                     counts["read"] += 1
                     if one_row is None:
                         counts["elsewhere"] += 1
                     elif one_row and _within(one_row, kind, min_chars, max_chars):
                         check_filled(one_row, where=place)
-                        yield one_row
+                        yield one_row if reserved is None else {**one_row, RESERVED: marked or holds(one_row, reserved)}
                     else:
                         counts["dropped"] += 1
 
     kept = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
-    dataset = _dataset(kept, kind)
+    dataset = _dataset(kept, kind, marked=reserved is not None)
     dataset.info.description = "\n".join(layouts)
     if not counts["read"]:
         raise ValueError(f"{_names(paths)} holds no rows")
@@ -184,7 +189,7 @@ def _within(row: Mapping[str, Any], kind: Kind, min_chars: int | None, max_chars
     return min(lengths) >= (min_chars or 0) and (max_chars is None or max(lengths) <= max_chars)
 
 
-def _dataset(rows: Iterable[dict[str, Any]], kind: Kind) -> "Dataset":
+def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> "Dataset":
     """Rows as one in-memory Arrow table, built in pieces."""
     import datasets
     import pyarrow as pa
@@ -213,6 +218,7 @@ def _dataset(rows: Iterable[dict[str, Any]], kind: Kind) -> "Dataset":
             },
             "answered": {"question": text, "context": text, "answers": datasets.List(text)},
         }[kind]
+        | ({RESERVED: datasets.Value("bool")} if marked else {})
     )
     schema, iterator = features.arrow_schema, iter(rows)
     tables = [schema.empty_table()]

@@ -27,7 +27,7 @@ def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, te
 class MixedOrder:
     """The order of an epoch's rows over data sets that stand one after another.
 
-    Each run of `block` rows is of one data set, drawn with its probability. With `block` the joint batch of all
+    Each run of `block` rows is of one data set, drawn with its probability. With `block` the global batch of all
     processes, in-batch negatives are of the query's own data set; with 1, batches are mixed. A data set that runs out
     is shuffled anew; the rows left over that do not fill a block sit out until then, so no block has a row twice.
 

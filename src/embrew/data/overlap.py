@@ -1,10 +1,10 @@
-"""Which rows of training data hold a text that a model is judged on, word for word."""
+"""Which rows of training data hold a text that a model is evaluated on, word for word."""
 
 from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from datasets import Dataset
 
+RESERVED = "reserved"
+"""Column of `load` that marks rows with a reserved text."""
 TEXTS = ("text", "query", "positive", "negatives", "sentence1", "sentence2")
 """Columns of canonical training rows that hold texts."""
 EXAMPLES, WIDTH, BLOCK = 5, 120, 10_000
@@ -79,18 +81,10 @@ def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap
     return found
 
 
-def without(rows: Dataset, texts: np.ndarray) -> Dataset:
-    """The rows that hold none of some texts.
-
-    Args:
-        rows: canonical rows.
-        texts: sorted fingerprints.
-    """
-    hit = np.zeros(len(rows), dtype=bool)
-    for column in (column for column in TEXTS if column in rows.column_names):
-        places, found = _flat(list(rows[column]))
-        hit[places[np.isin(fingerprints(found), texts)]] = True
-    return rows.select(np.flatnonzero(~hit)) if hit.any() else rows
+def holds(row: Mapping[str, Any], known: Collection[int]) -> bool:
+    """Return whether a canonical row holds a text with one of these fingerprints."""
+    _, texts = _flat([row[column] for column in TEXTS if column in row])
+    return any(mark in known for mark in fingerprints(texts).tolist())
 
 
 def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:

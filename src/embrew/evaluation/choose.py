@@ -58,7 +58,7 @@ def choose_demonstrations(
     from_train: int | None = None,
     batch_tokens: int | None = None,
 ) -> Choice:
-    """Try a context with its first so many demonstrations on dev splits.
+    """Score a context with its first N demonstrations on dev splits.
 
     Args:
         encoder: reads demonstrations; its own contexts stay as they are.
@@ -66,12 +66,12 @@ def choose_demonstrations(
         counts: numbers to try; none (0) and the largest are always among them.
         data: folders with a dev split, or files; see `dev_sets`. Scores are their mean.
         tests: what the choice is then judged on; without, the test splits of `data`, where all have one.
-        from_train: choose on so many training rows of each folder, without texts of its test split and without the
-            demonstrations, in place of its dev split.
+        from_train: choose on this number of training rows of each folder, without texts of its test split and without
+            the demonstrations, in place of its dev split.
         batch_tokens: padded tokens a batch.
 
     Raises:
-        ValueError: a number that there are not so many demonstrations for; a folder without a dev split;
+        ValueError: a number larger than the number of demonstrations; a folder without a dev split;
             demonstrations that stand in the rows that choose or judge.
     """
     most = max(counts, default=0)

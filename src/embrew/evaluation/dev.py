@@ -85,7 +85,7 @@ def dev_sets(
 ) -> DevSets:
     """The sets of these folders and files, looked at before any model is opened.
 
-    A dev set is a folder's dev (validation, valid) split, a file that is not named after a training or test split, or
+    A dev set is a folder's dev (validation, valid) split, a file without `test` or `train` as a word of its name, or
     rows that are split off a folder's training rows (`DevRows`). A test split is refused: a model may be chosen by dev
     sets. Guard sets are only reported; of a folder with several splits the dev split is taken.
 
@@ -135,7 +135,7 @@ def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
     if place.is_file():
         split = _split_of(place)
         if split in ("train", "test"):
-            raise ValueError(f"{place} is a {split} split, by its name; {_advice(place.parent)}")
+            raise ValueError(f"{place} is a {split} split, by its name; {_advice(place.parent)}; or rename a dev file")
         return find_task(given, split=split, name=_name_of(place))
     if not place.exists():
         raise FileNotFoundError(f"no data folder {place}")
@@ -162,9 +162,15 @@ def _advice(folder: Path) -> str:
 
 
 def _split_of(file: Path) -> str:
-    """The split that a file is named after: `dev.jsonl`, `test-00000.jsonl.gz`; of any other name, `file`."""
+    """The split that a file is named after: `dev.jsonl`, `test-00000.jsonl.gz`; of any other name, `file`.
+
+    For test and training splits a word of the name is enough: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
+    """
     named = re.sub(r"-\d+(-of-\d+)?$", "", stem(file))
-    return named if named in SPLITS else FILE
+    if named in SPLITS:
+        return named
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", stem(file))]
+    return next((split for split in ("test", "train") if split in words), FILE)
 
 
 def _name_of(file: Path) -> str | None:

@@ -39,7 +39,7 @@ def split_names(folder: Path) -> list[str]:
 
 
 def task_rows(task: Task, kind: RowKind, columns: Mapping[str, str] | None = None) -> Dataset:
-    """The rows that a task is judged on."""
+    """The rows that a task is evaluated on."""
     if task.part is None:
         return load(list(task.files), kind=kind, columns=columns)
     rows = load(task.path, kind=kind, split=task.split, columns=columns)
@@ -68,7 +68,7 @@ def task_retrieval(task: Task) -> RetrievalData:
 
 
 def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
-    """The texts that a task is judged on, read when asked for; queries and documents apart."""
+    """The texts that a task is evaluated on, read when asked for; queries and documents apart."""
     if task.kind == "retrieval":
         yield f"{task.name} queries", iter(task_retrieval(task).queries.values())
         yield f"{task.name} documents", _document_texts(task)

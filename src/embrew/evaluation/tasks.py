@@ -35,7 +35,7 @@ class Part:
     """Rows that are split off a folder's training rows, to choose on.
 
     Attributes:
-        rows: at least so many; rows with the same first text stay together.
+        rows: minimum number of rows; rows with the same first text stay together.
         seed: of the hashes that choose them.
         left_out: texts that none of them may hold, besides those of the folder's test split.
     """

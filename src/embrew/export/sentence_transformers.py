@@ -147,8 +147,9 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
     if prompt_name is None and (any(encoder.prompts.values()) or encoder.contexts):
         names = ", ".join(sorted([*encoder.prompts, *encoder.contexts]))
         raise ValueError(
-            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt goes on behind it "
-            f"({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of {names}"
+            f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt that continues "
+            f"after it ({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of "
+            f"{names}"
         )
     made = with_instruction(encoder, prompt_name or "query")
     made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}

@@ -98,7 +98,7 @@ def groups_by_length(
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
     """The vectors of a batch, computed in groups of similar length: the same vectors without most of the padding.
 
-    A joint batch of sentences and paragraphs is mostly padding. Gradients flow as through one pass; only what dropout
+    A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one pass; only what dropout
     draws differs.
 
     Args:

@@ -78,7 +78,7 @@ class Inference(Pooled, Protocols):
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         output_value: str | None = "sentence_embedding",
-        precision: str = "float32",
+        precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: str | torch.device | None = None,
@@ -104,7 +104,7 @@ class Inference(Pooled, Protocols):
             batch_size: texts a batch, where `batch_tokens` is not given.
             show_progress_bar: show one; by default only at log level INFO or below.
             output_value: only `sentence_embedding`.
-            precision: `float32`, or `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
+            precision: `float32` or None; `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
             convert_to_numpy: an array; otherwise a list of tensors.
             convert_to_tensor: one tensor; wins over `convert_to_numpy`.
             device: move the encoder there first.
@@ -131,22 +131,25 @@ class Inference(Pooled, Protocols):
             raise ValueError(f"output_value={output_value!r}; only sentence_embedding (use hidden_states for tokens)")
         if pool is not None or chunk_size is not None:
             raise ValueError("pool and chunk_size are not offered; run one process per device")
+        precision = "float32" if precision is None else precision
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choose from {', '.join(PRECISIONS)}")
-        for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
-            whole(name, value)
+        whole("batch_size", batch_size, optional=False)
+        whole("batch_tokens", batch_tokens)
         whole("num_layers", num_layers, most=self.backbone.num_layers)
         limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length
         keep = self.get_embedding_dimension() if truncate_dim is None else truncate_dim
         keep = whole("truncate_dim", keep, most=self.width) or self.width
         unit = flag("normalize_embeddings", normalize_embeddings) or self.normalize
+        as_numpy, as_tensor = flag("convert_to_numpy", convert_to_numpy), flag("convert_to_tensor", convert_to_tensor)
+        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
+        shown = flag("show_progress_bar", shown)
         texts, single = self.texts_of(inputs)
         instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
         if device is not None:
             self.to(torch.device(device))
         if self.training:
             self.eval()
-        shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
         shared_by = self.prefixes.opened(self.backbone)
 
         def embed(tokens: Tokens, count: int) -> Tensor:
@@ -173,7 +176,7 @@ class Inference(Pooled, Protocols):
             vectors = parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
             if unit and len(parts) > 1:
                 vectors = nn.functional.normalize(vectors, dim=-1)
-        return convert(vectors, single, precision, convert_to_numpy, convert_to_tensor)
+        return convert(vectors, single, precision, as_numpy, as_tensor)
 
     def encode_query(
         self, inputs: Text | Iterable[Text], prompt_name: str | None = None, prompt: str | None = None, **options: Any

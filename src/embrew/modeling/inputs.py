@@ -53,14 +53,14 @@ def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
     return [_text(item, place, vocabulary) for place, item in enumerate(items)], False
 
 
-def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf")) -> int | None:
-    """Return a whole number in its range as an int; None as it is.
+def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf"), optional: bool = True) -> int | None:
+    """Return a whole number in its range as an int; None as it is, where `optional`.
 
     Raises:
         TypeError: something else than a whole number; True and False too.
         ValueError: out of the range.
     """
-    if value is None:
+    if value is None and optional:
         return None
     if not _is_integer(value):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number")

@@ -33,7 +33,7 @@ class DevRows(Config):
     Attributes:
         path: a data folder with a train split; of its test split no text is taken.
         split: what they are split off.
-        rows: at least so many; rows with the same first text stay together.
+        rows: minimum number of rows; rows with the same first text stay together.
         seed: of the hashes.
     """
 
