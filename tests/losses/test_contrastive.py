@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from embrew.losses import closer_than_positive, info_nce, same_text_mask
+from embrew.losses import alignment_loss, closer_than_positive, info_nce, same_text_mask, score_kl
+from embrew.losses.espresso import compression_alignment
 
 
 def vectors(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -148,3 +149,18 @@ def test_columns_closer_than_the_positive():
     for margin, expected in ((0.0, [False, True, False]), (0.15, [False, True, True]), (-0.3, [False] * 3)):
         found = closer_than_positive(query, candidates, torch.tensor([0]), margin=margin)
         assert found.tolist() == [expected], margin
+
+
+def test_no_queries_give_zero_that_keeps_the_graph():
+    """A process may have no rows while the others have some: its part of a joint backward pass is zero, not NaN."""
+    queries, candidates = vectors(0, 4).requires_grad_(), vectors(5, 4).requires_grad_()
+    mask = torch.zeros(0, 5, dtype=torch.bool)
+    for given in (None, mask):
+        loss = info_nce(queries, candidates, torch.zeros(0, dtype=torch.long), mask=given)
+        assert loss.item() == 0
+        for_queries, for_candidates = torch.autograd.grad(loss, (queries, candidates))
+        assert for_queries.shape == (0, 4) and torch.equal(for_candidates, torch.zeros(5, 4))
+    own = vectors(0, 3, 4).requires_grad_()
+    assert score_kl(queries, own, torch.zeros(0, 3)).item() == 0
+    assert alignment_loss(queries[:, 0], queries[:, 0], torch.zeros(0, dtype=torch.long)).item() == 0
+    assert torch.equal(compression_alignment(own[None, 0:0, 0], own[None, 0:0, 0]), torch.zeros(1))

@@ -35,4 +35,5 @@ def alignment_loss(
     differences = (s2 - s1[owner]) / temperature
     largest = torch.zeros_like(near).scatter_reduce(0, owner, differences.detach(), "amax", include_self=True)
     total = (-largest).exp().index_add(0, owner, (differences - largest[owner]).exp())
-    return (largest + total.log()).mean()
+    losses = largest + total.log()
+    return losses.mean() if len(losses) else losses.sum()

@@ -22,7 +22,7 @@ def info_nce(
         mask: `(batch, columns)` bool: columns that a query leaves out of its softmax; never its own positive.
 
     Returns:
-        A scalar.
+        A scalar; 0, with gradients that are 0, where there are no queries (another process has them all).
 
     Raises:
         ValueError: τ is not positive, or a mask covers a positive.
@@ -42,7 +42,7 @@ def info_nce(
             if bool(mask.gather(1, labels[:, None]).any()):
                 raise ValueError("mask covers a query's own positive")
             scores = scores.masked_fill(mask, float("-inf"))
-        return cross_entropy(scores, labels)
+        return cross_entropy(scores, labels) if len(scores) else scores.sum()
 
 
 def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature
         student = (torch.einsum("bh,bch->bc", q, d) / temperature).masked_fill(~there, float("-inf"))
         wanted, found = teacher.to(student.dtype).log_softmax(-1), student.log_softmax(-1)
         terms = wanted.exp() * (wanted.masked_fill(~there, 0) - found.masked_fill(~there, 0))
-        return terms.sum(-1).mean()
+        return terms.sum(-1).mean() if len(terms) else terms.sum()
 
 
 def full_precision(vectors: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from embrew.modeling.attention import Attention
+from embrew.modeling.branches import check_branches
 from embrew.modeling.dropout import set_attention_dropout
 from embrew.modeling.passes import (
     bidirectional_by,
@@ -21,7 +22,7 @@ from embrew.modeling.passes import (
     view,
     write_soft,
 )
-from embrew.modeling.positions import check_positions, max_positions
+from embrew.modeling.positions import check_longest, check_positions, max_positions
 from embrew.modeling.prefix import Shared
 from embrew.modeling.tokens import Segment, Tokens
 from embrew.modeling.weights import Weights
@@ -33,6 +34,10 @@ class Backbone(Weights):
     def check_attention(self, attention: Attention) -> None:
         """Measure that the model follows an attention pattern; raise ValueError where it does not."""
         check_attention(self.inner, attention)
+
+    def check_branches(self, blocks: tuple[int, int], longest: int) -> None:
+        """Measure that two continuations in a row have the states that each has alone; raise ValueError if not."""
+        check_branches(self.inner, blocks, longest)
 
     @property
     def bidirectional_by(self) -> Literal["flag", "mask"] | None:
@@ -58,6 +63,10 @@ class Backbone(Weights):
     def max_positions(self) -> float:
         """How many tokens a row may have; infinity where positions are rotary, or a bias by distance."""
         return max_positions(self.inner)
+
+    def check_longest(self, longest: float, what: str, advice: str) -> None:
+        """Raise ValueError where the longest row that settings allow has more tokens than there are positions."""
+        check_longest(self.inner, longest, what, advice)
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""

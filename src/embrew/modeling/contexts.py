@@ -196,13 +196,11 @@ def prepare(encoder: Encoder, context: Context) -> PreparedContext:
             settings.budget,
         )
     row = joined(rows)
-    longest, positions = encoder.max_seq_length + len(row.ids), encoder.backbone.max_positions
-    if row.ids and longest > positions:
-        raise ValueError(
-            f"the demonstrations take {len(row.ids)} tokens beside texts of up to {encoder.max_seq_length}, and "
-            f"{type(encoder.backbone.causal_lm).__name__} has positions for {positions:g}; give fewer demonstrations, "
-            "or set max_length lower"
-        )
+    encoder.backbone.check_longest(
+        encoder.max_seq_length + len(row.ids),
+        f"the demonstrations take {len(row.ids)} tokens beside texts of up to {encoder.max_seq_length}",
+        "give fewer demonstrations, or set max_length lower",
+    )
     return PreparedContext(context, row, vectors)
 
 

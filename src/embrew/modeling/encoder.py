@@ -99,11 +99,8 @@ class Encoder(Inference):
             check_reads(self)
         self.prompts = {"query": "", "document": "", **(prompts or {})}
         self.max_length: dict[str, int] = lengths_of(max_length)
-        if self.max_seq_length > backbone.max_positions:
-            raise ValueError(
-                f"max_length={self.max_seq_length}, and {type(backbone.causal_lm).__name__} has positions for "
-                f"{backbone.max_positions} tokens; set max_length to that or less"
-            )
+        longest = self.max_seq_length
+        backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
         self.normalize = normalize
         self.default_prompt_name = default_prompt_name
         if default_prompt_name is not None and default_prompt_name not in self.prompts:

@@ -50,6 +50,23 @@ def _of_tables(inner: Any) -> float:
     return min(limits)
 
 
+def check_longest(inner: Any, longest: float, what: str, advice: str) -> None:
+    """Raise where the longest row that settings allow has more tokens than a model has positions.
+
+    Args:
+        inner: the model without its head.
+        longest: tokens of that row; infinity where nothing limits it.
+        what: the settings and how many tokens they come to.
+        advice: what to lower.
+
+    Raises:
+        ValueError: it has more.
+    """
+    limit = max_positions(inner)
+    if longest > limit:
+        raise ValueError(f"{what}, and {type(inner).__name__} has positions for {limit:g} tokens; {advice}")
+
+
 def check_positions(inner: Any, tokens: Tokens) -> None:
     """Raise where a row is longer than the model has positions.
 

@@ -21,6 +21,7 @@ from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.references import keyed_scores
 from embrew.protocol import vectors_hash
 
@@ -74,6 +75,8 @@ class Alignment(Objective):
             raise ValueError(f"beta={self.beta}, temperature={self.temperature}; both must be positive")
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
+        check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
         encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
 

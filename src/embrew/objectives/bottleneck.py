@@ -16,6 +16,7 @@ from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count, target_nll
 
 
@@ -72,6 +73,10 @@ class Bottleneck(Objective):
                     f"max_length.query={encoder.max_length['query']} leaves {room} tokens for a text, and "
                     f"min_tokens={self.min_tokens}; raise the one or lower the other"
                 )
+        target = encoder.max_length["document"]
+        if self.target == "text":  # no more than is read of it, and its end
+            target = min(target, encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids) + self.end)
+        check_target_fits(encoder, encoder.max_length["query"], target)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
         encoder.backbone.use_two_calls()

@@ -19,6 +19,7 @@ from embrew.modeling.frozen import FrozenLM
 from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
+from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Compression(Objective):
             raise ValueError("end goes with rows=pairs and a tokenizer that has an EOS token; a split text goes on")
         if self.min_target_tokens < 1:
             raise ValueError(f"min_target_tokens={self.min_target_tokens}; a continuation has 1 token or more")
+        self._check_lengths(encoder)
         encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
 
@@ -148,6 +150,21 @@ class Compression(Objective):
                 ]
             )
         return batch
+
+    def _check_lengths(self, encoder: Encoder) -> None:
+        """Raise where the longest row of the decoder has more tokens than there are positions."""
+        template, limit = encoder.template, encoder.max_length["document"]
+        bos, slots = len(template.bos_ids), len(template.memory_ids)
+        target = limit - bos
+        if self.divergence == "reconstruction":
+            target = min(target, limit - len(template.rows([[]])[0].ids))
+        elif self.rows == "text":
+            target -= self._fewest(encoder)[0]
+        read = "BOS and memory tokens in the decoder"
+        check_target_fits(encoder, bos * self.decoder_bos + slots, target, read=read)
+        if self.divergence == "kl" and self.rows == "pairs":
+            context = limit - len(template.first_ids) - slots
+            check_target_fits(encoder, bos + context, target, read="what the original LM reads")
 
     def _fewest(self, encoder: Encoder) -> tuple[int, int]:
         """Fewest text tokens of a context (BOS is one of its tokens, but none of the text's) and of a continuation."""

@@ -197,7 +197,7 @@ class Contrastive(EmbeddingObjective):
             found &= ~mask
         if batch.get("progress", torch.ones(())) < self.false_negative_warmup:
             return mask, {"masked": torch.zeros(())}
-        return found if mask is None else mask | found, {"masked": found.float().mean().detach()}
+        return found if mask is None else mask | found, {"masked": found.float().sum() / max(found.numel(), 1)}
 
 
 def collate_pairs(rows: Sequence[dict[str, Any]], encoder: Encoder, *, scores: bool = False) -> dict[str, Any]:

@@ -63,6 +63,14 @@ class InContext(Contrastive):
         if self.positives != "column":
             raise ValueError(f"positives={self.positives}: demonstrations are pairs, so give positives: column")
         super().setup(encoder)
+        if self.demonstrations:
+            budget, query = check_reads(encoder).budget, encoder.max_length["query"]
+            encoder.backbone.check_longest(
+                query + (float("inf") if budget is None else budget),
+                f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
+                + ("any length" if budget is None else f"up to {query + budget} tokens"),
+                "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
+            )
 
     def check(self, settings: Demonstrations) -> None:
         """Raise where the encoder reads demonstrations in another way than this objective trains."""

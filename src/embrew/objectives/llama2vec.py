@@ -67,6 +67,9 @@ class Llama2Vec(Objective):
             raise ValueError(
                 f"bag_weight={self.bag_weight}, language_weight={self.language_weight}; 0 or more, and not both 0"
             )
+        first, second = self._blocks(encoder)
+        longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))
+        encoder.backbone.check_branches((len(first.ids), len(second.ids)), longest)
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 
@@ -93,8 +96,7 @@ class Llama2Vec(Objective):
             site = random.Random(f"{seed} {row['text']}").randint(1, max(len(sentences) - 1, 1))
             shown.append(" ".join(sentences[:site]))
             rest.append(" ".join(sentences[site:]))
-        blocks = [encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query")]
-        first, second = (_labelled(ids, encoder) for ids in blocks)
+        first, second = self._blocks(encoder)
         limit = encoder.max_length["document"] - max(0, len(second.ids) - len(first.ids))
         made = encoder.template.rows(shown, instruction=encoder.prompts["document"], max_length=limit)
         halves = split_where_truncated(encoder.template, shown, made, instruction=encoder.prompts["document"])
@@ -110,6 +112,12 @@ class Llama2Vec(Objective):
         most = max(1, *(len(bag) for bag in bags))
         targets = torch.tensor([bag + [-1] * (most - len(bag)) for bag in bags])
         return {"text": replace(tokens, branch_ids=branches), "targets": targets.view(len(rows), 2, most)}
+
+    @staticmethod
+    def _blocks(encoder: Encoder) -> tuple[Row, Row]:
+        """What stands behind a text: for the text itself, and for what follows it."""
+        document, query = (encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query"))
+        return _labelled(document, encoder), _labelled(query, encoder)
 
     def _bag(self, text: str, encoder: Encoder) -> list[int]:
         """The different tokens of a text's words."""

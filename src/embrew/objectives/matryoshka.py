@@ -181,7 +181,7 @@ class Matryoshka2d(Matryoshka):
             here = {role: vectors[layer] for role, vectors in embeddings.items()}
             shallow = shallow + self.nested(here, batch, dims)["loss"] / len(layers)
             student = functional.log_softmax(cat(list(here.values())) / self.kl_temperature, -1)
-            kl = kl + functional.kl_div(student, teacher.detach(), reduction="batchmean") * share
+            kl = kl + functional.kl_div(student, teacher.detach(), reduction="sum") * (share / max(len(teacher), 1))
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl
         return {"loss": loss, "last": last.detach(), "shallow": shallow.detach(), "kl": kl.detach()}
 

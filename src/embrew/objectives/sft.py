@@ -13,6 +13,7 @@ from embrew.modeling.targets import target_ids
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
+from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count, target_nll
 
 
@@ -37,6 +38,7 @@ class SupervisedFineTuning(Objective):
             raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        check_target_fits(encoder, encoder.max_length["query"], encoder.max_length["document"])
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 
