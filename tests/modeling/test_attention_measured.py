@@ -230,7 +230,7 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
     assert not torch.equal(one[3], other[3])
 
 
-def test_a_failure_is_not_taken_for_the_familys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_not_kept_for_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with broken weights follows nothing; the next of its class is measured itself."""
     from embrew.modeling import passes
 
