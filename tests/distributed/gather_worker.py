@@ -77,7 +77,7 @@ class Squares(nn.Module):
 
 
 def rows_of(*counts: int) -> tuple[Shards, Shards]:
-    """Random rows, so many a process: shards, and the global batch."""
+    """Random rows, a given number per process: shards, and the global batch."""
     generator = torch.Generator().manual_seed(1)
     parts = [torch.randn(count, 6, generator=generator, dtype=torch.float64) for count in counts]
     return [{"rows": part} for part in parts], [{"rows": torch.cat(parts)}]

@@ -22,27 +22,12 @@ from embrew.modeling.demonstrator import start
 from embrew.recipe import DevRows, Recipe, StageConfig
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
-
-PAIRS = (Demonstration("a question", "an answer"), Demonstration("another question", "another answer"))
-
-
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def scored(i: int, split: str = "train") -> dict[str, Any]:
-    return {"sentence1": f"{split} {i}", "sentence2": SENTENCES[i % 5], "score": float(i % 5)}
+from tests.evaluation.scored import PAIRS, sts_folder, write
 
 
 @pytest.fixture
 def sts(tmp_path: Path) -> Path:
-    """A train and a test split; some training rows hold a text of the test split."""
-    write(tmp_path / "sts" / "train.jsonl", *(scored(i) for i in range(30)))
-    tested = [{"sentence1": f"test {i}", "sentence2": f"other {i}", "score": float(i % 5)} for i in range(8)]
-    write(tmp_path / "sts" / "test.jsonl", *tested, *({**scored(i), "sentence2": "x y"} for i in range(4)))
-    return tmp_path / "sts"
+    return sts_folder(tmp_path / "sts")
 
 
 def test_rows_of_training_rows(sts: Path) -> None:

@@ -12,7 +12,7 @@ def check_target_fits(encoder: Encoder, before: int, target: int, *, read: str =
         encoder: whose model reads the row.
         before: most tokens before the target.
         target: most tokens of the target, its end included.
-        read: what stands before the target.
+        read: names the tokens before the target.
 
     Raises:
         ValueError: it has; says the length limits, and what to lower.
