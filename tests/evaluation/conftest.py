@@ -1,10 +1,14 @@
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.demonstrator import start
 
 
 class BagOfWords:
@@ -65,3 +69,12 @@ def retrieval_folder(tmp_path: Path) -> Path:
     lines = ["query-id\tcorpus-id\tscore", "q1\td1\t1", "q2\td2\t1", "q3\td9\t1"]
     (folder / "qrels" / "dev.tsv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+@pytest.fixture
+def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
+    encoder = make_encoder(
+        memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
+    )
+    start(encoder)
+    return encoder

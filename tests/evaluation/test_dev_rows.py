@@ -17,8 +17,7 @@ from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.demonstrator import start
+from embrew.modeling.demonstrations import Demonstration
 from embrew.recipe import DevRows, Recipe, StageConfig
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
@@ -152,15 +151,6 @@ def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
 def write_yaml(recipe: Recipe, folder: Path) -> Path:
     (folder / "recipe.yaml").write_text(recipe.to_yaml())
     return folder / "recipe.yaml"
-
-
-@pytest.fixture
-def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
-    encoder = make_encoder(
-        memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
-    )
-    start(encoder)
-    return encoder
 
 
 def test_the_choice_names_what_chose(sts: Path, reads_demonstrations: Any) -> None:

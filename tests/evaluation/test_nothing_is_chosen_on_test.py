@@ -16,7 +16,6 @@ from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.contexts import Context
 from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.demonstrator import start
 from embrew.modeling.encoder import Encoder
 from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
@@ -66,15 +65,6 @@ def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem: str, split: st
         assert [about["split"] for about in dev_sets([ok], [file]).about.values()] == ["dev", split]
     else:
         assert dev_sets([file]).dev[0].split == split
-
-
-@pytest.fixture
-def reads_demonstrations(make_encoder: Callable[..., Any]) -> Any:
-    encoder = make_encoder(
-        memory_tokens=0, attention="causal", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
-    )
-    start(encoder)
-    return encoder
 
 
 def test_demonstrations_are_not_judged_on(sts: Path, reads_demonstrations: Any) -> None:
