@@ -1,8 +1,16 @@
 import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
 
 import pytest
 
-from embrew.writing import atomic_folder, atomic_path, write_json, write_jsonl
+from embrew import writing
+from embrew.writing import atomic_folder, atomic_path, claimed, exchange, recover, write_json, write_jsonl
 
 
 def half_written(file):
@@ -59,3 +67,138 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     with pytest.raises(FileExistsError, match="it is left alone"):
         fill(tmp_path / "home", "one", overwrite=True)
     assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path):
+    fill(tmp_path / "real", "one")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    fill(tmp_path / "link", "two", overwrite=True)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "two.txt").exists()
+
+
+def test_the_system_exchanges_two_folders(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if not exchange(tmp_path / "one", tmp_path / "two"):
+        pytest.skip("this file system does not exchange folders")
+    assert (tmp_path / "one" / "two").exists() and (tmp_path / "two" / "one").exists()
+    with pytest.raises(FileNotFoundError, match="none"):
+        exchange(tmp_path / "one", tmp_path / "none")
+
+
+WRITE_AGAIN = """
+import sys
+from pathlib import Path
+from embrew import writing
+if sys.argv[2] == "without exchange":
+    writing.exchange = lambda one, other: False
+for number in range(10**6):
+    with writing.atomic_folder(Path(sys.argv[1]), marker="manifest.json", overwrite=True) as new:
+        for name in ("manifest.json", "a", "b"):
+            (new / name).write_text(str(number))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "kills"),
+    [
+        ("with exchange", 6),
+        ("without exchange", 6),
+        pytest.param("with exchange", 40, marks=pytest.mark.slow),
+        pytest.param("without exchange", 40, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_while_it_overwrites(tmp_path, how, kills):
+    """Whenever it is killed: the folder is one of the two, whole; without exchange, once it is recovered."""
+    folder, random = tmp_path / "out", Random(0)
+    newest = -1
+    for _ in range(kills):
+        command = [sys.executable, "-c", WRITE_AGAIN, str(folder), how]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05 * random.random())
+        process.kill()
+        said = process.stdout.read().split()
+        process.wait()
+        process.stdout.close()
+        newest = int(said[-1]) if said else 0
+        if how == "with exchange":
+            assert folder.is_dir()
+        recover(folder)
+        found = {path.name: int(path.read_text()) for path in folder.iterdir()}
+        assert found.keys() == {"manifest.json", "a", "b"}
+        assert len({*found.values()}) == 1 and found["a"] >= newest
+        assert list(tmp_path.iterdir()) == [folder]
+    assert newest >= 0
+
+
+def test_killed_between_two_renames(tmp_path, monkeypatch, caplog):
+    """Where folders cannot be exchanged there is a moment without one; the next reader or writer puts it back."""
+    folder = tmp_path / "out"
+    fill(folder, "one")
+    monkeypatch.setattr(writing, "exchange", lambda one, other: False)
+    monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)  # a killed process clears nothing up
+    renamed = os.rename
+
+    def killed(source, target):
+        if target == folder:
+            raise KeyboardInterrupt
+        renamed(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fill(folder, "two", overwrite=True)
+    monkeypatch.undo()
+    assert not folder.exists()
+    recover(folder)
+    assert "it is there again, as before" in caplog.text
+    assert (folder / "manifest.json").read_text() == "one"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_leftovers_of_running_processes_and_other_files_stay(tmp_path):
+    """An editor's files beside a recipe look alike; and another thread may be writing the same file."""
+    for name in (".a.json.swp", ".a.json.12345678", ".a.json.12345678.partial", ".b.json.12345678.partial"):
+        (tmp_path / name).touch()
+    with atomic_path(tmp_path / "a.json") as one, atomic_path(tmp_path / "a.json") as other:
+        one.write_text("1")
+        other.write_text("2")
+    left = {".a.json.swp", ".a.json.12345678", ".b.json.12345678.partial", "a.json"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    with atomic_folder(tmp_path / "out", marker="a") as one:
+        recover(tmp_path / "out")
+        (one / "a").touch()
+    assert (tmp_path / "out" / "a").exists()
+
+
+def test_what_counts_is_on_the_disk_first(tmp_path, monkeypatch):
+    """Content is flushed before a name leads to it, and names before the next thing is done."""
+    steps = []
+    monkeypatch.setattr(os, "fsync", lambda handle: steps.append(Path(f"/proc/self/fd/{handle}").readlink()))
+    replaced = os.replace
+
+    def replace(source, target):
+        steps.append("replace")
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_json(tmp_path / "a.json", {})
+    content, then, names = steps
+    assert Path(content).name.startswith(".a.json.") and then == "replace" and Path(names) == tmp_path.resolve()
+
+
+def test_one_process_at_a_time(tmp_path):
+    script = "import sys; from pathlib import Path; from embrew.writing import claimed\n"
+    script += "with claimed(Path(sys.argv[1]), 'training into'):\n  print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(FileExistsError, match="another process is x "), claimed(tmp_path / "run", "x"):
+            pass
+        other.kill()
+    with claimed(tmp_path / "run", "training into"):
+        pass

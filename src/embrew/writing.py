@@ -1,56 +1,80 @@
-"""Write files and folders so that they are there whole or not at all."""
+"""Write files and folders so that they are there whole or not at all, also after a power failure."""
 
+import ctypes
+import errno
+import fcntl
 import json
+import logging
 import os
+import re
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
+PARTIAL = ".partial"
+"""How the names of temporary files and folders end; `.NAME.RANDOM.partial`, beside what they will replace."""
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends without an error."""
+    """Give a temporary file beside `path` that takes its place when the block ends without an error.
+
+    What a killed process left beside it is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    remove_leftovers(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     temporary = Path(name)
     try:
+        _lock(handle)
         yield temporary
         temporary.chmod(0o644)  # mkstemp's files are for the owner only
+        flush(temporary)
         os.replace(temporary, path)
+        flush(path.parent)
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its place when the block ends without an error.
+    """Give a temporary folder beside `folder` that takes its place when the block ends without an error.
+
+    An existing folder and the new one are exchanged in one step, where the file system can do so (Linux, macOS).
+    Elsewhere the old one is moved away first; if the process is killed in between, `recover` moves it back.
 
     Args:
+        folder: where to; what a symbolic link leads to is replaced, not the link.
         marker: A file every such folder holds. Only a folder with it (or an empty one) is ever replaced.
         overwrite: Whether an existing folder may be replaced.
     """
+    folder = folder.resolve() if folder.is_symlink() else folder
+    recover(folder)
     check_free(folder, marker=marker, overwrite=overwrite)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.", ignore_cleanup_errors=True) as name:
-        new, old = Path(name) / "new", Path(name) / "old"
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
+    handle = os.open(scratch, os.O_RDONLY)
+    try:
+        _lock(handle)
+        new = scratch / "new"
         new.mkdir()
         yield new
         assert (new / marker).exists(), f"{marker} was not written"
-        for path in new.rglob("*"):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        if folder.exists():
-            os.rename(folder, old)
-        try:
-            os.rename(new, folder)
-        except OSError:
-            if old.exists():
-                os.rename(old, folder)
-            raise
+        for path in [*new.rglob("*"), new]:
+            if path.is_file() or path.is_dir():
+                flush(path)
+        _put(new, folder, aside=scratch / "old")
+        flush(folder.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(handle)
 
 
 def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
@@ -61,6 +85,61 @@ def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
         raise FileExistsError(f"{folder} exists already; choose another folder or allow overwriting it")
     if not (folder / marker).is_file():
         raise FileExistsError(f"{folder} holds no {marker}, so it was not written by embrew; it is left alone")
+
+
+def recover(folder: Path) -> None:
+    """Clear up after processes that were killed while they wrote `folder`; those that still run are left alone.
+
+    Where one was killed between moving the old folder away and the new one in its place, the old one is moved back.
+    """
+    for scratch in _leftovers(folder):
+        old = scratch / "old"
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)
+            logger.warning("%s was being replaced by a process that was killed; it is there again, as before", folder)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of killed processes that were writing `path`."""
+    for leftover in _leftovers(path):
+        if not leftover.is_dir():
+            leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder, which is made if need be, for this process alone.
+
+    The claim ends with the process, however it ends.
+
+    Args:
+        folder: what is claimed.
+        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
+
+    Raises:
+        FileExistsError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if _lock(handle) is False:
+            raise FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
+        yield
+    finally:
+        os.close(handle)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # folders, on some network file systems
+            raise
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -77,3 +156,73 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
+
+
+def _put(new: Path, folder: Path, *, aside: Path) -> None:
+    """Move `new` to `folder`; a folder that is there ends up at `new` or `aside`."""
+    if not folder.exists():
+        os.rename(new, folder)
+    elif not exchange(new, folder):
+        os.rename(folder, aside)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            os.rename(aside, folder)
+            raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders on one file system in one step; return False where system or file system cannot."""
+    name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
+    rename = _of_libc(name)
+    if rename is None:
+        return False
+    ctypes.set_errno(0)
+    if rename(here, os.fsencode(one), here, os.fsencode(other), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def _of_libc(name: str) -> Callable[..., int] | None:
+    function: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+        function.restype = ctypes.c_int
+    return function
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """Temporary files and folders beside `path` whose process is gone."""
+    named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
+    try:
+        with os.scandir(path.parent) as entries:
+            found = [Path(entry.path) for entry in entries if named.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return []
+    return [leftover for leftover in found if _is_free(leftover)]
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _lock(handle) is True
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("no locks on this file system: %s", error)
+        return None
+    return True

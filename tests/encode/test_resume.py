@@ -196,9 +196,12 @@ def test_a_full_disk_leaves_what_was_finished(corpus: Path, tmp_path: Path, monk
 
 
 def test_one_process_at_a_time_and_no_folder_of_others(corpus: Path, tmp_path: Path):
-    from embrew.encode.local import claimed
+    from embrew.writing import claimed
 
-    with claimed(tmp_path / "out"), pytest.raises(FileExistsError, match="another process is encoding into"):
+    with (
+        claimed(tmp_path / "out", "encoding into"),
+        pytest.raises(FileExistsError, match="another process is encoding into"),
+    ):
         encode_corpus(Stub(), corpus, tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")

@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from embrew import writing
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -52,6 +53,7 @@ class FullDisk:
 
         patch.setattr(os, "replace", watched(replace, 1))
         patch.setattr(os, "rename", watched(rename, 1))
+        patch.setattr(writing, "exchange", watched(writing.exchange, 1))
         patch.setattr(builtins, "open", watched_open)
         patch.setattr(Path, "open", lambda path, mode="r", *args, **kwargs: watched_open(path, mode, *args, **kwargs))
         patch.setattr(safetensors.torch, "save_file", watched(save_file, 1))

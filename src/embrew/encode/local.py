@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -23,7 +21,7 @@ from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
 from embrew.modeling.encoding import ahead
 from embrew.protocol import TextEncoder
-from embrew.writing import check_free
+from embrew.writing import check_free, claimed
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +101,7 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
         work: encodes the shards that are not among the given numbers and adds them to the manifest.
     """
     began = time.monotonic()
-    with claimed(job.folder):
+    with cleared(job.folder):
         asked = manifest
         manifest = resumed(asked, job)
         kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
@@ -130,20 +128,12 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def cleared(folder: Path) -> Iterator[None]:
     """The folder, made if need be, for this process alone, without what a killed run left half-written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FileExistsError(f"another process is encoding into {folder}; wait for it") from error
+    with claimed(folder, "encoding into"):
         remove_leftovers(folder)
         check_free(folder, marker=manifest_name(folder), overwrite=True)
         yield
-    finally:
-        os.close(handle)
 
 
 def resumed(manifest: Manifest, job: Job) -> Manifest:

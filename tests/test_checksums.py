@@ -1,0 +1,137 @@
+"""Checksums of a folder: what is noticed, what is not compared, and what is read twice."""
+
+import hashlib
+import json
+
+import pytest
+
+from embrew import checksums
+from embrew.checksums import Damaged, check_files, file_sha256, read_checksums, write_checksums
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "model"
+    (made / "adapters" / "0").mkdir(parents=True)
+    (made / "contexts" / "task").mkdir(parents=True)
+    for name in ("a.json", "b.bin", "README.md", ".hidden", "adapters/0/c.json", "contexts/task/d.json"):
+        (made / name).write_text(f"content of {name}")
+    write_checksums(made / "contexts" / "task")
+    write_checksums(made)
+    return made
+
+
+def test_what_is_listed(folder):
+    listed = read_checksums(folder)
+    assert listed == {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in ("a.json", "adapters/0/c.json", "b.bin")
+    }
+    assert check_files(folder) and check_files(folder / "contexts" / "task")
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "flipped bit": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["a.json", "b.bin", "adapters/0/c.json"])
+def test_every_damage_is_noticed(folder, name, damage):
+    DAMAGE[damage](folder / name)
+    with pytest.raises(Damaged, match=f"{name} {'is missing' if damage == 'missing' else 'has changed'}"):
+        check_files(folder)
+
+
+def test_swapped_files_are_noticed(folder):
+    one, other = (folder / name for name in ("a.json", "b.bin"))
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    with pytest.raises(Damaged, match=r"a\.json has changed, b\.bin has changed"):
+        check_files(folder)
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "truncated", "empty"])
+def test_damaged_checksums(folder, damage):
+    """Any bit of it: the names, the hashes, the braces."""
+    whole = (folder / checksums.NAME).read_bytes()
+    places = range(0, len(whole), 7) if damage == "flipped bit" else [0]
+    for place in places:
+        content = bytearray(whole)
+        content[place] ^= 1
+        (folder / checksums.NAME).write_bytes(content)
+        if damage != "flipped bit":
+            (folder / checksums.NAME).write_bytes(whole)
+            DAMAGE[damage](folder / checksums.NAME)
+        try:
+            assert json.loads((folder / checksums.NAME).read_bytes()) == json.loads(whole)  # white space
+        except (ValueError, AssertionError):
+            with pytest.raises(ValueError, match=r"is damaged|update embrew"):
+                check_files(folder)
+
+
+def test_what_users_may_change(folder):
+    (folder / "README.md").write_text("my own words")
+    (folder / "results.json").write_text("{}")
+    (folder / ".DS_Store").write_text("")
+    assert check_files(folder)
+
+
+def test_a_file_that_loaders_would_read_is_noticed(folder):
+    (folder / "adapters" / "added_tokens.json").write_text("{}")
+    assert check_files(folder)
+    with pytest.raises(Damaged, match=r"adapters/added_tokens\.json was added"):
+        check_files(folder, read=["added_tokens.json"])
+
+
+def test_folders_without_checksums(folder):
+    (folder / checksums.NAME).unlink()
+    assert not check_files(folder)
+
+
+def test_a_newer_format(folder):
+    values = json.loads((folder / checksums.NAME).read_text())
+    (folder / checksums.NAME).write_text(json.dumps({**values, "format": 2}))
+    with pytest.raises(ValueError, match="format 2; this embrew reads format 1; update embrew"):
+        check_files(folder)
+
+
+def test_names_stay_inside(folder):
+    files = {"../other": "0" * 64}
+    values = {"format": 1, "files": files, "sha256": checksums.digest_of(files)}
+    (folder / checksums.NAME).write_text(json.dumps(values))
+    with pytest.raises(Damaged, match="is damaged"):
+        check_files(folder)
+
+
+def test_large_files_are_read_once_as_long_as_they_stay_the_same(folder, monkeypatch):
+    monkeypatch.setattr(checksums, "LARGE", 1)
+    read = []
+    digest = hashlib.file_digest
+
+    def counted(file, name):
+        read.append(file.name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    check_files(folder)
+    assert len(read) == 3
+    check_files(folder)
+    assert len(read) == 3
+    check_files(folder, again=True)
+    assert len(read) == 6
+    flip(folder / "b.bin")
+    with pytest.raises(Damaged, match=r"b\.bin has changed"):
+        check_files(folder)
+    assert len(read) == 7
+    assert file_sha256(folder / "b.bin") == digest((folder / "b.bin").open("rb"), "sha256").hexdigest()
