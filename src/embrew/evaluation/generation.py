@@ -28,7 +28,7 @@ def find_generator(name: str) -> Base:
     from embrew.modeling.loading import ASSETS, Base, is_encoder, open_config, weights_sha256
 
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
-    config = open_config(name, str(folder or name), {"trust_remote_code": False})
+    config = open_config(name, str(folder or name), trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False) or is_encoder(config):
         architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
         raise ValueError(

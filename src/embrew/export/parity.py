@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
-from transformers import AutoTokenizer
 
 from embrew.export.contexts import Baked
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokenizer_files import first_difference
+from embrew.modeling.tokenizer_files import first_difference, open_tokenizer
 
 logger = logging.getLogger(__name__)
 OPEN_STOCK = """
@@ -28,7 +27,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 folder, out, device = sys.argv[1:4]
-model = SentenceTransformer(folder, device=device)
+model = SentenceTransformer(folder, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True})
 cases = json.load(open(folder + "/parity.json"))["cases"]
 batch_size = max(1, min(8, 16384 // model.max_seq_length))
 def vectors_of(case):
@@ -155,7 +154,7 @@ def prove(out: Path, parity: dict[str, Any], device: str) -> None:
     for i, case in enumerate(parity["cases"]):
         for text, got in zip(case["texts"], ids[i], strict=True):
             if text["ids"] != got:
-                where = first_difference(text["ids"], got, AutoTokenizer.from_pretrained(out))
+                where = first_difference(text["ids"], got, open_tokenizer(out))
                 raise RuntimeError(
                     f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
                     f"{where}"

@@ -144,7 +144,7 @@ class Encoder(Inference):
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
             soft_prompt_tokens: how many learned tokens a soft prompt has, likewise.
-            trust_remote_code: run code that comes with the LM.
+            trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
             **settings: `template`, `preparation`, `memory_ratio`, `words_after`, `attention`, `pooling`, `prompts`,
@@ -168,6 +168,7 @@ class Encoder(Inference):
                 device=place,
                 attn_implementation=attn_implementation,
                 merge_adapter=merge_adapter,
+                trust_remote_code=trust_remote_code,
             )
         model, tokenizer, base = open_base(
             str(name),
@@ -185,12 +186,14 @@ class Encoder(Inference):
         if backbone.is_encoder:
             settings = {"attention": "bidirectional", "pooling": "mean", **settings}
         encoder = cls(backbone, tokenizer, base, **settings).eval()
+        encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
             encoder.base_folder = Path(name)
         start(encoder, seed=seed)
         return encoder
 
     base_folder: Path | None = None
+    trust_remote_code: bool = False
 
     def save_pretrained(
         self,
@@ -244,7 +247,8 @@ class Encoder(Inference):
         def reopen() -> PreTrainedModel:
             logger.info("an earlier stage changed the weights: %s is opened again beside them", self.base.name)
             name = str(self.base_folder) if self.base.kind == "folder" and self.base_folder else self.base.name
-            model, _, _ = open_base(name, revision=self.base.revision, dtype=self.backbone.dtype, expected=self.base)
+            how: Any = {"dtype": self.backbone.dtype, "trust_remote_code": self.trust_remote_code}
+            model, _, _ = open_base(name, revision=self.base.revision, expected=self.base, **how)
             return model
 
         known = self.base.kind != "folder" or self.base_folder is not None

@@ -13,6 +13,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from embrew.modeling.foreign import check_adapter
 from embrew.modeling.own_weights import tensors_under_adapter
 
 if TYPE_CHECKING:
@@ -34,8 +35,14 @@ class AdapterState:
 
     @classmethod
     def read(cls, folder: Path) -> AdapterState:
-        """Read peft's two files."""
-        config = json.loads((folder / "adapter_config.json").read_text())
+        """Read peft's two files.
+
+        Raises:
+            ValueError: it is no LoRA, or one whose settings name other files or modules.
+        """
+        path = folder / "adapter_config.json"
+        config = json.loads(path.read_text())
+        check_adapter(config, source=path)
         return cls(config, load_file(folder / "adapter_model.safetensors"))
 
 

@@ -24,8 +24,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from embrew.modeling.foreign import asks_for_code, check_kernel, check_weights, own_code
+
 logger = logging.getLogger(__name__)
 
+Kind = Literal["asset", "hub", "folder"]
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -41,7 +44,7 @@ class Base:
         sha256: of the weight files, for assets and folders.
     """
 
-    kind: Literal["asset", "hub", "folder"]
+    kind: Kind
     name: str
     revision: str | None = None
     sha256: str | None = None
@@ -167,8 +170,7 @@ def open_base(
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     source = str(folder or name)
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
-    options["trust_remote_code"] = trust_remote_code
-    config = open_config(name, source, options)
+    config = open_config(name, source, trust_remote_code=trust_remote_code, **options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
@@ -177,9 +179,12 @@ def open_base(
         )
     try:
         with quiet():
-            model = open_weights(source, config, dtype=dtype, attn_implementation=attn_implementation, **options)
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+            model = open_weights(name, source, config, dtype=dtype, **how, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except (OSError, ValueError, SafetensorError) as error:
+        if asks_for_code(error):
+            raise own_code(name) from error
         reason = str(error).splitlines()[0]
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason}") from error
@@ -206,16 +211,48 @@ def is_encoder(config: Any) -> bool:
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING
 
 
-def open_weights(source: str, config: Any, **options: Any) -> PreTrainedModel:
-    """A causal LM with its head; a BERT-type encoder without head or pooler, which no embedding of ours depends on."""
+def open_weights(
+    name: str,
+    source: str,
+    config: Any,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> PreTrainedModel:
+    """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        config: its configuration.
+        dtype: of the weights in memory.
+        attn_implementation: the attention kernel; None: transformers' choice.
+        trust_remote_code: run code that comes with the model.
+        options: `revision`, for the Hub.
+
+    Raises:
+        ValueError: it needs more than its own safetensors files; see `modeling.foreign`.
+    """
+    check_weights(name, source, **options)
+    if attn_implementation is None and not trust_remote_code:
+        check_kernel(name, config)
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
-    model: Any = kind.from_pretrained(source, use_safetensors=True, **options)
+    model: Any = kind.from_pretrained(
+        source,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        **options,
+    )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:
         model.pooler = None
     return model
 
 
-def open_config(name: str, source: str, options: dict[str, Any]) -> Any:
+def open_config(name: str, source: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """The configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
 
     Raises:
@@ -223,13 +260,10 @@ def open_config(name: str, source: str, options: dict[str, Any]) -> Any:
         ValueError: it is of an unknown family, or brings code of its own.
     """
     try:
-        return AutoConfig.from_pretrained(source, **options)
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except ValueError as error:
-        if "trust_remote_code" in str(error) or "custom code" in str(error):
-            raise ValueError(
-                f"{name} brings its own code, which is not run unasked; set encoder.trust_remote_code=true if you "
-                "have read it"
-            ) from error
+        if asks_for_code(error):
+            raise own_code(name) from error
         raise ValueError(
             f"{name} is of a family that transformers does not know here: {str(error).splitlines()[0]}"
         ) from error

@@ -15,7 +15,6 @@ import torch
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from embrew.modeling.context_files import check_written
 from embrew.modeling.contexts import Context, prepare
@@ -24,7 +23,7 @@ from embrew.modeling.identity import AdapterState, adapter_state, replayed
 from embrew.modeling.own_weights import differing, tensors_under_adapter
 from embrew.modeling.saving import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.template import Template
-from embrew.modeling.tokenizer_files import first_difference
+from embrew.modeling.tokenizer_files import first_difference, open_tokenizer
 from embrew.modeling.tokens import Segment, Tokens
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     check_written(encoder, folder)
     _check_files(encoder, folder)
     if verify == "full":
-        reopened, checks["compared_with"] = _in_fresh_process(folder, vectors), "the folder in a fresh process"
+        reopened, checks["compared_with"] = _in_fresh_process(encoder, folder, vectors), "the folder in a fresh process"
     elif encoder.backbone.is_as_opened:
         reopened, checks["compared_with"] = _reopened(encoder, folder), "its files on the base in memory"
     else:
@@ -112,7 +111,7 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
     for key, value in encoder.settings().items():
         if settings[key] != value:
             raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     for template in encoder.templates:
         learned = encoder.backbone.memory_ids, encoder.backbone.soft_prompt_ids
         written = Template(template.pattern, tokenizer, *learned, **template.how)
@@ -178,7 +177,10 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
         encoder.to("cpu")  # so that an accelerator never holds both
     try:
         kernel = backbone.inner.config._attn_implementation
-        opened = type(encoder).from_pretrained(folder, device=device, attn_implementation=kernel)
+        code = encoder.trust_remote_code
+        opened = type(encoder).from_pretrained(
+            folder, device=device, attn_implementation=kernel, trust_remote_code=code
+        )
         vectors = proof_vectors(opened)
         theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
     finally:
@@ -197,10 +199,11 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     return vectors
 
 
-def _in_fresh_process(folder: Path, vectors: Tensor) -> Tensor:
+def _in_fresh_process(encoder: Encoder, folder: Path, vectors: Tensor) -> Tensor:
     with tempfile.TemporaryDirectory(prefix="embrew-proof-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [sys.executable, "-m", "embrew.modeling.proof", str(folder), str(out), str(vectors.device)]
+        command += ["--trust-remote-code"] if encoder.trust_remote_code else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
@@ -245,12 +248,13 @@ def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
     return cosine
 
 
-def main(folder: str, out: str, device: str) -> None:
+def main(folder: str, out: str, device: str, *flags: str) -> None:
     """Open a folder and write its proof vectors: the other side of a full proof."""
     from embrew.modeling.encoder import Encoder
 
-    save_file({"vectors": proof_vectors(Encoder.from_pretrained(folder, device=device))}, out)
+    code = "--trust-remote-code" in flags
+    save_file({"vectors": proof_vectors(Encoder.from_pretrained(folder, device=device, trust_remote_code=code))}, out)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:])

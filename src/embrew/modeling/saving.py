@@ -10,25 +10,37 @@ import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
+from embrew.inside import inside
 from embrew.modeling.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
 from embrew.modeling.context_files import read_contexts, up_to_date, write_context
 from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.foreign import check_hub_name
 from embrew.modeling.identity import AdapterState, adapter_state, replayed
-from embrew.modeling.loading import ASSETS, Base, open_base, open_weights, pick_dtype, quiet, saved_dtype
+from embrew.modeling.loading import (
+    ASSETS,
+    Base,
+    Kind,
+    open_base,
+    open_config,
+    open_weights,
+    pick_dtype,
+    quiet,
+    saved_dtype,
+)
 from embrew.modeling.own_weights import without_adapter
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.precision import cast_weights
-from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.modeling.tokenizer_files import check_tokenizer, open_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
@@ -38,6 +50,7 @@ logger = logging.getLogger(__name__)
 SETTINGS, RECORD, CARD = "embrew.json", "training.json", "README.md"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
+LEARNED_PARTS = ("memory", "soft_prompt")
 FORMAT = 1
 FORMAT_JOINED = 2  # words after the text are joined with it, which readers of format 1 would not know
 
@@ -115,8 +128,9 @@ def _keep_base(encoder: Encoder, target: Path) -> None:
         raise ValueError(f"base {encoder.base.name} is a local model, and the encoder does not know its folder")
     target.mkdir()
     wanted = ("config.json", "generation_config.json", "model.safetensors.index.json")
+    suffixes = (".safetensors", ".py") if encoder.trust_remote_code else (".safetensors",)
     for path in sorted(encoder.base_folder.iterdir()):
-        if path.suffix == ".safetensors" or path.name in wanted or path.name.startswith("tokenizer"):
+        if path.suffix in suffixes or path.name in wanted or path.name.startswith("tokenizer"):
             try:
                 os.link(path.resolve(), target / path.name)
             except OSError:
@@ -126,7 +140,7 @@ def _keep_base(encoder: Encoder, target: Path) -> None:
 def final_stage(folder: Path) -> Path:
     """The folder of a training run's last stage; any other folder as it is."""
     run = folder / "run.json"
-    return folder / json.loads(run.read_text())["final"] if run.is_file() else folder
+    return inside(folder, json.loads(run.read_text())["final"], source=run, key="final") if run.is_file() else folder
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -156,20 +170,25 @@ def load_encoder(
     device: torch.device,
     attn_implementation: str | None,
     merge_adapter: bool = False,
+    trust_remote_code: bool = False,
 ) -> Encoder:
     """Open a folder written by `save_encoder`: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
+    `trust_remote_code` is for the base, or the whole weights; the tokenizer is saved in a form that needs no code.
     """
     settings = read_settings(folder)
     base = Base(**settings["base"])
+    if base.kind not in get_args(Kind):
+        raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
     states = [AdapterState.read(folder / "adapters" / str(i)) for i in range(settings["adapters"])]
     active = settings["active_adapter"] and not merge_adapter
     merged = states[:-1] if active else states
     if settings["full_weights"]:
         merged = states[-1:] if settings["active_adapter"] and merge_adapter else []
-    model = _open_weights(folder, base, settings, torch.float32 if merged else target, attn_implementation)
+    how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+    model = _open_weights(folder, base, settings, dtype=torch.float32 if merged else target, **how)
     backbone = Backbone(model)
     for state in merged:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
@@ -179,13 +198,17 @@ def load_encoder(
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
     if (folder / LEARNED).is_file():
         for part, rows in load_file(folder / LEARNED).items():
+            if part not in LEARNED_PARTS:
+                raise ValueError(
+                    f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
+                )
             setattr(backbone, part, nn.Parameter(rows))
     backbone.to(device).note_weights(own=settings["full_weights"])
     if settings["full_weights"] and not active:
         backbone.train_all()
     encoder = kind(
         backbone,
-        AutoTokenizer.from_pretrained(folder),
+        open_tokenizer(folder),
         base,
         template=settings["template"],
         preparation=settings.get("preparation", "none"),
@@ -204,6 +227,7 @@ def load_encoder(
     encoder.contexts = read_contexts(folder)
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.steps = settings["steps"]
+    encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder" and (folder / "base").is_dir():
         encoder.base_folder = folder / "base"
     if (folder / "recipe.yaml").is_file():
@@ -213,21 +237,18 @@ def load_encoder(
     return encoder.eval()
 
 
-def _open_weights(
-    folder: Path, base: Base, settings: dict[str, Any], dtype: torch.dtype, attn_implementation: str | None
-) -> PreTrainedModel:
+def _open_weights(folder: Path, base: Base, settings: dict[str, Any], **how: Any) -> PreTrainedModel:
     if settings["full_weights"]:
+        place = str(folder / "weights")
         with quiet():
-            place = str(folder / "weights")
-            return open_weights(
-                place, AutoConfig.from_pretrained(place), dtype=dtype, attn_implementation=attn_implementation
-            )
+            config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
+            return open_weights(place, place, config, **how)
     if base.kind == "asset" and base.name not in ASSETS:
         raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")
+    if base.kind == "hub":
+        check_hub_name(base.name, source=folder / SETTINGS)
     name = str(folder / "base") if base.kind == "folder" else base.name
-    model, _, _ = open_base(
-        name, revision=base.revision, dtype=dtype, attn_implementation=attn_implementation, expected=base
-    )
+    model, _, _ = open_base(name, revision=base.revision, expected=base, **how)
     return model
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from embrew.modeling.foreign import asks_for_code
+
 GENERIC = "TokenizersBackend"  # reads tokenizer.json as it is; other classes rebuild parts of it when they are loaded
 REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
 STATE = (
@@ -17,6 +19,7 @@ STATE = (
     "truncation_strategy",
     "pad_to_multiple_of",
 )  # of an earlier call, not of the tokenizer
+CODE = "auto_map"  # of the class that it was opened with; the generic one needs no code
 OF_THE_CLASS = ("model_input_names", "padding_side", "truncation_side")  # where it sets them, they are not saved
 PROBES = (
     "A plain sentence.",
@@ -39,9 +42,27 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE)}
+    config = {key: value for key, value in config.items() if key not in (*REBUILD, *STATE, CODE)}
     config |= {"tokenizer_class": GENERIC, **{name: getattr(tokenizer, name) for name in OF_THE_CLASS}}
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def open_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Open the tokenizer of a folder that embrew wrote; code is never run for it.
+
+    Raises:
+        ValueError: it asks for code of the folder, which no tokenizer written here does.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ValueError as error:
+        if not asks_for_code(error):
+            raise
+        raise ValueError(
+            f"the tokenizer of {folder} brings its own code, which is not run; a folder that embrew saved has none: "
+            "get it again from its source"
+        ) from error
+    return tokenizer
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -50,7 +71,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     Raises:
         RuntimeError: it gives other tokens, other inputs, or has other special tokens.
     """
-    reopened = AutoTokenizer.from_pretrained(folder)
+    reopened = open_tokenizer(folder)
     what = f"the tokenizer written to {folder.name} is reopened as {type(reopened).__name__} and"
     for text in PROBES:
         ours, theirs = tokenizer(text), reopened(text)

@@ -95,6 +95,7 @@ class Run:
         self.recipe, self.folder, self.resume = recipe, folder, resume
         self.start = None if start is None else final_stage(Path(start))
         self.verify = verify
+        self.trusts = recipe.encoder.trust_remote_code
         self.before: dict[str, Any] | None = None  # the record of `start`
         self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         self.sharded = sharded and self.process.num_processes > 1
@@ -119,7 +120,9 @@ class Run:
                 encoder = None
             else:
                 encoder = self.stage(index)
-        return encoder or Encoder.from_pretrained(self._place(len(self.recipe.stages) - 1), device=self.process.device)
+        return encoder or Encoder.from_pretrained(
+            self._place(len(self.recipe.stages) - 1), device=self.process.device, trust_remote_code=self.trusts
+        )
 
     def stage(self, index: int) -> Encoder | None:
         """Train one stage and save it; the encoder, or None where this process only held pieces of it."""
@@ -228,6 +231,7 @@ class Run:
             device=self.process.device,
             attn_implementation=self.recipe.encoder.attn_implementation,
             merge_adapter=merge,
+            trust_remote_code=self.trusts,
         )
         if encoder.base.kind == "folder" and encoder.base_folder is None:  # its weights are all trained ones
             encoder.base_folder = Path(self.recipe.encoder.model)
@@ -249,7 +253,7 @@ class Run:
         """Hashes of the encoder that training began with, where it is not the recipe's language model."""
         if self.start is None:
             return {}
-        encoder = Encoder.from_pretrained(self.start, device="cpu")
+        encoder = Encoder.from_pretrained(self.start, device="cpu", trust_remote_code=self.trusts)
         return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
 
     def _arguments(self, index: int) -> Any:

@@ -1,0 +1,131 @@
+"""What may stand in a model's folder from anywhere: verified before transformers or peft act on it.
+
+Neither `trust_remote_code=False` nor safetensors cover everything that these libraries do because a file says so: fetch
+an attention kernel from the Hub, put an adapter on a model, read weights of another folder or pickled ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers.utils import cached_file
+
+from embrew.inside import is_plain
+
+INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
+ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
+"""Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
+
+
+def own_code(name: str) -> ValueError:
+    """The error for a model or tokenizer that cannot be opened without running code of its folder."""
+    return ValueError(
+        f"{name} brings its own code, which is not run unasked; if you have read that code and trust it, give "
+        "trust_remote_code=True to Encoder.from_pretrained, or set encoder.trust_remote_code=true in the recipe"
+    )
+
+
+def asks_for_code(error: Exception) -> bool:
+    """Whether an error of transformers says that a folder's own code would have to be run."""
+    return "trust_remote_code" in str(error) or "custom code" in str(error)
+
+
+def check_hub_name(name: str, *, source: Path) -> None:
+    """Raise unless a saved encoder's base is a name of the Hub, and not of a folder that happens to be here.
+
+    Raises:
+        ValueError: it is a path, or there is a folder of that name, which transformers would open in its place.
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise ValueError(
+            f"{source}: base {name!r} is not a model's name on the Hub (OWNER/NAME); the file is damaged or hostile: "
+            "get the folder again from its source"
+        ) from None
+    if Path(name).exists():
+        raise ValueError(
+            f"{source} names the Hub model {name}, and here is a folder of that name, which would be opened in its "
+            "place; run the command in another folder, or rename that one"
+        )
+
+
+def check_weights(name: str, source: str, **options: Any) -> None:
+    """Raise where a folder or Hub model holds more than its own weights in safetensors files.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        options: `revision`, for the Hub.
+
+    Raises:
+        ValueError: an adapter stands beside the weights, or the index names pickled files or files elsewhere.
+    """
+    if _file(source, ADAPTER, **options) is not None:
+        raise ValueError(
+            f"{name} holds {ADAPTER}: an adapter on another model. transformers would open both; embrew opens whole "
+            "models: merge the adapter into its base and save that (peft's merge_and_unload)"
+        )
+    index = _file(source, INDEX, **options)
+    if index is None:
+        return
+    try:
+        files = sorted({str(file) for file in json.loads(Path(index).read_bytes())["weight_map"].values()})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {INDEX} cannot be read ({error}); get the folder again from its source") from None
+    foreign = next((file for file in files if not is_plain(file) or not file.endswith(".safetensors")), None)
+    if foreign is not None:
+        raise ValueError(
+            f"{name}: {INDEX} names {foreign[:80]!r}; embrew reads .safetensors files of the model's own folder only, "
+            "and no pickled weights"
+        )
+
+
+def _file(source: str, name: str, **options: Any) -> str | None:
+    """The path of a file of a folder or Hub model; None where it has none, or cannot be asked."""
+    if Path(source).is_dir():
+        path = Path(source) / name
+        return str(path) if path.is_file() else None
+    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
+    missing |= {"_raise_exceptions_for_connection_errors": False}
+    found: str | None = cached_file(source, name, **missing, **options)
+    return found
+
+
+def check_kernel(name: str, config: Any) -> None:
+    """Raise where a model's own configuration asks for an attention kernel of the Hub: compiled code.
+
+    Raises:
+        ValueError: it does.
+    """
+    asked = getattr(config, "_attn_implementation_internal", None) or getattr(config, "_attn_implementation", None)
+    for kernel in asked.values() if isinstance(asked, Mapping) else [asked]:
+        if isinstance(kernel, str) and "/" in kernel:
+            raise ValueError(
+                f"{name}: its config.json asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and "
+                "is not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
+            )
+
+
+def check_adapter(config: Any, *, source: Path) -> None:
+    """Raise unless an adapter's configuration is a LoRA that stands for itself.
+
+    Raises:
+        ValueError: another kind of adapter, or one whose settings name other files or modules.
+    """
+    if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
+        raise ValueError(
+            f"{source}: peft_type {str(kind)[:40]!r}; an encoder's folder holds adapters of type LORA only"
+        )
+    named = next((key for key in ELSEWHERE if config.get(key)), None)
+    if named is not None:
+        raise ValueError(
+            f"{source}: {named} names other modules or files, which are not opened unasked; an adapter that embrew "
+            "saved has none: get the folder again from its source"
+        )
