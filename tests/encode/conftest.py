@@ -4,9 +4,11 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from embrew.encode.layout import MANIFEST
 from tests.conftest import SENTENCES
 
 TEXTS = [f"{sentence * (1 + i % 4)} {i}" for i in range(12) for sentence in SENTENCES]
@@ -28,3 +30,11 @@ def hashes() -> Callable[[Path], dict[str, str]]:
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("part-*"))}
 
     return of
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a manifest as if an earlier version had written it, without a sha256 of its own."""
+    values = json.loads((folder / MANIFEST).read_text())
+    del values["sha256"]
+    change(values)
+    (folder / MANIFEST).write_text(json.dumps(values))

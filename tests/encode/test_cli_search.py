@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 import embrew.build
 from embrew.cli import app
 from embrew.encode import encode_corpus
-from tests.encode.conftest import TEXTS
+from tests.encode.conftest import TEXTS, edit
 from tests.encode.stub import Stub
 
 
@@ -28,8 +27,7 @@ def test_the_command_opens_what_encode_wrote(monkeypatch: pytest.MonkeyPatch, co
     assert "1  1.000  d7" in with_texts.stdout and TEXTS[7][:20] in with_texts.stdout
     ids_only = search("--index", out, "-k", 1, TEXTS[7])
     assert "1  1.000  d7" in ids_only.stdout and TEXTS[7] not in ids_only.stdout.replace(TEXTS[7], "", 1)
-    manifest = json.loads((out / "__embrew__" / "vectors.json").read_text())
-    (out / "__embrew__" / "vectors.json").write_text(json.dumps({**manifest, "complete": False}))
+    edit(out, lambda values: values.update(complete=False))
     unfinished = search("--index", out, "?")
     assert unfinished.exit_code == 1 and "is not complete" in unfinished.stderr
     built = search("--index", tmp_path / "index", "--build", corpus, "--corpus", corpus, "?")

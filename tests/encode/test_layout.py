@@ -11,6 +11,7 @@ import pytest
 
 from embrew.encode import encode_corpus, read_vectors
 from embrew.encode.layout import BESIDE, MANIFEST, REJECTS
+from tests.encode.conftest import edit
 from tests.encode.stub import Stub
 
 
@@ -34,9 +35,7 @@ def test_folders_of_earlier_versions_open_and_resume(corpus: Path, tmp_path: Pat
     out = tmp_path / "out"
     encode_corpus(Stub(), corpus, out, **settings)
     whole = files(out)
-    manifest = json.loads((out / MANIFEST).read_text())
-    del manifest["made_of"]["texts"]
-    (out / MANIFEST).write_text(json.dumps(manifest))
+    edit(out, lambda values: values["made_of"].pop("texts"))
     before = files(as_before(out))
     assert {"embrew-vectors.json", "rejects.jsonl"} < before.keys()
     assert read_vectors(out).load()[0] == [f"d{i}" for i in range(60)]
@@ -58,12 +57,10 @@ def test_a_missing_shard_of_an_earlier_version_is_made_again(precision: str, tmp
     texts = [f"text {i}" for i in range(30)]
     corpus.write_text("".join(f"{text}\n" for text in texts))
     encode_corpus(Stub(), corpus, out, **settings)
-    old = json.loads((out / MANIFEST).read_text())
     corpus.write_text("".join(f"{'  ' * (i >= 20)}{text}\n" for i, text in enumerate(texts)))
     encode_corpus(Stub(), corpus, tmp_path / "new", **settings)
-    del old["made_of"]["texts"]
-    old["made_of"]["input"] = json.loads((tmp_path / "new" / MANIFEST).read_text())["made_of"]["input"]
-    (out / MANIFEST).write_text(json.dumps(old))
+    files_now = json.loads((tmp_path / "new" / MANIFEST).read_text())["made_of"]["input"]
+    edit(out, lambda values: (values["made_of"].pop("texts"), values["made_of"].update(input=files_now)))
     with pytest.raises(ValueError, match="rows 21 to 30 are not those"):
         encode_corpus(Stub(), corpus, out, **settings)
     (out / "part-00002.parquet").unlink()

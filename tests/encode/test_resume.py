@@ -17,6 +17,7 @@ import pytest
 
 from embrew.encode import encode_corpus, read_vectors
 from embrew.encode.layout import MANIFEST, REJECTS
+from tests.encode.conftest import edit
 from tests.encode.stub import Stub
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,7 @@ def test_another_job_is_refused_by_name(key: str, corpus: Path, tmp_path: Path):
 def test_every_field_of_the_manifest_counts(corpus: Path, tmp_path: Path):
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     path = tmp_path / "out" / MANIFEST
+    edit(tmp_path / "out", lambda values: None)
     written = json.loads(path.read_text())
     fields = list(written["made_of"])
     assert {"model", "model_hash", "tokenizer_sha256", "dtype", "num_layers", "input"} <= set(fields) and len(
@@ -213,8 +215,7 @@ def test_one_process_at_a_time_and_no_folder_of_others(corpus: Path, tmp_path: P
 def test_batch_size_may_change_on_the_way(corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """It moves the last bits only; other versions of the libraries may move more, and are said."""
     encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25, batch_tokens=10)
-    path = tmp_path / "out" / MANIFEST
-    path.write_text(path.read_text().replace('"torch": "', '"torch": "0.'))
+    edit(tmp_path / "out", lambda values: values["run"]["versions"].update(torch="0.1"))
     assert encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25, batch_tokens=20).kept == 3
     assert "begun with other versions of the libraries" in caplog.text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.data.documents import Document
-from embrew.data.reading import Bad, Record, data_files, expand, find_file, read_file
+from embrew.data.reading import Bad, Record, data_files, expand, find_file, read_file, require_regular
 from embrew.encode.job import Job
 from embrew.encode.rejects import Rejects
 
@@ -37,6 +37,7 @@ class Shard(NamedTuple):
 def corpus_files(path: str | Path) -> list[Path]:
     """The files of a corpus, in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
     local = Path(expand(path))
+    require_regular(local)
     if local.is_file():
         return [local]
     if local.is_dir():
@@ -68,7 +69,8 @@ def read_texts(job: Job, rejects: Rejects) -> Iterator[Text]:
             try:
                 text = Text(_id(record, job.id_column) or name, _content(record, job.text_column), record.where)
             except ValueError as error:
-                rejects(Bad(record.source, record.number, record.where, str(error)))
+                none = file.name.endswith(".parquet") and (job.text_column or "text") not in record.values
+                rejects(Bad(record.source, record.number, record.where, str(error), rest_lost=none))
             else:
                 rejects.good()
                 yield text

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embrew.encode.corpus import Shard, shards
+from embrew.encode.corpus import Shard, corpus_files, fingerprint, shards
 from embrew.encode.job import Job
 from embrew.encode.layout import REJECTS, manifest_name, move_beside, remove_leftovers
 from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
@@ -104,10 +104,15 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
     with cleared(job.folder):
         asked = manifest
         manifest = resumed(asked, job)
-        kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, entry)}
+        kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, manifest, entry)}
         if "texts" not in manifest.made_of:  # made of texts without white space at both ends: not what is read now
             manifest.shards = {number: manifest.shards[number] for number in kept}
         end = work(manifest, kept)
+        if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
+            raise ValueError(
+                f"{job.input} changed while it was read; finished shards are kept, and the same command compares them "
+                "with the corpus as it is then"
+            )
         if end.rows == 0:
             raise ValueError(f"{job.input} holds no rows that can be encoded")
         if manifest.rows != end.rows:
@@ -142,7 +147,8 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
         manifest.write(job.folder)
         return manifest
     known = read_manifest(job.folder)
-    require_same(known.made_of, manifest.made_of, job.folder)
+    # A corpus that was mended after it stopped a run is another file; finished shards are compared with its rows.
+    require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
     move_beside(job.folder)
     if known.run["versions"] != manifest.run["versions"]:
         logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew.checksums import digest_of
 from embrew.encode.corpus import corpus_files, fingerprint
 from embrew.encode.job import Job
 from embrew.encode.layout import MANIFEST, manifest_name
@@ -81,7 +82,7 @@ class Manifest:
             "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
             "ranges": None if self.ranges is None else self.ranges.as_dict(),
         }
-        write_json(folder / MANIFEST, values)
+        write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -89,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not ours, or another version's.
+        ValueError: it is not ours, another version's, or not as it was written.
     """
     path = folder / manifest_name(folder)
     if not path.is_file():
@@ -98,17 +99,23 @@ def read_manifest(folder: Path) -> Manifest:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']!r}; this version reads {FORMAT}")
+        sha256 = values.pop("sha256", None)  # earlier versions wrote none
+        if sha256 is not None and sha256 != digest_of(values):
+            raise ValueError("it has changed since it was written: its sha256 is another")
         return Manifest(
             made_of=values["made_of"],
             run=values["run"],
             dimensions=values["dimensions"],
             ranges=Ranges.of(values["ranges"]),
-            shards={_number(entry["file"]): Entry(**entry) for entry in values["shards"]},
+            shards=dict(_numbered(entry) for entry in values["shards"]),
             rejected=values["rejected"],
             complete=values["complete"],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); encode into another folder") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(
+            f"{path} cannot be read ({what}); restore it from a copy of the folder, or encode into another folder"
+        ) from error
 
 
 def shard_name(number: int) -> str:
@@ -116,8 +123,12 @@ def shard_name(number: int) -> str:
     return f"part-{number:05d}.parquet"
 
 
-def _number(name: str) -> int:
-    return int(name.removeprefix("part-").removesuffix(".parquet"))
+def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
+    entry = Entry(**values)
+    number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
+    if entry.file != shard_name(number):  # never a file of another folder
+        raise ValueError(f"{entry.file!r} is no name of a shard")
+    return number, entry
 
 
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
@@ -143,14 +154,23 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
     return Manifest(json.loads(json.dumps(made_of)), run)
 
 
-def require_same(known: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to go on with vectors that were made of something else.
+def require_same(
+    known: Mapping[str, Any], now: Mapping[str, Any], folder: Path, *, apart_from: Collection[str] = ()
+) -> None:
+    """Refuse to resume with vectors that were made of something else.
+
+    Args:
+        known: what the folder's vectors were made of.
+        now: what is asked for.
+        folder: for the message.
+        apart_from: keys that may differ.
 
     Raises:
         FileExistsError: they were; names what differs.
     """
     known = {"texts": TEXTS, **known}  # of an earlier version: every finished shard is compared with its texts
-    different = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
+    keys = sorted({*known, *now} - {*apart_from})
+    different = [key for key in keys if known.get(key) != now.get(key)]
     if different:
         named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
         raise FileExistsError(

@@ -65,6 +65,11 @@ def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = 
     return (np.clip(levels, 0, LEVELS) - 128).astype(np.int8), cut
 
 
+def columns(dimensions: int, precision: Precision) -> int:
+    """Numbers that are stored of a vector: one per dimension, or one per eight of them."""
+    return -(-dimensions // 8) if precision == "binary" else dimensions
+
+
 def dequantize(codes: np.ndarray, *, dimensions: int, ranges: Ranges | None = None) -> np.ndarray:
     """Float32 `(rows, dimensions)` vectors of codes; int8 within half a step, binary as -1 and 1.
 

@@ -40,16 +40,23 @@ class Rejects:
         """Write something bad down.
 
         Raises:
-            ValueError: nothing bad is accepted, or this is too much of it.
+            ValueError: nothing bad is accepted, this is too much of it, or the rest of a file is lost with it.
         """
         if self.file is None:
             stop(bad)
             return
+        read = self.rows
         self.rows += 1
         self.count += 1
         self.first = self.first or bad
         line = {"file": bad.source, "line": bad.number, "reason": bad.reason}
         self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if bad.rest_lost:
+            raise ValueError(
+                f"{bad.where}: {bad.reason}. {read:,} rows were read until there, and how many follow is unknown, so "
+                "they are not skipped. Finished shards are kept: the same command resumes once the file is repaired or "
+                "removed"
+            )
         self._check()
 
     def _check(self) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from embrew.checksums import file_sha256
 from embrew.encode.corpus import Shard
 from embrew.encode.job import Job
-from embrew.encode.manifest import Entry, shard_name
-from embrew.encode.precision import Ranges, quantize
+from embrew.encode.layout import manifest_name
+from embrew.encode.manifest import Entry, Manifest, shard_name
+from embrew.encode.precision import Ranges, columns, quantize
 from embrew.modeling.encoding import NotFinite
 from embrew.modeling.loading import check_speed
 from embrew.protocol import TextEncoder, encode_options
@@ -101,28 +101,29 @@ def write_shard(shard: Shard, vectors: np.ndarray, job: Job, ranges: Ranges | No
             use_dictionary=[] if job.precision == "float32" else ["vector.list.element"],
             write_statistics=False,
         )
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
     return Entry(path.name, len(shard.rows), path.stat().st_size, file_sha256(path), shard.sha256, cut)
 
 
-def file_sha256(path: Path) -> str:
-    """Of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_whole(folder: Path, entry: Entry) -> bool:
-    """Whether a finished shard is there.
+def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
+    """Return whether a finished shard is there.
 
     Raises:
-        ValueError: it is, but not as it was written.
+        ValueError: it is, but not as it was written, or not as the manifest describes it.
     """
     path = folder / entry.file
     if not path.exists():
         return False
     if path.stat().st_size != entry.bytes or file_sha256(path) != entry.sha256:
         raise ValueError(f"{path} has changed since it was written; remove it, and the same command makes it again")
+    precision, dimensions = manifest.made_of["precision"], manifest.dimensions or 0
+    with pq.ParquetFile(path) as file:
+        found = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
+    if found != (entry.rows, columns(dimensions, precision)):
+        raise ValueError(
+            f"{folder / manifest_name(folder)} says that {entry.file} holds {entry.rows} {precision} vectors of "
+            f"{dimensions} dimensions; it holds {found[0]} rows of {found[1]} columns. Restore the manifest from a "
+            "copy of the folder, or encode into another folder"
+        )
     return True
 
 

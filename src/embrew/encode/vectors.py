@@ -45,7 +45,7 @@ class Vectors:
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         for number in sorted(self.manifest.shards):
             entry = self.manifest.shards[number]
-            if not is_whole(self.folder, entry):
+            if not is_whole(self.folder, self.manifest, entry):
                 raise FileNotFoundError(f"{self.folder / entry.file} is missing; the same embrew encode makes it again")
             yield read_shard(self.folder / entry.file)
 
