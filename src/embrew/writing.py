@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from embrew.disk import writing_to
+
 logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
@@ -26,18 +28,23 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary file beside `path` that takes its place when the block ends without an error.
 
     What a killed process left beside it is removed.
+
+    Raises:
+        DiskError: the disk is full, read-only or broken; names `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
     temporary = Path(name)
     try:
-        _lock(handle)
-        yield temporary
-        temporary.chmod(0o644)  # mkstemp's files are for the owner only
-        flush(temporary)
-        os.replace(temporary, path)
-        flush(path.parent)
+        with writing_to(path, temporary):
+            _lock(handle)
+            yield temporary
+            temporary.chmod(0o644)  # mkstemp's files are for the owner only
+            flush(temporary)
+            os.replace(temporary, path)
+            flush(path.parent)
     finally:
         os.close(handle)
         temporary.unlink(missing_ok=True)
@@ -54,24 +61,30 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
         folder: where to; what a symbolic link leads to is replaced, not the link.
         marker: A file every such folder holds. Only a folder with it (or an empty one) is ever replaced.
         overwrite: Whether an existing folder may be replaced.
+
+    Raises:
+        DiskError: the disk is full, read-only or broken; names `folder`.
+        FileExistsError: `folder` may not be replaced.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
     recover(folder)
     check_free(folder, marker=marker, overwrite=overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
+    with writing_to(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
     handle = os.open(scratch, os.O_RDONLY)
     try:
-        _lock(handle)
-        new = scratch / "new"
-        new.mkdir()
-        yield new
-        assert (new / marker).exists(), f"{marker} was not written"
-        for path in [*new.rglob("*"), new]:
-            if path.is_file() or path.is_dir():
-                flush(path)
-        _put(new, folder, aside=scratch / "old")
-        flush(folder.parent)
+        with writing_to(folder, scratch):
+            _lock(handle)
+            new = scratch / "new"
+            new.mkdir()
+            yield new
+            assert (new / marker).exists(), f"{marker} was not written"
+            for path in [*new.rglob("*"), new]:
+                if path.is_file() or path.is_dir():
+                    flush(path)
+            _put(new, folder, aside=scratch / "old")
+            flush(folder.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(handle)

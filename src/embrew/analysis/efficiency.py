@@ -6,11 +6,12 @@ samples seen and against epochs (Fig. 3) and by the Pareto front of samples and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from embrew.stored import content_of, read_json
 
 RUN = "run.json"
 
@@ -77,7 +78,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
     place = Path(folder) / RUN
     if not place.is_file():
         raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
-    log = json.loads(place.read_text())
+    log = read_json(place, keys=("scores",))
     scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
     names = list(samples)  # in the order in which they were begun
     if stage is not None and stage not in names:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from embrew.data.reading import SUFFIXES, expand, read_file
 from embrew.modeling.demonstrations import Demonstration
+from embrew.stored import content_of
 
+MEND = "mend the file, or write it again"
 TABLES = {".csv": ",", ".tsv": "\t"}
 READ = (*SUFFIXES[:2], ".parquet", ".json", *TABLES)
 QUERY = ("query", "anchor", "question", "text", "sentence1", "sent1")
@@ -68,10 +70,12 @@ def _file(place: Path) -> Path:
 
 def _rows(place: Path) -> Iterator[Mapping[str, Any]]:
     if place.suffix in TABLES:
-        with open(place, encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter=TABLES[place.suffix], strict=True)
+        with open(place, encoding="utf-8-sig", newline="") as file, content_of(place, repair=MEND, also=(csv.Error,)):
+            rows = list(csv.DictReader(file, delimiter=TABLES[place.suffix], strict=True))
+        yield from rows
     elif place.suffix == ".json":
-        rows = json.loads(place.read_text(encoding="utf-8-sig"))
+        with content_of(place, repair=MEND):
+            rows = json.loads(place.read_text(encoding="utf-8-sig"))
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ValueError(f'{place}: not a list of demonstrations; write [{{"query": …, "response": …}}, …]')
         yield from rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import random
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from embrew.domain.scan import check
 from embrew.domain.split import split_pairs, without_duplicates
 from embrew.domain.test_sets import write_test_set
 from embrew.provenance import content_hash
+from embrew.stored import content_of, read_json
 from embrew.writing import atomic_folder, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
@@ -99,8 +99,10 @@ def prepare(
         "sha256": _sha256(documents, pairs),
     }
     if (folder / MANIFEST).is_file():
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
+        again = f"remove {folder}; the same command makes it again"
+        manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
+        with content_of(folder / MANIFEST, repair=again):
+            differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
         if differing:
             raise FileExistsError(
                 f"{folder} was made of other files or settings ({', '.join(differing)}); choose another output folder"

@@ -26,6 +26,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.protocol import vectors_hash
 from embrew.provenance import versions
 from embrew.recipe import Recipe
+from embrew.stored import content_of, read_json
 from embrew.training.record import without_paths
 from embrew.training.stages import train
 from embrew.writing import atomic_path, write_json
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on
 READINGS: dict[Literal["memory", "last", "mean"], str] = {"memory": "memory", "last": "last token", "mean": "mean"}
 DIAGNOSIS = "diagnosis.json"
+REMOVE = "remove the file; the same command makes it again"
+EXPORT = "remove the folder export; the same command makes it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +131,7 @@ def run(
         logger.info("diagnosis: %s", line)
     model = folder / "model"
     train(recipe, model, resume=model.exists(), evaluate=watched_by(recipe), verify=settings.verify)
-    seconds = json.loads((model / "run.json").read_text(encoding="utf-8"))["seconds"]
+    seconds = read_json(model / "run.json", keys=("seconds",))["seconds"]
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)
         result = _judge(encoder, data, folder / "results" / stage.name, settings)
@@ -197,9 +200,10 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
     samples = [one.sha256 for one in (sample, other) if one is not None]
     of = {"model_hash": vectors_hash(encoder), "samples": samples, "thresholds": THRESHOLDS}
     if path.is_file():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path, keys=("of",), repair=REMOVE)
         if kept["of"] == of:
-            return kept, Separation.from_json(kept["separation"])
+            with content_of(path, repair=REMOVE):
+                return kept, Separation.from_json(kept["separation"])
     found = examine(encoder, sample, batch_tokens=settings.batch_tokens)
     general = None if other is None else examine(encoder, other, batch_tokens=settings.batch_tokens)
     assert found.separation is not None, "a sample of held-out pairs"
@@ -222,9 +226,10 @@ def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
     """How far apart a trained encoder holds the pairs; kept likewise."""
     of = {"model_hash": vectors_hash(encoder), "samples": [sample.sha256]}
     if path.is_file():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path, keys=("of",), repair=REMOVE)
         if kept["of"] == of:
-            return Separation.from_json(kept["separation"])
+            with content_of(path, repair=REMOVE):
+                return Separation.from_json(kept["separation"])
     found = separation_of(encoder, sample.questions, sample.answers, batch_tokens=settings.batch_tokens)
     write_json(path, {"of": of, "separation": found.to_json()})
     return found
@@ -239,7 +244,7 @@ def _export(encoder: Encoder, folder: Path) -> None:
     """A stock folder of this encoder, where it is not there already."""
     said, length = folder / "parity.json", encoder.max_seq_length
     written = json.loads(json.dumps(with_max_length(encoder, length).describe()))
-    if said.is_file() and json.loads(said.read_text(encoding="utf-8"))["encoder"] == written:
+    if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT)["encoder"] == written:
         logger.info("%s  exported before", folder)
         return
     export_sentence_transformer(encoder, folder, overwrite=folder.exists(), max_length=length)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embrew.stored import BrokenFile, read_json
 from embrew.writing import atomic_folder
 
+AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # written into every kept folder: what it is, and that it is whole
 
 
@@ -35,7 +37,7 @@ def use_kept(task: Any, place: Path) -> None:
     name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(place)
     if found != wanted:
         raise ValueError(f"{place} holds revision {found} of {name}, and this mteb judges {wanted}; fetch it again")
-    about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+    about = read_json(place / ABOUT, keys=("parts",), repair=AGAIN)
     for one in _parts(task):
         one.dataset = _load(about["parts"][one.metadata.name], place / one.metadata.name)
         one.data_loaded = True
@@ -48,8 +50,8 @@ def _parts(task: Any) -> list[Any]:
 
 def _revision(place: Path) -> str | None:
     try:
-        return str(json.loads((place / ABOUT).read_text(encoding="utf-8"))["revision"])
-    except (OSError, json.JSONDecodeError, KeyError):
+        return str(read_json(place / ABOUT)["revision"])
+    except (OSError, BrokenFile, KeyError):
         return None
 
 
@@ -81,7 +83,7 @@ def _load(kind: Any, place: Path) -> Any:
     if kind == "dataset":
         return Dataset.from_parquet(str(place.with_name(place.name + ".parquet")), keep_in_memory=True)
     if kind == "json":
-        return json.loads(place.with_name(place.name + ".json").read_text(encoding="utf-8"))
+        return read_json(place.with_name(place.name + ".json"), repair=AGAIN)
     parts = {key: _load(item, place / key) for key, item in kind["parts"].items()}
     return DatasetDict(parts) if kind["kind"] == "splits" else parts
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew.stored import BrokenFile, read_json
 from embrew.writing import write_json
 
 METRICS: dict[str, str] = {
@@ -72,18 +73,19 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
 def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
     """A result and its sidecar from what `write_result` wrote."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        run = json.loads(_sidecar_file(path).read_text(encoding="utf-8"))
+        values, run = read_json(path), read_json(_sidecar_file(path))
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
         examples_file = path.with_suffix(".examples.json")
-        examples = json.loads(examples_file.read_text(encoding="utf-8")) if examples_file.is_file() else {}
+        examples = read_json(examples_file) if examples_file.is_file() else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
         return Result(
             values["task_name"], split, run["kind"], main, scores, seconds, run.get("counts", {}), examples
         ), run
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+    except BrokenFile:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
 
 

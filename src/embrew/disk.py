@@ -1,0 +1,92 @@
+"""A disk that is full, read-only or broken: one error for what Python's, Rust's and C++'s writers each say in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DISK = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or ask for a larger quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose another file system",
+    errno.EROFS: "choose another disk",
+    errno.EIO: "choose another disk, and copy what is on this one",
+}
+"""What to do about each of the disk's errors."""
+
+_NUMBERED = re.compile(r"\b(?:os error|errno) (\d+)\b", re.IGNORECASE)  # Rust's and Arrow's; faiss gives the words
+TORCH = ("PytorchStreamWriter failed", "unexpected pos ", "iostream error")  # torch.save gives neither
+
+
+class DiskError(OSError):
+    """A file or folder could not be written because of the disk; `errno` says why."""
+
+    def __init__(self, number: int, path: Path) -> None:
+        super().__init__(number, os.strerror(number))
+        self.path = path
+
+    def __str__(self) -> str:
+        number = self.errno or errno.EIO
+        return (
+            f"{os.strerror(number)} while writing {self.path}; what was finished before is kept, and an earlier "
+            f"version is unchanged; {DISK[number]} and give the same command again"
+        )
+
+
+@contextmanager
+def writing_to(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Raise `DiskError` for `path` where the disk is why the block failed.
+
+    Args:
+        path: what users know it by.
+        temporary: what is written in its place; where given, errors that name another file are left as they are.
+
+    Raises:
+        DiskError: it is; other errors are left as they are.
+    """
+    try:
+        yield
+    except DiskError as error:
+        if temporary is None or not _is_in(error.path, temporary):
+            raise
+        raise DiskError(error.errno or errno.EIO, path) from error
+    except Exception as error:
+        number = disk_error(error, path)
+        if number is None or (temporary is not None and not _about(error, temporary)):
+            raise
+        raise DiskError(number, path) from error
+
+
+def disk_error(error: Exception, path: Path) -> int | None:
+    """Return the number of the disk's error that an exception is about; None where it is about something else."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno if error.errno in DISK else None
+    said = str(error)
+    numbers = [int(found) for found in _NUMBERED.findall(said)]
+    named = [number for number in DISK if os.strerror(number) in said]
+    found = next((number for number in (*numbers, *named) if number in DISK), None)
+    if found is None and isinstance(error, RuntimeError) and any(words in said for words in TORCH):
+        return errno.ENOSPC if _is_full(path) else errno.EIO
+    return found
+
+
+def _about(error: Exception, temporary: Path) -> bool:
+    name = getattr(error, "filename", None)
+    return not isinstance(name, str | bytes | os.PathLike) or _is_in(Path(os.fsdecode(name)), temporary)
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    path, folder = path.absolute(), folder.absolute()
+    return path == folder or folder in path.parents
+
+
+def _is_full(path: Path) -> bool:
+    place = next((place for place in (path, *path.parents) if place.exists()), None)
+    if place is None:
+        return False
+    about = os.statvfs(place)
+    return about.f_bavail * about.f_frsize < 1 << 16

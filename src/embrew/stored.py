@@ -1,0 +1,95 @@
+"""Read files that were written earlier; one that cannot be read is named, with what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+REPAIR = "get it again from where it came from, or write it again with the command that made it"
+KINDS: dict[type, str] = {dict: "an object", list: "a list"}
+CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
+"""Errors of parsers, and of code that takes a parsed value for another type than it has."""
+
+
+class BrokenFile(ValueError):
+    """A file whose content cannot be read; the message names the file and says what to do."""
+
+
+@contextmanager
+def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn errors about a file's content into `BrokenFile`. Only what interprets the content belongs into the block.
+
+    Args:
+        path: the file.
+        repair: what the user should do.
+        also: errors that are about the content in this block, beside those of `is_content_error`.
+
+    Raises:
+        BrokenFile: a key is missing, a value has another type, or the content cannot be parsed.
+    """
+    try:
+        yield
+    except BrokenFile:
+        raise
+    except Exception as error:
+        if not is_content_error(error) and not isinstance(error, also):
+            raise
+        raise BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}") from error
+
+
+def read_json(
+    path: Path, *, kind: type = dict, keys: Collection[str] = (), encoding: str = "utf-8", repair: str = REPAIR
+) -> Any:
+    """Return the value of a JSON file.
+
+    Args:
+        path: the file.
+        kind: `dict` or `list`, what the file has to hold.
+        keys: that an object has to have.
+        encoding: of the file.
+        repair: what the user should do about a broken file.
+
+    Raises:
+        OSError: there is no such file, it is a folder, or it may not be read.
+        BrokenFile: its content is not valid JSON, of another type, or lacks a key.
+    """
+    content = path.read_bytes()
+    with content_of(path, repair=repair):
+        text = content.decode(encoding)
+        if not text.strip():
+            raise ValueError("it is empty")
+        value = json.loads(text)
+        if not isinstance(value, kind):
+            found = KINDS.get(type(value)) or ("null" if value is None else f"a {type(value).__name__}")
+            raise TypeError(f"it holds {found}, not {KINDS[kind]}")
+        missing = [key for key in keys if key not in value]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+    return value
+
+
+def is_content_error(error: Exception) -> bool:
+    """Whether an error can come from a file's content: one of `CONTENT`, or the plain `Exception` of Rust's parsers."""
+    return isinstance(error, CONTENT) or type(error) is Exception
+
+
+def reason(error: Exception) -> str:
+    """Return what a parser's error says, as part of one line."""
+    match error:
+        case json.JSONDecodeError():
+            return f"not valid JSON ({error})"
+        case UnicodeDecodeError():
+            return f"not valid UTF-8 ({error.reason} at byte {error.start})"
+        case RecursionError():
+            return "nested too deeply"
+        case KeyError():
+            return f"it has no {str(error.args[0])[:80]}" if error.args else "a key is missing"
+        case SafetensorError():
+            return f"not a valid safetensors file ({error})"
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first[:300]
