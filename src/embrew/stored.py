@@ -11,7 +11,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
-KINDS: dict[type, str] = {dict: "an object", list: "a list"}
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
 """Errors of parsers, and of code that takes a parsed value for another type than it has."""
 
@@ -42,16 +41,12 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
         raise BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}") from error
 
 
-def read_json(
-    path: Path, *, kind: type = dict, keys: Collection[str] = (), encoding: str = "utf-8", repair: str = REPAIR
-) -> Any:
-    """Return the value of a JSON file.
+def read_json(path: Path, *, keys: Collection[str] = (), repair: str = REPAIR) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
 
     Args:
         path: the file.
-        kind: `dict` or `list`, what the file has to hold.
-        keys: that an object has to have.
-        encoding: of the file.
+        keys: that the object has to have.
         repair: what the user should do about a broken file.
 
     Raises:
@@ -60,13 +55,12 @@ def read_json(
     """
     content = path.read_bytes()
     with content_of(path, repair=repair):
-        text = content.decode(encoding)
+        text = content.decode("utf-8")
         if not text.strip():
             raise ValueError("it is empty")
-        value = json.loads(text)
-        if not isinstance(value, kind):
-            found = KINDS.get(type(value)) or ("null" if value is None else f"a {type(value).__name__}")
-            raise TypeError(f"it holds {found}, not {KINDS[kind]}")
+        value: Any = json.loads(text)
+        if not isinstance(value, dict):
+            raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not an object")
         missing = [key for key in keys if key not in value]
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}")

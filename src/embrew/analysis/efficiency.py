@@ -87,24 +87,25 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
         raise ValueError(
             f"{folder} was not scored on the way; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
         )
-    before = names[: names.index(stage)] if stage else []
-    start = next((name for name in reversed(before) if name in scores), "base")
-    first = stage or names[0]
-    moments = [Moment(first, 0, 0, 0.0, scores[start])] if start in scores else []
-    seen = 0
-    for current in [stage] if stage else names:
-        a_step, an_epoch = samples[current]["a_step"], samples[current]["an_epoch"]
-        points = curves.get(current) or []
-        for point in points:
-            step = point["step"]
-            moments.append(
-                Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), point["scores"])
-            )
-        steps = samples[current].get("steps", points[-1]["step"] if points else 0)
-        if not points and current in scores:
-            epochs = round(steps * a_step / an_epoch, 4)
-            moments.append(Moment(current, steps, seen + steps * a_step, epochs, scores[current]))
-        seen += steps * a_step
+    with content_of(place):
+        before = names[: names.index(stage)] if stage else []
+        start = next((name for name in reversed(before) if name in scores), "base")
+        first = stage or names[0]
+        moments = [Moment(first, 0, 0, 0.0, scores[start])] if start in scores else []
+        seen = 0
+        for current in [stage] if stage else names:
+            a_step, an_epoch = samples[current]["a_step"], samples[current]["an_epoch"]
+            points = curves.get(current) or []
+            for point in points:
+                step = point["step"]
+                moments.append(
+                    Moment(current, step, seen + step * a_step, round(step * a_step / an_epoch, 4), point["scores"])
+                )
+            steps = samples[current].get("steps", points[-1]["step"] if points else 0)
+            if not points and current in scores:
+                epochs = round(steps * a_step / an_epoch, 4)
+                moments.append(Moment(current, steps, seen + steps * a_step, epochs, scores[current]))
+            seen += steps * a_step
     return Curve(name or Path(folder).name, tuple(moments), log.get("sets", {}))
 
 

@@ -85,7 +85,7 @@ def export_sentence_transformer(
     _check_stock(encoder)
     with (
         atomic_folder(Path(folder), marker="parity.json", overwrite=overwrite) as out,
-        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir=out.parent) as scratch,  # on the same disk, and removed with it after a kill
         quiet(),
     ):
         tokenizer, ids = stock_tokenizer(encoder)

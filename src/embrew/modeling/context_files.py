@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from embrew.modeling.contexts import Context, PreparedContext, prepare
 from embrew.modeling.demonstrations import Demonstration
+from embrew.modeling.tensor_files import read_tensors
 from embrew.modeling.tokens import Row
 from embrew.protocol import vectors_hash
+from embrew.stored import content_of, read_json
 from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
 FORMAT = 1
+AGAIN = "remove the context's folder and add it again (embrew context add)"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -66,20 +69,21 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     """The contexts in an encoder's folder, by name, sorted.
 
     Raises:
-        ValueError: one was written by a newer embrew.
+        ValueError: one cannot be read, or was written by a newer embrew.
     """
     found = {}
     for about in sorted((folder / CONTEXTS).glob(f"*/{ABOUT}")):
         if about.parent.name.startswith("."):
             continue  # being written
-        read = json.loads(about.read_text(encoding="utf-8"))
+        read = read_json(about, keys=("format",), repair=AGAIN)
         if read["format"] != FORMAT:
             raise ValueError(f"{about} has format {read['format']}; this embrew reads format {FORMAT}; update embrew")
-        pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
-        context = Context(read["instruction"], pairs, read["passage_instruction"])
-        vectors = load_file(about.parent / VECTORS)["vectors"]
-        row = Row(read["ids"], read["segments"])
-        found[about.parent.name] = PreparedContext(context, row, vectors, read["model_hash"])
+        vectors = read_tensors(about.parent / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
+        with content_of(about, repair=AGAIN):
+            pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
+            context = Context(read["instruction"], pairs, read["passage_instruction"])
+            row = Row(list(read["ids"]), list(read["segments"]))
+            found[about.parent.name] = PreparedContext(context, row, vectors, read["model_hash"])
     return found
 
 

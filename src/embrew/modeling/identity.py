@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from embrew.modeling.foreign import check_adapter
 from embrew.modeling.own_weights import tensors_under_adapter
+from embrew.modeling.tensor_files import read_tensors
+from embrew.stored import read_json
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -41,9 +43,9 @@ class AdapterState:
             ValueError: it is no LoRA, or one whose settings name other files or modules.
         """
         path = folder / "adapter_config.json"
-        config = json.loads(path.read_text())
+        config = read_json(path)
         check_adapter(config, source=path)
-        return cls(config, load_file(folder / "adapter_model.safetensors"))
+        return cls(config, read_tensors(folder / "adapter_model.safetensors"))
 
 
 def adapter_state(model: PeftModel) -> AdapterState:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
@@ -25,10 +24,13 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from embrew.modeling.foreign import asks_for_code, check_kernel, check_weights, own_code
+from embrew.stored import REPAIR, BrokenFile, is_content_error, reason
 
 logger = logging.getLogger(__name__)
 
 Kind = Literal["asset", "hub", "folder"]
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError)
+"""What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -182,12 +184,13 @@ def open_base(
             how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
             model = open_weights(name, source, config, dtype=dtype, **how, **options)
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
-    except (OSError, ValueError, SafetensorError) as error:
+    except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        reason = str(error).splitlines()[0]
+        if not isinstance(error, OSError | RuntimeError) and not is_content_error(error):
+            raise
         kind = "an encoder" if is_encoder(config) else "a causal LM"
-        raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason}") from error
+        raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
     _probe(model.eval(), name, architecture)
     if folder is None:
         base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
@@ -261,12 +264,12 @@ def open_config(name: str, source: str, *, trust_remote_code: bool = False, **op
     """
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    except UNREADABLE as error:
+        raise BrokenFile(f"{name}: config.json cannot be read: {reason(error)}; {REPAIR}") from error
     except ValueError as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        raise ValueError(
-            f"{name} is of a family that transformers does not know here: {str(error).splitlines()[0]}"
-        ) from error
+        raise ValueError(f"{name} is of a family that transformers does not know here: {reason(error)}") from error
     except OSError as error:
         raise FileNotFoundError(
             f"model {name!r} is not {', '.join(ASSETS)}, not a folder with config.json, and not a Hub model that is "

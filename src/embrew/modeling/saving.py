@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from embrew.disk import writing_to
 from embrew.inside import inside
 from embrew.modeling.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.backbone import Backbone
@@ -40,7 +41,9 @@ from embrew.modeling.loading import (
 from embrew.modeling.own_weights import without_adapter
 from embrew.modeling.pooling import Pooling
 from embrew.modeling.precision import cast_weights
+from embrew.modeling.tensor_files import read_tensors
 from embrew.modeling.tokenizer_files import check_tokenizer, open_tokenizer, write_tokenizer
+from embrew.stored import content_of, read_json
 from embrew.writing import atomic_folder
 
 if TYPE_CHECKING:
@@ -52,6 +55,10 @@ PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
 FORMAT = 1
+NEEDED = (
+    *("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", "template", "attention", "pooling"),
+    *("prompts", "max_length", "normalize"),
+)
 FORMAT_JOINED = 2  # words after the text are joined with it, which readers of format 1 would not know
 
 
@@ -140,7 +147,9 @@ def _keep_base(encoder: Encoder, target: Path) -> None:
 def final_stage(folder: Path) -> Path:
     """The folder of a training run's last stage; any other folder as it is."""
     run = folder / "run.json"
-    return inside(folder, json.loads(run.read_text())["final"], source=run, key="final") if run.is_file() else folder
+    return (
+        inside(folder, read_json(run, keys=("final",))["final"], source=run, key="final") if run.is_file() else folder
+    )
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -148,17 +157,21 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: it is not an encoder folder.
-        ValueError: written by a newer embrew.
+        ValueError: it cannot be read, or was written by a newer embrew.
     """
     path = folder / SETTINGS
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
-    settings = json.loads(path.read_text())
+    settings: dict[str, Any] = read_json(path)
     if settings.get("format") not in (FORMAT, FORMAT_JOINED):
         raise ValueError(
             f"{path} has format {settings.get('format')}; this embrew reads formats {FORMAT} and {FORMAT_JOINED}; "
             "update embrew"
         )
+    with content_of(path):
+        missing = [key for key in NEEDED if key not in settings]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
     return settings
 
 
@@ -178,11 +191,15 @@ def load_encoder(
     `trust_remote_code` is for the base, or the whole weights; the tokenizer is saved in a form that needs no code.
     """
     settings = read_settings(folder)
-    base = Base(**settings["base"])
+    with content_of(folder / SETTINGS):
+        base, pooling = Base(**settings["base"]), Pooling(**settings["pooling"])
+        given = settings.get("demonstrations")
+        demonstrations = None if given is None else Demonstrations(**given)
+        places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
     if base.kind not in get_args(Kind):
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
-    states = [AdapterState.read(folder / "adapters" / str(i)) for i in range(settings["adapters"])]
+    states = [AdapterState.read(place) for place in places]
     active = settings["active_adapter"] and not merge_adapter
     merged = states[:-1] if active else states
     if settings["full_weights"]:
@@ -191,13 +208,13 @@ def load_encoder(
     model = _open_weights(folder, base, settings, dtype=torch.float32 if merged else target, **how)
     backbone = Backbone(model)
     for state in merged:
-        backbone.use_adapter(_with_adapter(backbone.causal_lm, state, trainable=False))
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=False))
         backbone.merge_adapter(rounds_to=target)
     cast_weights(backbone, target)
     if active:
-        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], trainable=True))
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
     if (folder / LEARNED).is_file():
-        for part, rows in load_file(folder / LEARNED).items():
+        for part, rows in read_tensors(folder / LEARNED).items():
             if part not in LEARNED_PARTS:
                 raise ValueError(
                     f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
@@ -215,15 +232,17 @@ def load_encoder(
         memory_ratio=settings.get("memory_ratio"),
         words_after=settings.get("words_after", "separate"),
         attention=settings["attention"],
-        pooling=Pooling(**settings["pooling"]),
+        pooling=pooling,
         prompts=settings["prompts"],
         default_prompt_name=settings.get("default_prompt_name"),
         max_length=settings["max_length"],
         normalize=settings["normalize"],
-        demonstrations=Demonstrations(**settings["demonstrations"]) if "demonstrations" in settings else None,
+        demonstrations=demonstrations,
     )
     for part in parts(encoder):
-        getattr(encoder, part).load_state_dict(load_file(folder / PARTS[part]))
+        tensors = read_tensors(folder / PARTS[part])
+        with content_of(folder / PARTS[part], also=(RuntimeError,)):
+            getattr(encoder, part).load_state_dict(tensors)
     encoder.contexts = read_contexts(folder)
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.steps = settings["steps"]
@@ -233,14 +252,14 @@ def load_encoder(
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
-        encoder.record = json.loads((folder / RECORD).read_text())
+        encoder.record = read_json(folder / RECORD)
     return encoder.eval()
 
 
 def _open_weights(folder: Path, base: Base, settings: dict[str, Any], **how: Any) -> PreTrainedModel:
     if settings["full_weights"]:
         place = str(folder / "weights")
-        with quiet():
+        with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
             config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
             return open_weights(place, place, config, **how)
     if base.kind == "asset" and base.name not in ASSETS:
@@ -252,11 +271,12 @@ def _open_weights(folder: Path, base: Base, settings: dict[str, Any], **how: Any
     return model
 
 
-def _with_adapter(model: PreTrainedModel, state: AdapterState, *, trainable: bool) -> PeftModel:
+def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, trainable: bool) -> PeftModel:
     with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
         target = Path(scratch) / "adapter"
-        state.write(target)
-        with peft_warnings_off():
+        with writing_to(target):
+            state.write(target)
+        with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
             adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
     restore_copies(adapted, state.tensors)
     return adapted

@@ -10,6 +10,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.modeling.foreign import asks_for_code
+from embrew.stored import REPAIR, BrokenFile, is_content_error, reason
 
 GENERIC = "TokenizersBackend"  # reads tokenizer.json as it is; other classes rebuild parts of it when they are loaded
 REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
@@ -51,11 +52,14 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Open the tokenizer of a folder that embrew wrote; code is never run for it.
 
     Raises:
+        BrokenFile: its files are missing or broken.
         ValueError: it asks for code of the folder, which no tokenizer written here does.
     """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except ValueError as error:
+    except Exception as error:
+        if not asks_for_code(error) and (is_content_error(error) or isinstance(error, OSError)):
+            raise BrokenFile(f"{folder}: its tokenizer cannot be read: {reason(error)}; {REPAIR}") from error
         if not asks_for_code(error):
             raise
         raise ValueError(

@@ -98,7 +98,7 @@ def read_scores(path: Path, origin: str) -> dict[str, Scores]:
             if (file.metadata() or {}).get("origin") != origin:
                 return {}
             keys, counts, values = (file.get_tensor(name) for name in ("key", "count", "score"))
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError, ValueError):
         logger.warning("%s is damaged; its scores are computed again", path)
         return {}
     rows = values.split(counts.tolist())
