@@ -30,7 +30,7 @@ INSTRUCTION = "Given a question of a patient, find the passage that answers it. 
 @cache
 def words() -> list[str]:
     """Words of one token each."""
-    vocabulary = AutoTokenizer.from_pretrained(ASSETS["nano"]).get_vocab()
+    vocabulary = AutoTokenizer.from_pretrained(ASSETS["nano"], trust_remote_code=False).get_vocab()
     return sorted(word[1:] for word in vocabulary if word[:1] == "Ġ" and word[1:].isascii() and word[1:].isalpha())
 
 

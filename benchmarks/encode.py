@@ -61,12 +61,14 @@ def encoder(place: Path | None = None, dtype: str = "float32") -> Encoder:
 
 def stock() -> SentenceTransformer:
     """The peer: the exported folder, as anybody opens it."""
-    return SentenceTransformer(str(folder() / "stock"), device="cpu")
+    return SentenceTransformer(
+        str(folder() / "stock"), device="cpu", trust_remote_code=False, model_kwargs={"use_safetensors": True}
+    )
 
 
 def texts_of(name: str) -> list[str]:
     """Texts of one token a word, of random lengths."""
-    vocabulary = AutoTokenizer.from_pretrained(ASSETS["nano"]).get_vocab()
+    vocabulary = AutoTokenizer.from_pretrained(ASSETS["nano"], trust_remote_code=False).get_vocab()
     words = sorted(word[1:] for word in vocabulary if word[:1] == "Ġ" and word[1:].isascii() and word[1:].isalpha())
     generator = random.Random(SEED)
     return [" ".join(generator.choices(words, k=int(n))) for n in LENGTHS[name](np.random.default_rng(SEED))]

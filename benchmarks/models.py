@@ -20,7 +20,7 @@ from embrew.recipe import Recipe
 
 def save_llama(place: Path, *, width: int, inner: int, layers: int, heads: int) -> None:
     """Random Llama layers with nano's tokenizer, as a folder."""
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["nano"])
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS["nano"], trust_remote_code=False)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,

@@ -75,8 +75,8 @@ def write_card(args: argparse.Namespace) -> None:
 
 def measure(folder: Path, data: Path) -> dict[str, Any]:
     """Validation loss, bits per byte, and zero-shot STS by two poolings."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     with open(folder / "model.safetensors", "rb") as file:
         found: dict[str, Any] = {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     found["megabytes"] = (folder / "model.safetensors").stat().st_size / 1e6
@@ -95,8 +95,8 @@ def measure(folder: Path, data: Path) -> dict[str, Any]:
 
 def continuations(folder: Path) -> dict[str, str]:
     """Forty sampled tokens after each prompt (temperature 0.7, seed 0)."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     found = {}
     for prompt in PROMPTS:
         torch.manual_seed(0)
@@ -112,8 +112,8 @@ def continuations(folder: Path) -> dict[str, str]:
 @torch.no_grad()
 def nats_by_position(folder: Path, data: Path, *, documents: int = 40) -> dict[str, float]:
     """Mean loss of a token by its place, on long validation documents: whether the whole context is of use."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     long = (tokenizer(text[:8000])["input_ids"][:1024] for text in validation_texts(data, "lm_corpus"))
     rows = [ids for ids in long if len(ids) == 1024][:documents]
     if not rows:

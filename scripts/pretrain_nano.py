@@ -45,7 +45,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     if not (args.out / "corpus.json").exists():
         prepare(args)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "tokenizer")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "tokenizer", trust_remote_code=False)
     blocks = np.load(args.out / "blocks.npy", mmap_mode="r")
     valid = {name: valid_documents(args.data / name, tokenizer) for name in ("lm_corpus", "wiki_paragraphs")}
     model = train(args, blocks, tokenizer, valid)
@@ -67,7 +67,7 @@ def prepare(args: argparse.Namespace) -> None:
     rng.shuffle(texts)
     logger.info("corpus: %d documents, %d MB", len(texts), sum(map(len, texts)) // 1_000_000)
     if args.start:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start, trust_remote_code=False)
     else:
         tokenizer = train_tokenizer(texts[: len(texts) // 4])
     tokenizer.save_pretrained(args.out / "tokenizer")
@@ -151,7 +151,7 @@ def train(args: argparse.Namespace, blocks: np.ndarray, tokenizer: Any, valid: d
 def open_model(args: argparse.Namespace, tokenizer: Any) -> Any:
     """The model of `--start` in float32, or a new one."""
     if args.start:
-        return AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32)
+        return AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32, trust_remote_code=False)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=args.hidden, num_hidden_layers=args.layers, head_dim=64,
         num_attention_heads=args.hidden // 64, num_key_value_heads=max(1, args.hidden // 128),

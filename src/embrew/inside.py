@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 255  # bytes of one part of a path, on all common file systems
-NOT_IN_NAMES = frozenset('\\:*?"<>|') | {chr(code) for code in (*range(32), 127)}
+LONGEST_NAME = 200  # bytes; what we add to names (a split, a suffix, a temporary file's prefix) has the rest
+CONTROL = frozenset(chr(code) for code in (*range(32), 127))
+NOT_IN_NAMES = CONTROL | frozenset('\\:*?"<>|')
 
 
 def inside(folder: Path, name: Any, *, source: str | Path, key: str) -> Path:
@@ -44,3 +46,18 @@ def is_plain(name: Any) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return all(part not in ("", ".", "..") and size <= LONGEST for part, size in parts)
+
+
+def check_file_name(name: Any, *, what: str) -> str:
+    """Return a name of a task, split or the like that becomes a part of a file's name, if it can.
+
+    Raises:
+        ValueError: it is empty, `.` or `..`, has a slash, backslash or control character, or is too long.
+    """
+    ends = isinstance(name, str) and name.strip() not in ("", ".", "..")
+    if not ends or {"/", "\\", *CONTROL} & set(name) or len(name.encode("utf-8", "replace")) > LONGEST_NAME:
+        raise ValueError(
+            f"{what} {str(name)[:80]!r} becomes a part of a file's name: give 1 to {LONGEST_NAME} bytes without '/', "
+            "backslash or control characters"
+        )
+    return str(name)

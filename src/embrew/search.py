@@ -173,6 +173,10 @@ class SearchIndex:
                 f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
                 "index, or build it again"
             )
+        if set(manifest["files"]) != {_INDEX, _DOCUMENTS}:
+            raise ValueError(
+                f"{folder / MANIFEST} lists other files than {_INDEX} and {_DOCUMENTS}; build the index again"
+            )
         for name, expected in manifest["files"].items():
             if not (folder / name).is_file() or content_hash([folder / name]) != expected:
                 raise ValueError(

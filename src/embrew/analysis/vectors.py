@@ -32,6 +32,7 @@ def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTr
         default_prompt_name=encoder.default_prompt_name,
         device=str(encoder.device),
         truncate_dim=encoder.truncate_dim,
+        trust_remote_code=False,
     )
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embrew.build.encoders import encoder
+from embrew.build.stock import open_stock
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS, pick_device, pick_dtype
+from embrew.modeling.loading import ASSETS
 from embrew.recipe import Recipe, list_recipes
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-from embrew.build.encoders import encoder
 
 
 def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto") -> Encoder | SentenceTransformer:
@@ -45,11 +46,7 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
     if (folder / "modules.json").is_file() or (on_hub and _on_hub(name, "modules.json")):
-        from sentence_transformers import SentenceTransformer
-
-        return SentenceTransformer(
-            name, model_kwargs={} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
-        )
+        return open_stock(name, dtype=dtype)
     return Encoder.from_pretrained(name, dtype=dtype)
 
 

@@ -64,14 +64,14 @@ def add(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
-    from embrew.modeling.context_files import CONTEXTS, check_name, write_context
+    from embrew.modeling.context_files import CONTEXTS, check_new_name, write_context
     from embrew.modeling.contexts import Context
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.saving import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
-    check_name(name)
+    check_new_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
     words, pairs = _given(instruction, demos)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embrew.inside import check_file_name
 from embrew.stored import BrokenFile, read_json
 from embrew.writing import atomic_folder
 
@@ -68,7 +69,7 @@ def _save(value: Any, place: Path) -> Any:
         place.with_name(place.name + ".json").write_text(json.dumps(value), encoding="utf-8")
         return "json"
     if isinstance(value, Mapping):
-        kinds = {key: _save(item, place / key) for key, item in value.items()}
+        kinds = {key: _save(item, place / check_file_name(key, what="the part")) for key, item in value.items()}
         return {"kind": "splits" if all(kind == "dataset" for kind in kinds.values()) else "mapping", "parts": kinds}
     if value is None:
         return "none"
@@ -84,7 +85,7 @@ def _load(kind: Any, place: Path) -> Any:
         return Dataset.from_parquet(str(place.with_name(place.name + ".parquet")), keep_in_memory=True)
     if kind == "json":
         return read_json(place.with_name(place.name + ".json"), repair=AGAIN)
-    parts = {key: _load(item, place / key) for key, item in kind["parts"].items()}
+    parts = {key: _load(item, place / check_file_name(key, what="the part")) for key, item in kind["parts"].items()}
     return DatasetDict(parts) if kind["kind"] == "splits" else parts
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew.inside import check_file_name
 from embrew.stored import BrokenFile, read_json
 from embrew.writing import write_json
 
@@ -110,7 +111,7 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
 
 
 def _result_file(folder: Path, task: str, split: str) -> Path:
-    return folder / f"{task}.{split}.json"
+    return folder / f"{check_file_name(task, what='the task')}.{check_file_name(split, what='the split')}.json"
 
 
 def _sidecar_file(path: Path) -> Path:

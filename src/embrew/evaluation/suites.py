@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from embrew.data.hotpotqa import HotpotQA
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
@@ -17,6 +17,7 @@ from embrew.evaluation.kinds import check_settings
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
+from embrew.inside import check_file_name
 from embrew.overrides import line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, explain
 from embrew.shipped import list_shipped, read_shipped
@@ -41,6 +42,16 @@ class TaskEntry(BaseModel):
     instruction: str | None = None
     revision: str | None = None
     corpus_splits: list[str] | None = None
+
+    @field_validator("name", "split", "subset")
+    @classmethod
+    def _check_name(cls, name: str | None) -> str | None:
+        return name if name is None else check_file_name(name, what="it")
+
+    @field_validator("corpus_splits")
+    @classmethod
+    def _check_names(cls, names: list[str] | None) -> list[str] | None:
+        return names if names is None else [check_file_name(name, what="it") for name in names]
 
 
 class SuiteFile(BaseModel):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
 from embrew.modeling.encoder import Encoder
+from embrew.overrides import parse_yaml
 
 
 def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
@@ -31,7 +31,7 @@ def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> n
 def nested_dimensions(encoder: Encoder) -> list[int]:
     """Dimensions at which vectors may be cut: those its recipe trained, and what this encoder keeps of them."""
     keep = encoder.get_embedding_dimension()
-    trained = _trained_dimensions(yaml.safe_load(encoder.recipe or ""))
+    trained = _trained_dimensions(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))
     if not trained and keep == encoder.width:
         return []
     return sorted({keep} | {dim for dim in trained if dim < keep})

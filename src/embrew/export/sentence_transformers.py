@@ -97,7 +97,10 @@ def export_sentence_transformer(
             model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
         model.save_pretrained(scratch)
         write_tokenizer(tokenizer, Path(scratch))
-        transformer = Transformer(scratch, unpad_inputs=False)
+        own: dict[str, Any] = {"trust_remote_code": False}  # to be given for each of its three parts
+        transformer = Transformer(
+            scratch, unpad_inputs=False, model_kwargs=own, processor_kwargs={**own}, config_kwargs={**own}
+        )
         modules: list[nn.Module] = [transformer, *_pooling_modules(encoder, tokenizer, ids)]
         if encoder.normalize:
             modules.append(Normalize())
@@ -108,6 +111,7 @@ def export_sentence_transformer(
             default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
             similarity_fn_name="cosine",
             device=str(encoder.device),
+            trust_remote_code=False,
         )
         stock.save_pretrained(str(out), create_model_card=False)
         check_tokenizer(tokenizer, out)
@@ -166,6 +170,11 @@ def _check_stock(encoder: Encoder) -> None:
     elif limit > positions:
         reason = (
             f"its max_length is {limit}, and stock tokenizers cut at the {positions} positions of the model's config"
+        )
+    elif type(encoder.backbone.inner).__module__.startswith("transformers_modules."):
+        reason = (
+            f"its language model is code of its own ({type(encoder.backbone.inner).__name__}), which a stock folder "
+            "does not run"
         )
     elif len(encoder.templates) > 1:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"

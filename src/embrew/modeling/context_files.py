@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
+from embrew.inside import LONGEST_NAME
 from embrew.modeling.contexts import Context, PreparedContext, prepare
 from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.tensor_files import read_tensors
@@ -29,12 +30,38 @@ CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
 FORMAT = 1
 AGAIN = "remove the context's folder and add it again (embrew context add)"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
 
 
 def check_name(name: str) -> None:
     """Raise unless a name can be that of a folder, on any system, and of a prompt."""
     if not NAME.fullmatch(name) or name.endswith("."):
-        raise ValueError(f"context {name!r}: a name is letters, digits, and _ . - between them")
+        raise ValueError(f"context {name[:80]!r}: a name is letters, digits, and _ . - between them")
+
+
+def check_new_name(name: str) -> None:
+    """Raise unless a new context may have this name; earlier versions allowed some more.
+
+    Raises:
+        ValueError: as `check_name`; or it is too long, or what Windows calls a device.
+    """
+    check_name(name)
+    if DEVICE.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"context {name[:80]!r}: folders cannot be called so on every system; choose a name of up to "
+            f"{LONGEST_NAME} characters that is no device of Windows (con, nul, com1, …)"
+        )
+
+
+def _folder_of(folder: Path, name: str) -> Path:
+    """Where a context lies. It is written and removed there, so a link that leads elsewhere is refused."""
+    place = folder / CONTEXTS
+    if place.is_symlink() or (place / name).is_symlink():
+        raise ValueError(
+            f"{place / name} is a link, or below one; contexts are written and removed within the model's own folder: "
+            "replace the link by a copy of what it leads to"
+        )
+    return place / name
 
 
 def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
@@ -55,7 +82,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
         "segments": context.row.segments,
         "model_hash": context.model_hash,
     }
-    target = folder / CONTEXTS / name
+    target = _folder_of(folder, name)
     if target.exists() and not overwrite:
         raise FileExistsError(
             f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"
@@ -94,7 +121,7 @@ def remove_context(folder: Path, name: str) -> None:
         FileNotFoundError: there is none of this name.
     """
     check_name(name)
-    target = folder / CONTEXTS / name
+    target = _folder_of(folder, name)
     if not (target / ABOUT).is_file():
         names = ", ".join(read_contexts(folder)) or "none"
         raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")

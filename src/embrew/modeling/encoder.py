@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone
-from embrew.modeling.context_files import check_name
+from embrew.modeling.context_files import check_new_name
 from embrew.modeling.contexts import Context, PreparedContext, check_reads, prepare
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.demonstrator import Demonstrator, start
@@ -319,7 +319,7 @@ class Encoder(Inference):
         """
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
-        check_name(name)
+        check_new_name(name)
         self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
         return self.contexts[name]
 

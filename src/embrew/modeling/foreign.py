@@ -7,7 +7,7 @@ an attention kernel from the Hub, put an adapter on a model, read weights of ano
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +66,27 @@ def check_weights(name: str, source: str, **options: Any) -> None:
     Raises:
         ValueError: an adapter stands beside the weights, or the index names pickled files or files elsewhere.
     """
-    if _file(source, ADAPTER, **options) is not None:
+    if file_of(source, ADAPTER, **options) is not None:
         raise ValueError(
             f"{name} holds {ADAPTER}: an adapter on another model. transformers would open both; embrew opens whole "
             "models: merge the adapter into its base and save that (peft's merge_and_unload)"
         )
-    index = _file(source, INDEX, **options)
+    check_index(name, source, **options)
+
+
+def check_index(name: str, source: str, **options: Any) -> None:
+    """Raise where the index of weights that are split into several files names others than safetensors files beside it.
+
+    Raises:
+        ValueError: it does, or it cannot be read.
+    """
+    index = file_of(source, INDEX, **options)
     if index is None:
         return
     try:
-        files = sorted({str(file) for file in json.loads(Path(index).read_bytes())["weight_map"].values()})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {INDEX} cannot be read ({error}); get the folder again from its source") from None
+        files = sorted({str(file) for file in read_json(index)["weight_map"].values()})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{name}: {INDEX} cannot be read ({error!r}); get the folder again from its source") from None
     foreign = next((file for file in files if not is_plain(file) or not file.endswith(".safetensors")), None)
     if foreign is not None:
         raise ValueError(
@@ -86,30 +95,58 @@ def check_weights(name: str, source: str, **options: Any) -> None:
         )
 
 
-def _file(source: str, name: str, **options: Any) -> str | None:
-    """The path of a file of a folder or Hub model; None where it has none, or cannot be asked."""
-    if Path(source).is_dir():
-        path = Path(source) / name
-        return str(path) if path.is_file() else None
-    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
-    missing |= {"_raise_exceptions_for_connection_errors": False}
-    found: str | None = cached_file(source, name, **missing, **options)
-    return found
+def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
+    """Raise where a model's own configuration asks for an attention kernel of the Hub, which is compiled code.
 
-
-def check_kernel(name: str, config: Any) -> None:
-    """Raise where a model's own configuration asks for an attention kernel of the Hub: compiled code.
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        files: names of the JSON files to look in.
+        options: `revision` and `subfolder`.
 
     Raises:
         ValueError: it does.
     """
-    asked = getattr(config, "_attn_implementation_internal", None) or getattr(config, "_attn_implementation", None)
-    for kernel in asked.values() if isinstance(asked, Mapping) else [asked]:
-        if isinstance(kernel, str) and "/" in kernel:
+    for file in files:
+        path = file_of(source, file, **options)
+        kernel = None if path is None else next(_kernels(read_json(path)), None)
+        if kernel is not None:
             raise ValueError(
-                f"{name}: its config.json asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and "
-                "is not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
+                f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
+                "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
             )
+
+
+def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
+    """Names of Hub kernels in a configuration and in those within it."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
+    elif named and isinstance(values, str) and "/" in values:
+        yield values
+
+
+def read_json(path: str) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ValueError: it is none; names the file.
+    """
+    try:
+        return json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); get the folder again from its source") from None
+
+
+def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
+    """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
+    if Path(source).is_dir():
+        path = Path(source) / subfolder / name
+        return str(path) if path.is_file() else None
+    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
+    missing |= {"_raise_exceptions_for_connection_errors": False}
+    found: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
+    return found
 
 
 def check_adapter(config: Any, *, source: Path) -> None:

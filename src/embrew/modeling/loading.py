@@ -240,7 +240,7 @@ def open_weights(
     """
     check_weights(name, source, **options)
     if attn_implementation is None and not trust_remote_code:
-        check_kernel(name, config)
+        check_kernel(name, source, "config.json", **options)
     kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
     model: Any = kind.from_pretrained(
         source,

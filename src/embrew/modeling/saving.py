@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.disk import writing_to
-from embrew.inside import inside
+from embrew.inside import check_file_name, inside
 from embrew.modeling.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.card import model_card
@@ -112,7 +112,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
         (out / CARD).write_text(model_card(encoder), encoding="utf-8")
         for name, text in texts.items():
-            (out / name).write_text(text)
+            (out / check_file_name(name, what="extra")).write_text(text)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
@@ -198,6 +198,8 @@ def load_encoder(
         places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
     if base.kind not in get_args(Kind):
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
+    if base.kind == "folder":
+        check_file_name(base.name, what=f"{folder / SETTINGS}: base")
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
     states = [AdapterState.read(place) for place in places]
     active = settings["active_adapter"] and not merge_adapter

@@ -9,6 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
+from embrew.inside import is_plain
+
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 
@@ -33,7 +35,10 @@ def is_whole(checkpoint: Path) -> bool:
         hashes = json.loads((checkpoint / MANIFEST).read_text())
     except (OSError, json.JSONDecodeError):
         return False
-    return all((checkpoint / name).is_file() and _sha256(checkpoint / name) == sha for name, sha in hashes.items())
+    return all(
+        is_plain(name) and (checkpoint / name).is_file() and _sha256(checkpoint / name) == sha
+        for name, sha in hashes.items()
+    )
 
 
 def newest(folder: Path) -> Path | None:

@@ -1,0 +1,124 @@
+"""Stock Sentence-Transformers folders from anywhere, opened without running their code or unpickling their weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embrew.inside import is_plain
+from embrew.modeling.foreign import (
+    ADAPTER,
+    INDEX,
+    asks_for_code,
+    check_adapter,
+    check_index,
+    check_kernel,
+    file_of,
+    read_json,
+)
+from embrew.modeling.loading import pick_device, pick_dtype
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MODULES, WORDS = "modules.json", "wordembedding_config.json"
+CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
+"""Dotted names of the library's own classes: not of what its files import."""
+SETTINGS = (
+    "config.json",
+    *(
+        f"sentence_{kind}_config.json"
+        for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+PICKLED = {
+    "pytorch_model.bin": ("model.safetensors", INDEX),
+    "pytorch_model.bin.index.json": ("model.safetensors", INDEX),
+    "adapter_model.bin": ("adapter_model.safetensors",),
+}
+"""Pickled weights, and the files that hold the same ones in safetensors."""
+
+
+def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
+    """Open a Sentence-Transformers folder or Hub model with stock modules and safetensors weights.
+
+    Args:
+        name: the folder or Hub id.
+        dtype: `float32` or `bfloat16`; `auto` is what the model was saved in.
+
+    Raises:
+        ValueError: it needs code that is not the library's, or has weights only as pickled files.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    check_stock(name)
+    kept = {} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
+    try:
+        return SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **kept})
+    except ValueError as error:
+        if asks_for_code(error):
+            raise _own_code(name, "its configuration (auto_map)") from error
+        raise
+
+
+def check_stock(name: str) -> None:
+    """Raise unless a Sentence-Transformers folder or Hub model can be opened from safetensors and stock modules alone.
+
+    Raises:
+        ValueError: a module is not the library's, or lies elsewhere; weights are pickled; a kernel of the Hub is asked
+            for; an adapter is no LoRA.
+    """
+    for kind, place in _modules(name):
+        if not CLASS.fullmatch(kind):
+            raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
+        if place and not is_plain(place):
+            raise ValueError(f"{name}: {MODULES} names the folder {place[:80]!r}, which is not within the model's own")
+        where: dict[str, Any] = {"subfolder": place}
+        words = file_of(name, WORDS, **where)
+        tokenizer = read_json(words).get("tokenizer_class") if words else None
+        if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
+            raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
+        for pickled, whole in PICKLED.items():
+            if all(file_of(name, file, **where) is None for file in whole) and file_of(name, pickled, **where):
+                raise ValueError(
+                    f"{name} has weights as {'/'.join(filter(None, (place, pickled)))} only, and embrew reads no "
+                    "pickled weights; open it with Sentence-Transformers if you trust it, save it again, and give "
+                    "that folder: its weights are model.safetensors then"
+                )
+        check_index(name, name, **where)
+        check_kernel(name, name, *SETTINGS, **where)
+        adapter = file_of(name, ADAPTER, **where)
+        if adapter is not None:
+            check_adapter(read_json(adapter), source=Path(adapter))
+
+
+def _modules(name: str) -> Iterator[tuple[str, str]]:
+    """Class and folder of every module that `modules.json` names, and of those in its routers."""
+    path = file_of(name, MODULES)
+    listed = [] if path is None else read_json(path)
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
+        raise ValueError(f"{name}: {MODULES} is not a list of modules; get the folder again from its source")
+    waiting = [(str(entry.get("type")), str(entry.get("path", ""))) for entry in listed]
+    seen = set()
+    while waiting:
+        kind, place = waiting.pop(0)
+        if (kind, place) in seen:
+            continue
+        seen.add((kind, place))
+        yield kind, place
+        for file in ("router_config.json", "config.json"):
+            config = file_of(name, file, subfolder=place)
+            routes = None if config is None else read_json(config)
+            types = routes.get("types") if isinstance(routes, dict) and kind.endswith((".Router", ".Asym")) else None
+            if isinstance(types, dict):
+                waiting += [(str(of), "/".join(filter(None, (place, str(sub))))) for sub, of in types.items()]
+                break
+
+
+def _own_code(name: str, where: str) -> ValueError:
+    return ValueError(
+        f"{name} needs code of its own to be opened, by {where}; embrew runs none of a Sentence-Transformers model: "
+        "open it with SentenceTransformer(..., trust_remote_code=True) if you have read that code and trust it"
+    )
