@@ -35,6 +35,7 @@ from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.writing import atomic_folder
 
 logger = logging.getLogger(__name__)
+OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
 STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
 
 
@@ -162,7 +163,7 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
 
 def _check_stock(encoder: Encoder) -> None:
     """Refuse what stock modules cannot say."""
-    reason = None
+    reason, model = None, encoder.backbone.causal_lm
     pooling, template, limit = encoder.pooling, encoder.template, encoder.max_seq_length
     positions = getattr(encoder.backbone.inner.config, "max_position_embeddings", limit)
     if encoder.head is not None:
@@ -171,11 +172,8 @@ def _check_stock(encoder: Encoder) -> None:
         reason = (
             f"its max_length is {limit}, and stock tokenizers cut at the {positions} positions of the model's config"
         )
-    elif type(encoder.backbone.inner).__module__.startswith("transformers_modules."):
-        reason = (
-            f"its language model is code of its own ({type(encoder.backbone.inner).__name__}), which a stock folder "
-            "does not run"
-        )
+    elif type(model).__module__.startswith(OWN_CODE) or type(model.config).__module__.startswith(OWN_CODE):
+        reason = f"its language model is code of its own ({type(model).__name__}), which no stock folder runs"
     elif len(encoder.templates) > 1:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
     elif template.between is not None:

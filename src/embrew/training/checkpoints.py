@@ -8,6 +8,10 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from transformers.trainer_pt_utils import safe_globals
 
 from embrew.inside import is_plain
 
@@ -48,6 +52,25 @@ def newest(folder: Path) -> Path | None:
             return checkpoint
         logger.warning("%s is not whole (stopped while it was written, or damaged); an older one is used", checkpoint)
     return None
+
+
+def not_state(checkpoint: Path | None) -> str:
+    """Return the message for a checkpoint with a file that holds more than an optimiser's state: objects, or damage."""
+    named = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
+    return (
+        f"{checkpoint}: {', '.join(named) or 'a file'} holds something else than the tensors and numbers of a trainer; "
+        "it is not read, since pickled objects could run code. Remove this checkpoint: --resume then takes an earlier "
+        "one, or begins the stage again"
+    )
+
+
+def _is_state(path: Path) -> bool:
+    try:
+        with safe_globals():  # numpy's random state, as transformers allows it
+            torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, OSError, RuntimeError, EOFError):
+        return False
+    return True
 
 
 def rotate(folder: Path, keep: int) -> None:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -243,7 +244,10 @@ class StageTrainer(Trainer):
         if checkpoint is not None and self._is_done(checkpoint):
             self.load_weights(checkpoint / WEIGHTS)  # only the stage's folder was not written yet
         else:
-            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            try:
+                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            except UnpicklingError as error:  # tensors and numbers only are read, whatever the checkpoint holds
+                raise ValueError(checkpoints.not_state(checkpoint)) from error
         if self.watch is None or self.watch.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()
