@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from embrew.modeling.foreign import (
     check_index,
     check_kernel,
     file_of,
-    read_json,
 )
 from embrew.modeling.loading import pick_device, pick_dtype
+from embrew.stored import content_of, read_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -77,7 +78,7 @@ def check_stock(name: str) -> None:
             raise ValueError(f"{name}: {MODULES} names the folder {place[:80]!r}, which is not within the model's own")
         where: dict[str, Any] = {"subfolder": place}
         words = file_of(name, WORDS, **where)
-        tokenizer = read_json(words).get("tokenizer_class") if words else None
+        tokenizer = read_json(Path(words)).get("tokenizer_class") if words else None
         if tokenizer is not None and not CLASS.fullmatch(str(tokenizer)):
             raise _own_code(name, f"{WORDS}, which names the class {str(tokenizer)[:80]!r}")
         for pickled, whole in PICKLED.items():
@@ -91,16 +92,18 @@ def check_stock(name: str) -> None:
         check_kernel(name, name, *SETTINGS, **where)
         adapter = file_of(name, ADAPTER, **where)
         if adapter is not None:
-            check_adapter(read_json(adapter), source=Path(adapter))
+            check_adapter(read_json(Path(adapter)), source=Path(adapter))
 
 
 def _modules(name: str) -> Iterator[tuple[str, str]]:
     """Class and folder of every module that `modules.json` names, and of those in its routers."""
     path = file_of(name, MODULES)
-    listed = [] if path is None else read_json(path)
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise ValueError(f"{name}: {MODULES} is not a list of modules; get the folder again from its source")
-    waiting = [(str(entry.get("type")), str(entry.get("path", ""))) for entry in listed]
+    waiting: list[tuple[str, str]] = []
+    if path is not None:
+        with content_of(Path(path)):
+            waiting = [
+                (str(entry["type"]), str(entry.get("path", ""))) for entry in json.loads(Path(path).read_bytes())
+            ]
     seen = set()
     while waiting:
         kind, place = waiting.pop(0)
@@ -110,7 +113,7 @@ def _modules(name: str) -> Iterator[tuple[str, str]]:
         yield kind, place
         for file in ("router_config.json", "config.json"):
             config = file_of(name, file, subfolder=place)
-            routes = None if config is None else read_json(config)
+            routes = None if config is None else read_json(Path(config))
             types = routes.get("types") if isinstance(routes, dict) and kind.endswith((".Router", ".Asym")) else None
             if isinstance(types, dict):
                 waiting += [(str(of), "/".join(filter(None, (place, str(sub))))) for sub, of in types.items()]

@@ -6,7 +6,6 @@ an attention kernel from the Hub, put an adapter on a model, read weights of ano
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers.utils import cached_file
 
 from embrew.inside import is_plain
+from embrew.stored import read_json
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -84,7 +84,7 @@ def check_index(name: str, source: str, **options: Any) -> None:
     if index is None:
         return
     try:
-        files = sorted({str(file) for file in read_json(index)["weight_map"].values()})
+        files = sorted({str(file) for file in read_json(Path(index))["weight_map"].values()})
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{name}: {INDEX} cannot be read ({error!r}); get the folder again from its source") from None
     foreign = next((file for file in files if not is_plain(file) or not file.endswith(".safetensors")), None)
@@ -109,7 +109,7 @@ def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
     """
     for file in files:
         path = file_of(source, file, **options)
-        kernel = None if path is None else next(_kernels(read_json(path)), None)
+        kernel = None if path is None else next(_kernels(read_json(Path(path))), None)
         if kernel is not None:
             raise ValueError(
                 f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
@@ -124,18 +124,6 @@ def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
             yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
     elif named and isinstance(values, str) and "/" in values:
         yield values
-
-
-def read_json(path: str) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ValueError: it is none; names the file.
-    """
-    try:
-        return json.loads(Path(path).read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); get the folder again from its source") from None
 
 
 def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
