@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embrew.encode import encode_corpus, read_vectors
+    from embrew.encode import encode_corpus, read_vectors, update_corpus
     from embrew.evaluation import evaluate
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.modeling.encoder import Encoder
@@ -23,6 +23,7 @@ _WHERE = {
     "export_sentence_transformer": "embrew.export.sentence_transformers",
     "read_vectors": "embrew.encode",
     "train": "embrew.training.stages",
+    "update_corpus": "embrew.encode",
 }
 __all__ = [
     "Encoder",
@@ -33,6 +34,7 @@ __all__ = [
     "export_sentence_transformer",
     "read_vectors",
     "train",
+    "update_corpus",
 ]
 
 

@@ -83,7 +83,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
             for path in [*new.rglob("*"), new]:
                 if path.is_file() or path.is_dir():
                     flush(path)
-            _put(new, folder, aside=scratch / "old")
+            put(new, folder, aside=scratch / "old")
             flush(folder.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -171,8 +171,8 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return count
 
 
-def _put(new: Path, folder: Path, *, aside: Path) -> None:
-    """Move `new` to `folder`; a folder that is there ends up at `new` or `aside`."""
+def put(new: Path, folder: Path, *, aside: Path) -> None:
+    """Move `new` to `folder`; a folder that is there ends up at `new` or, where they cannot be exchanged, `aside`."""
     if not folder.exists():
         os.rename(new, folder)
     elif not exchange(new, folder):

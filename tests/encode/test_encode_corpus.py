@@ -107,7 +107,14 @@ def test_only_the_folder_is_written(corpus: Path, tmp_path: Path):
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert {path: after[path] for path in before} == before
     new = {str(path.relative_to(tmp_path / "deep")) for path in after if path not in before} - {"."}
-    assert new == {"out", f"out/{ABOUT}", f"out/{MANIFEST}", *(f"out/part-0000{i}.parquet" for i in range(3))}
+    shards = [f"out/part-0000{i}.parquet" for i in range(3)]
+    assert new == {
+        "out",
+        f"out/{ABOUT}",
+        f"out/{MANIFEST}",
+        *shards,
+        *(f"out/{ABOUT}/part-0000{i}.texts" for i in range(3)),
+    }
 
 
 def test_an_embedding_that_is_no_vector_is_named(corpus: Path, tmp_path: Path):

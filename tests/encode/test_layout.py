@@ -20,6 +20,8 @@ def as_before(folder: Path) -> Path:
     for name, old in BESIDE.items():
         if (folder / name).exists():
             (folder / name).replace(folder / old)
+    for path in (folder / "__embrew__").glob("*.texts"):
+        path.unlink()
     (folder / "__embrew__").rmdir()
     return folder
 
@@ -75,7 +77,7 @@ def test_a_run_killed_before_its_first_shard_can_be_given_again(corpus: Path, tm
     (out / "__embrew__").mkdir(parents=True)
     (out / "__embrew__" / ".vectors.json.x1").write_bytes(b"half a manifest")
     assert encode_corpus(Stub(), corpus, out).rows == 60
-    assert files(out).keys() == {MANIFEST, "part-00000.parquet"}
+    assert files(out).keys() == {MANIFEST, "part-00000.parquet", "__embrew__/part-00000.texts"}
     assert not (out / REJECTS).exists()
     shutil.rmtree(out / "__embrew__")
     with pytest.raises(FileExistsError, match="not written by embrew; it is left alone"):

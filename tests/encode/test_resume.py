@@ -130,7 +130,7 @@ def test_every_field_of_the_manifest_counts(corpus: Path, tmp_path: Path):
     fields = list(written["made_of"])
     assert {"model", "model_hash", "tokenizer_sha256", "dtype", "num_layers", "input"} <= set(fields) and len(
         fields
-    ) == 14
+    ) == 15
     for key in fields:
         path.write_text(json.dumps({**written, "made_of": {**written["made_of"], key: "other"}}))
         with pytest.raises(FileExistsError, match=rf"made of another {key}"):
@@ -189,7 +189,8 @@ def test_a_full_disk_leaves_what_was_finished(corpus: Path, tmp_path: Path, monk
     monkeypatch.setattr(pq, "write_table", fails)
     with pytest.raises(OSError, match="No space left on device"):
         encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=10)
-    assert content(tmp_path / "out").keys() == {MANIFEST, *(f"part-0000{i}.parquet" for i in range(3))}
+    finished = {name for i in range(3) for name in (f"part-0000{i}.parquet", f"__embrew__/part-0000{i}.texts")}
+    assert content(tmp_path / "out").keys() == {MANIFEST, *finished}
     ids = [i for some, _ in read_vectors(tmp_path / "out", partial=True) for i in some]
     assert ids == [f"d{i}" for i in range(30)]
     monkeypatch.setattr(pq, "write_table", write)

@@ -78,6 +78,6 @@ def test_another_corpus_is_refused(corpus: Path, tmp_path: Path) -> None:
         (tmp_path / "other.jsonl").write_text("".join(changed))
         with pytest.raises(ValueError, match=rf"does not hold the rows .* \(from row {row} on\)"):
             texts_of(vectors, tmp_path / "other.jsonl")
-    (tmp_path / "more.jsonl").write_text("".join([*lines, lines[0]]))
+    (tmp_path / "more.jsonl").write_text("".join([*lines, '{"_id": "more", "text": "?"}\n']))
     with pytest.raises(ValueError, match="does not hold the rows"):
         texts_of(vectors, tmp_path / "more.jsonl")

@@ -73,8 +73,17 @@ def encode(
     engine: Annotated[Engine, typer.Option(help="ray: all devices of a Ray cluster that share a file system.")] = (
         Engine.LOCAL
     ),
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="OUTPUT holds an older version of INPUT: keep the vectors of its texts, encode new ones, drop others.",
+        ),
+    ] = False,
 ) -> None:
-    """Encode a corpus into Parquet shards; the same command goes on where it stopped."""
+    """Encode a corpus into Parquet shards; the same command resumes a run that was stopped."""
+    if update and engine == Engine.RAY:
+        raise ValueError("--update works with --engine local only; leave out --engine ray, or encode into a new folder")
     settings: dict[str, Any] = {
         "prompt_name": prompt_name.value,
         "precision": precision.value,
@@ -87,11 +96,13 @@ def encode(
         "on_bad_rows": on_bad_rows.value,
         "max_reject_rate": max_reject_rate,
     }
-    from embrew.encode import Job, encode_corpus
+    from embrew.encode import Job, encode_corpus, read_vectors, update_corpus
     from embrew.encode.corpus import corpus_files
 
     Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
+    if update:
+        read_vectors(folder, partial=True)
     try:
         if engine == Engine.RAY:
             from embrew.encode.on_ray import encode_corpus_on_ray
@@ -104,9 +115,12 @@ def encode(
         else:
             encoder: Any = _open(model, dtype.value)
             bars = out().is_terminal
-            summary = encode_corpus(encoder, corpus, folder, show_progress_bar=bars, **settings)
+            make = update_corpus if update else encode_corpus
+            summary = make(encoder, corpus, folder, show_progress_bar=bars, **settings)
     except KeyboardInterrupt:
         said = f"finished shards are in {folder}; the same command goes on from there"
+        if update:
+            said = f"{folder} is as it was; what was encoded is kept, and the same command resumes"
         err().print(escape(said), soft_wrap=True)
         raise
     show(summary, folder)
@@ -120,12 +134,20 @@ def _open(model: str, dtype: str) -> Any:
 
 def show(summary: Summary, folder: Path) -> None:
     """What is in the folder, in a line or two."""
-    speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not summary.kept and summary.seconds else ""
+    again = summary.kept or summary.changes
+    speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not again and summary.seconds else ""
     kept = f", {summary.kept} of them from before" if summary.kept else ""
     out().print(
         f"[bold]{escape(str(folder))}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
         f"{summary.shards} shards{kept}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
         soft_wrap=True,
     )
+    if summary.changes:
+        changes = summary.changes
+        out().print(
+            f"{changes.kept:,} rows kept, {changes.changed:,} changed, {changes.new:,} new, {changes.dropped:,} "
+            f"dropped; {changes.encoded:,} texts encoded",
+            soft_wrap=True,
+        )
     if summary.rejected:
         out().print(f"{summary.rejected} rows left out; they are listed in __embrew__/rejects.jsonl", style="yellow")

@@ -1,16 +1,16 @@
 """Rows of one file, by its suffix: JSON Lines, plain text, CSV, Parquet.
 
-Reading is strict. A row that cannot be read stops the run with the file, the line and what to do; nothing is skipped,
-unless a caller takes what is bad itself (`on_bad`).
+`read_file` is strict: a row that cannot be read stops the run with the file, the line and what to do. `records` gives
+what is bad too, and leaves it to the caller.
 """
 
 import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 _LINES = SUFFIXES[:4]
@@ -48,11 +48,8 @@ class Bad(NamedTuple):
     rest_lost: bool = False
 
 
-OnBad = Callable[[Bad], None]
-
-
-def stop(bad: Bad) -> None:
-    """What is done about something bad by default.
+def stop(bad: Bad) -> NoReturn:
+    """Refuse what cannot be read.
 
     Raises:
         ValueError: always.
@@ -60,23 +57,37 @@ def stop(bad: Bad) -> None:
     raise ValueError(f"{bad.where}: {bad.reason}")
 
 
-def read_file(path: Path, *, on_bad: OnBad = stop, max_bytes: int | None = None) -> Iterator[Record]:
+def read_file(path: Path) -> Iterator[Record]:
     """Rows of one file, by its suffix. Blank lines hold no row; a line of a text file becomes `{"text": line}`.
+
+    Raises:
+        ValueError: something cannot be read.
+    """
+    for item in records(path):
+        if isinstance(item, Bad):
+            stop(item)
+        yield item
+
+
+def records(path: Path, *, max_bytes: int | None = None) -> Iterator[Record | Bad]:
+    """Rows of one file, and in between what cannot be read.
+
+    After something with `rest_lost` (a broken gzip, Parquet or CSV file, one that ends within a bad line or changed
+    meanwhile) there is nothing more.
 
     Args:
         path: the file.
-        on_bad: told what cannot be read. If it returns, reading continues with the next row; after something with
-            `rest_lost` (a broken gzip, Parquet or CSV file, one that ends within a bad line or changed meanwhile) there
-            is none.
         max_bytes: a longer line is bad, and is not held in memory.
     """
     last, before = 0, _state(path)
-    for record in _records(path, on_bad, max_bytes):
-        last = record.number
-        yield record
+    for item in _records(path, max_bytes):
+        last = item.number
+        yield item
+        if isinstance(item, Bad) and item.rest_lost:
+            return
     if _state(path) != before:
         reason = "changed or was replaced while it was read; wait until it is written, then read it again"
-        on_bad(Bad(str(path), last, f"{path}, after {_unit(path)} {last}", reason, rest_lost=True))
+        yield Bad(str(path), last, f"{path}, after {_unit(path)} {last}", reason, rest_lost=True)
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
@@ -92,29 +103,37 @@ def _unit(path: Path) -> str:
     return "row" if path.name.endswith(".parquet") else "line"
 
 
-def _records(path: Path, on_bad: OnBad, max_bytes: int | None) -> Iterator[Record]:
+def _records(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
     if path.name.endswith(".parquet"):
-        yield from _read_parquet(path, on_bad)
+        yield from _read_parquet(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
-        for number, line in _lines(path, on_bad, max_bytes):
+        for item in _lines(path, max_bytes):
+            if isinstance(item, Bad):
+                yield item
+                continue
+            number, line = item
             try:
                 values = _parse(line)
             except ValueError as error:
                 ends = not line.endswith("\n")
-                on_bad(Bad(str(path), number, f"{path}, line {number}", f"{error}{ENDS if ends else ''}", ends))
+                yield Bad(str(path), number, f"{path}, line {number}", f"{error}{ENDS if ends else ''}", ends)
             else:
                 yield Record(values, str(path), number)
     elif path.name.endswith((".txt", ".txt.gz")):
-        for number, line in _lines(path, on_bad, max_bytes):
+        for item in _lines(path, max_bytes):
+            if isinstance(item, Bad):
+                yield item
+                continue
+            number, line = item
             yield Record({"text": line.removesuffix("\n").removesuffix("\r")}, str(path), number)
     elif path.name.endswith(".csv"):
-        yield from _read_csv(path, on_bad)
+        yield from _read_csv(path)
     else:
         known = ", ".join((*SUFFIXES, ".csv"))
         raise ValueError(f"{path}: cannot read this kind of file; write it as one of {known}")
 
 
-def _lines(path: Path, on_bad: OnBad, max_bytes: int | None) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]:
     """Numbered non-blank lines of a UTF-8 file, split at line feeds only."""
     number = 0
     try:
@@ -125,20 +144,20 @@ def _lines(path: Path, on_bad: OnBad, max_bytes: int | None) -> Iterator[tuple[i
                 where = f"{path}, line {number}"
                 if raw is None:
                     reason = f"longer than {max_bytes:,} bytes; split the text, or leave it out"
-                    on_bad(Bad(str(path), number, where, reason))
+                    yield Bad(str(path), number, where, reason)
                     continue
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     ends = not raw.endswith(b"\n")
                     reason = f"not valid UTF-8 ({error.reason}); convert to UTF-8{ENDS if ends else ''}"
-                    on_bad(Bad(str(path), number, where, reason, rest_lost=ends))
+                    yield Bad(str(path), number, where, reason, rest_lost=ends)
                     continue
                 if line.strip():
                     yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = f"broken gzip file ({error}); copy or download it again"
-        on_bad(Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True))
+        yield Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True)
 
 
 def _bounded(file: Any, max_bytes: int) -> Iterator[bytes | None]:
@@ -166,7 +185,7 @@ def _parse(line: str) -> dict[str, Any]:
     return values
 
 
-def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Record]:
+def _read_csv(path: Path) -> Iterator[Record | Bad]:
     """Rows under a header line, all values text; an empty cell is None. Folders are not searched for such files."""
     number = 1
     try:
@@ -179,27 +198,27 @@ def _read_csv(path: Path, on_bad: OnBad) -> Iterator[Record]:
                     reason = (
                         f"{more} cells than the {len(reader.fieldnames or ())} columns of the header; mend the line"
                     )
-                    on_bad(Bad(str(path), number, f"{path}, line {number}", reason))
+                    yield Bad(str(path), number, f"{path}, line {number}", reason)
                     continue
                 yield Record({name: value or None for name, value in values.items()}, str(path), number)
     except UnicodeDecodeError as error:
         reason = f"not valid UTF-8 ({error.reason}); convert to UTF-8"
-        on_bad(Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True))
+        yield Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True)
     except csv.Error as error:
         reason = f"not valid CSV ({error}); mend the line"
-        on_bad(Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True))
+        yield Bad(str(path), number, f"{path}, after line {number}", reason, rest_lost=True)
 
 
-def _read_parquet(path: Path, on_bad: OnBad) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Iterator[Record | Bad]:
     for number, values in _parquet_rows(path):
         if isinstance(values, dict):
             yield Record(values, str(path), number)
         elif isinstance(values, UnicodeDecodeError):
             reason = f"not valid UTF-8 ({values.reason}); write the file again"
-            on_bad(Bad(str(path), number, f"{path}, row {number}", reason))
+            yield Bad(str(path), number, f"{path}, row {number}", reason)
         else:
             reason = f"broken Parquet file ({_one_line(values)}); write it again"
-            on_bad(Bad(str(path), number, f"{path}, after row {number}", reason, rest_lost=True))
+            yield Bad(str(path), number, f"{path}, after row {number}", reason, rest_lost=True)
 
 
 def _one_line(error: Exception) -> str:

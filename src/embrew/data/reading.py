@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from embrew.data.formats import SUFFIXES, Bad, OnBad, Record, read_file, stop
+from embrew.data.formats import SUFFIXES, Bad, Record, read_file, records, stop
 
 __all__ = [
     "SPLITS",
     "SUFFIXES",
     "Bad",
-    "OnBad",
     "Record",
     "data_files",
     "expand",
@@ -20,6 +19,7 @@ __all__ = [
     "public_name",
     "read",
     "read_file",
+    "records",
     "require_regular",
     "split_files",
     "splits",

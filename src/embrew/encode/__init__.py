@@ -1,12 +1,14 @@
 """Encode a corpus to disk: shards of vectors that a killed run goes on from, and that say what they were made of."""
 
 from embrew.encode.job import Job
-from embrew.encode.local import Summary, encode_corpus
+from embrew.encode.local import Changes, Summary, encode_corpus
 from embrew.encode.precision import Ranges, dequantize
 from embrew.encode.searchable import query_options, texts_of
+from embrew.encode.update import update_corpus
 from embrew.encode.vectors import Vectors, holds_vectors, read_vectors
 
 __all__ = [
+    "Changes",
     "Job",
     "Ranges",
     "Summary",
@@ -17,4 +19,5 @@ __all__ = [
     "query_options",
     "read_vectors",
     "texts_of",
+    "update_corpus",
 ]

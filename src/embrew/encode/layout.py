@@ -6,7 +6,13 @@ one underscore is not enough for `datasets`.
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
+
+from embrew.writing import claimed
+
+logger = logging.getLogger(__name__)
 
 ABOUT = "__embrew__"
 MANIFEST = f"{ABOUT}/vectors.json"
@@ -39,3 +45,22 @@ def remove_leftovers(folder: Path) -> None:
             leftover.unlink()
     if (folder / ABOUT).is_dir() and not any((folder / ABOUT).iterdir()):
         (folder / ABOUT).rmdir()
+
+
+def scratch_of(folder: Path) -> Path:
+    """Where an update makes the next version of a folder: beside it, hidden."""
+    folder = folder.resolve()
+    return folder.parent / f".{folder.name}.update"
+
+
+def restore(folder: Path) -> None:
+    """Put a folder back that an update had moved away when it was killed, where folders cannot be exchanged."""
+    scratch = scratch_of(folder)
+    if folder.exists() or not (scratch / "old").exists():
+        return
+    try:
+        with claimed(scratch, "updating with"):
+            os.rename(scratch / "old", folder.resolve())
+            logger.warning("%s was being replaced by an update that was killed; it is there again, as before", folder)
+    except FileExistsError:  # the update still runs, and will have put the new version there in a moment
+        return

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from embrew.encode.corpus import Shard, corpus_files, fingerprint, shards
+from embrew.encode.hashes import read_hashes, text_hashes, write_hashes
+from embrew.encode.ids import Ids
 from embrew.encode.job import Job
-from embrew.encode.layout import REJECTS, manifest_name, move_beside, remove_leftovers
+from embrew.encode.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
 from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
 from embrew.encode.precision import Ranges
 from embrew.encode.rejects import open_rejects
@@ -27,10 +29,30 @@ logger = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
-    """What a corpus had once it is read: rows that can be encoded, and others."""
+    """What a corpus had once it is read: rows that can be encoded, others, and kept rows with a repeated id."""
 
     rows: int
     rejected: int
+    repeated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What an update found, compared with the older version of the corpus.
+
+    Attributes:
+        kept: rows with an id that was there, with the same text.
+        changed: rows with an id that was there, with another text.
+        new: rows with a new id.
+        dropped: ids that are no longer there.
+        encoded: texts that this run encoded; texts that were there, also under another id, are not encoded again.
+    """
+
+    kept: int
+    changed: int
+    new: int
+    dropped: int
+    encoded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +67,7 @@ class Summary:
         rejected: rows left out, listed in `__embrew__/rejects.jsonl`.
         bytes: of all files.
         seconds: this run took.
+        changes: what an update found; None otherwise.
     """
 
     rows: int
@@ -54,6 +77,7 @@ class Summary:
     rejected: int
     bytes: int
     seconds: float
+    changes: Changes | None = None
 
 
 def encode_corpus(
@@ -117,24 +141,32 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
             raise ValueError(f"{job.input} holds no rows that can be encoded")
         if manifest.rows != end.rows:
             raise ValueError(f"{job.input} has changed: it has {end.rows} rows, {job.folder} {manifest.rows}")
-        manifest.rejected, manifest.complete, manifest.made_of = end.rejected, True, asked.made_of
+        manifest.rejected, manifest.complete = end.rejected, True
+        manifest.made_of = {key: value for key, value in asked.made_of.items() if key != "ids" or not end.repeated}
         manifest.write(job.folder)
         if not end.rejected:
             (job.folder / REJECTS).unlink(missing_ok=True)
+    return summary_of(manifest, kept=len(kept), began=began)
+
+
+def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes | None = None) -> Summary:
+    """What a folder holds, and how long a run took that began at a time of `time.monotonic`."""
     return Summary(
         rows=manifest.rows,
         dimensions=manifest.dimensions or 0,
         shards=len(manifest.shards),
-        kept=len(kept),
+        kept=kept,
         rejected=manifest.rejected,
         bytes=sum(entry.bytes for entry in manifest.shards.values()),
         seconds=time.monotonic() - began,
+        changes=changes,
     )
 
 
 @contextmanager
 def cleared(folder: Path) -> Iterator[None]:
     """The folder, made if need be, for this process alone, without what a killed run left half-written."""
+    restore(folder)
     with claimed(folder, "encoding into"):
         remove_leftovers(folder)
         check_free(folder, marker=manifest_name(folder), overwrite=True)
@@ -143,6 +175,12 @@ def cleared(folder: Path) -> Iterator[None]:
 
 def resumed(manifest: Manifest, job: Job) -> Manifest:
     """The folder's own manifest, if it has one and it is of the same job; else the given one, written."""
+    if scratch_of(job.folder).exists():
+        logger.warning(
+            "an update of %s was stopped; --update with the same corpus resumes it, or remove %s",
+            job.folder,
+            scratch_of(job.folder),
+        )
     if not (job.folder / manifest_name(job.folder)).exists():
         manifest.write(job.folder)
         return manifest
@@ -161,19 +199,31 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
     Raises:
         ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
     """
+    ids = Ids(keep="ids" not in manifest.made_of)
     with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
-        for shard in shards(job, rejects):
+        for shard in shards(job, rejects, ids):
             entry = manifest.shards.get(shard.number)
             if entry is not None and entry.input_sha256 != shard.sha256:
                 first = shard.number * job.shard_rows
                 rule = "" if "texts" in manifest.made_of else " without white space at both ends, by an earlier version"
                 raise ValueError(
                     f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
-                    f"{job.folder / entry.file} was made of{rule}; choose another folder"
+                    f"{job.folder / entry.file} was made of{rule}; choose another folder, or "
+                    "make this one hold the corpus as it is now (--update, update_corpus)"
                 )
             if shard.number not in keep:
                 yield shard
-    yield End(rejects.rows - rejects.count, rejects.count)
+            elif entry is not None and read_hashes(job.folder, entry.file, entry.rows, shard.sha256) is None:
+                write_hashes(job.folder, entry.file, shard.sha256, text_hashes(row.text for row in shard.rows))
+    if ids.keep and ids.count:
+        logger.warning(
+            "%s: %d rows have the id of an earlier row. %s was begun by an earlier version, which kept them all; "
+            "encode into a new folder to have them refused or left out",
+            job.input,
+            ids.count,
+            job.folder,
+        )
+    yield End(rejects.rows - rejects.count, rejects.count, ids.count if ids.keep else 0)
 
 
 def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
@@ -192,7 +242,7 @@ def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
     manifest.complete = False
     manifest.write(job.folder)
     values = entry.rows * (manifest.dimensions or 1)
-    if entry.cut > 0.01 * values:
+    if entry.cut is not None and entry.cut > 0.01 * values:
         logger.warning(
             "%s: %.1f %% of the values lie outside the int8 ranges, which the first shard sets; make it larger "
             "(shard_rows), or choose float32",

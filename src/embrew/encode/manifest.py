@@ -10,6 +10,7 @@ from typing import Any
 
 from embrew.checksums import digest_of
 from embrew.encode.corpus import corpus_files, fingerprint
+from embrew.encode.ids import UNIQUE
 from embrew.encode.job import Job
 from embrew.encode.layout import MANIFEST, manifest_name
 from embrew.encode.precision import Ranges
@@ -31,7 +32,7 @@ class Entry:
         rows: vectors in it.
         bytes, sha256: of the file.
         input_sha256: of the ids and texts it was made of.
-        cut: values outside the int8 ranges.
+        cut: values outside the int8 ranges; None where codes were copied from several shards, so that it is unknown.
     """
 
     file: str
@@ -39,7 +40,7 @@ class Entry:
     bytes: int
     sha256: str
     input_sha256: str
-    cut: int = 0
+    cut: int | None = 0
 
 
 @dataclass
@@ -147,6 +148,7 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
         "id_column": job.id_column,
         "text_column": job.text_column,
         "texts": TEXTS,
+        "ids": UNIQUE,
         "shard_rows": job.shard_rows,
         "input": fingerprint(corpus_files(job.input)),
     }
@@ -168,14 +170,19 @@ def require_same(
     Raises:
         FileExistsError: they were; names what differs.
     """
-    known = {"texts": TEXTS, **known}  # of an earlier version: every finished shard is compared with its texts
+    known = {
+        "texts": TEXTS,
+        "ids": UNIQUE,
+        **known,
+    }  # of an earlier version: every finished shard is compared with its texts
     keys = sorted({*known, *now} - {*apart_from})
     different = [key for key in keys if known.get(key) != now.get(key)]
     if different:
         named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
-        raise FileExistsError(
-            f"{folder} holds vectors made of another {named}; choose another folder, or give the command as it was"
-        )
+        todo = "choose another folder, or give the command as it was"
+        if different == ["input"]:
+            todo += ", or make the folder hold the corpus as it is now (--update, update_corpus)"
+        raise FileExistsError(f"{folder} holds vectors made of another {named}; {todo}")
 
 
 def _difference(key: str, known: Any, now: Any) -> str:

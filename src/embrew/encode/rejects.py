@@ -16,7 +16,7 @@ ENOUGH = 100  # rows from which on a rate means something
 
 
 class Rejects:
-    """Takes what is bad (see `embrew.data.reading.OnBad`) and counts.
+    """Takes what is bad and counts.
 
     Attributes:
         rows: read so far, good and bad.
@@ -29,6 +29,11 @@ class Rejects:
         self.rows = 0
         self.count = 0
         self.first: Bad | None = None
+
+    @property
+    def skips(self) -> bool:
+        """Whether bad rows are left out, not refused."""
+        return self.file is not None
 
     def good(self) -> None:
         """Count a row that can be encoded."""

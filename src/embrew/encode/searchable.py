@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.encode.corpus import shards
+from embrew.encode.ids import Ids
 from embrew.encode.job import Job
 from embrew.encode.rejects import Rejects
 from embrew.encode.vectors import Vectors
@@ -67,7 +68,7 @@ def texts_of(vectors: Vectors, input: str | Path) -> list[str]:
         text_column=made_of["text_column"],
     )
     found: list[str] = []
-    for shard in shards(job, Rejects(io.StringIO(), max_rate=1.0)):
+    for shard in shards(job, Rejects(io.StringIO(), max_rate=1.0), Ids(keep="ids" not in made_of)):
         entry = vectors.manifest.shards.get(shard.number)
         if entry is None or entry.input_sha256 != shard.sha256:
             break

@@ -13,6 +13,7 @@ import torch
 
 from embrew.checksums import file_sha256
 from embrew.encode.corpus import Shard
+from embrew.encode.hashes import text_hashes, write_hashes
 from embrew.encode.job import Job
 from embrew.encode.layout import manifest_name
 from embrew.encode.manifest import Entry, Manifest, shard_name
@@ -85,6 +86,11 @@ def _bad_vector(shard: Shard, place: int, what: str) -> str:
 def write_shard(shard: Shard, vectors: np.ndarray, job: Job, ranges: Ranges | None) -> Entry:
     """Quantise and write a shard; the same rows and vectors always give the same bytes."""
     codes, cut = quantize(vectors, job.precision, ranges)
+    return write_codes(shard, codes, job, cut=cut)
+
+
+def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -> Entry:
+    """Write the stored form of a shard's vectors, and hashes of its texts."""
     path = job.folder / shard_name(shard.number)
     item = pa.field("item", pa.from_numpy_dtype(codes.dtype), nullable=False)
     lists = pa.FixedSizeListArray.from_arrays(
@@ -101,6 +107,7 @@ def write_shard(shard: Shard, vectors: np.ndarray, job: Job, ranges: Ranges | No
             use_dictionary=[] if job.precision == "float32" else ["vector.list.element"],
             write_statistics=False,
         )
+    write_hashes(job.folder, path.name, shard.sha256, text_hashes(row.text for row in shard.rows))
     return Entry(path.name, len(shard.rows), path.stat().st_size, file_sha256(path), shard.sha256, cut)
 
 

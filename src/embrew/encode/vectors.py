@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embrew.encode.layout import manifest_name
+from embrew.encode.layout import manifest_name, restore
 from embrew.encode.manifest import Manifest, read_manifest
 from embrew.encode.precision import Ranges, dequantize
 from embrew.encode.shards import is_whole, read_shard
@@ -45,8 +45,14 @@ class Vectors:
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         for number in sorted(self.manifest.shards):
             entry = self.manifest.shards[number]
-            if not is_whole(self.folder, self.manifest, entry):
-                raise FileNotFoundError(f"{self.folder / entry.file} is missing; the same embrew encode makes it again")
+            try:
+                if not is_whole(self.folder, self.manifest, entry):
+                    missing = f"{self.folder / entry.file} is missing; the same embrew encode makes it again"
+                    raise FileNotFoundError(missing)
+            except (ValueError, FileNotFoundError) as error:
+                if read_manifest(self.folder) != self.manifest:
+                    raise ValueError(f"{self.folder} was written again while it was read; open it again") from error
+                raise
             yield read_shard(self.folder / entry.file)
 
     def dequantize(self, codes: np.ndarray) -> np.ndarray:
@@ -79,6 +85,7 @@ def read_vectors(folder: str | Path, *, partial: bool = False) -> Vectors:
         FileNotFoundError: no such folder.
         ValueError: the corpus is not encoded to its end.
     """
+    restore(Path(folder))
     manifest = read_manifest(Path(folder))
     if not manifest.complete and not partial:
         raise ValueError(
