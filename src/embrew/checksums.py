@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from embrew.formats import CHECKSUMS
+
 NAME = "checksums.json"
-FORMAT = 1
 CARD = "README.md"
 LARGE = 1 << 24  # bytes: a file of this size is read once per process, as long as it stays the same to the file system
 READERS = 4  # threads that read large files; more do not read faster from one disk
@@ -64,7 +65,9 @@ def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> No
         leave_out: names, relative to it, of files that users may edit.
     """
     files = {name: file_sha256(folder / name) for name in sorted(_files(folder)) if name not in leave_out}
-    text = json.dumps({"format": FORMAT, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False)
+    text = json.dumps(
+        {"format": CHECKSUMS.newest, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
+    )
     (folder / NAME).write_text(text + "\n", encoding="utf-8")
 
 
@@ -115,11 +118,11 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         number, files = values["format"], values["files"]
-        whole = number == FORMAT and values["sha256"] == digest_of(files)
+        whole = number in CHECKSUMS.reads and values["sha256"] == digest_of(files)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged ({error}); {repair}") from error
-    if isinstance(number, int) and number > FORMAT:
-        raise ValueError(f"{path} has format {number}; this embrew reads format {FORMAT}; update embrew")
+    if isinstance(number, int) and number > CHECKSUMS.newest:
+        CHECKSUMS.check(values, path)
     outside = [name for name in files if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts]
     if not whole or outside:
         raise Damaged(f"{path} is damaged; {repair}")

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.documents import Document, read_documents
+from embrew.formats import INDEX, say_missing
 from embrew.protocol import TextEncoder, encode_options, model_hash, tokenizer_sha256, unit_vectors
 from embrew.provenance import content_hash, versions
+from embrew.stored import read_json
 from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
@@ -137,7 +139,7 @@ class SearchIndex:
             faiss.write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
-                "format": 2 if self.query_options else 1,
+                "format": INDEX.newest if self.query_options else 1,
                 "encoder_hash": self.encoder_hash,
                 "tokenizer_sha256": tokenizer_sha256(self.encoder),
                 "documents": len(self.documents),
@@ -156,11 +158,7 @@ class SearchIndex:
         folder = Path(folder)
         if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest.get("format") not in (1, 2):
-            raise ValueError(
-                f"{folder}: index format {manifest.get('format')!r}; this version reads 1 and 2, build it again"
-            )
+        manifest = read_json(folder / MANIFEST, keys=("encoder_hash", "files"), kind=INDEX)
         own = model_hash(encoder)
         if manifest["encoder_hash"] != own:
             raise ValueError(
@@ -168,7 +166,9 @@ class SearchIndex:
                 "their vectors cannot be compared: give the encoder that built the index, or build it again"
             )
         tokenizer = tokenizer_sha256(encoder)
-        if manifest.get("tokenizer_sha256", tokenizer) != tokenizer:  # earlier versions did not note it
+        if "tokenizer_sha256" not in manifest:
+            say_missing(folder, "without the tokenizer's hash: it opens with any tokenizer of the same weights")
+        if manifest.get("tokenizer_sha256", tokenizer) != tokenizer:
             raise ValueError(
                 f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
                 "index, or build it again"

@@ -10,6 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from embrew.formats import Format, OtherFormat
+
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
 """Errors of parsers, and of code that takes a parsed value for another type than it has."""
@@ -33,7 +35,7 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
     """
     try:
         yield
-    except BrokenFile:
+    except (BrokenFile, OtherFormat):
         raise
     except Exception as error:
         if not is_content_error(error) and not isinstance(error, also):
@@ -41,17 +43,21 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
         raise BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}") from error
 
 
-def read_json(path: Path, *, keys: Collection[str] = (), repair: str = REPAIR) -> dict[str, Any]:
+def read_json(
+    path: Path, *, keys: Collection[str] = (), repair: str = REPAIR, kind: Format | None = None
+) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 
     Args:
         path: the file.
         keys: that the object has to have.
         repair: what the user should do about a broken file.
+        kind: which format numbers are read; checked before the keys.
 
     Raises:
         OSError: there is no such file, it is a folder, or it may not be read.
         BrokenFile: its content is not valid JSON, of another type, or lacks a key.
+        OtherFormat: another version of embrew wrote it, and this one does not read it.
     """
     content = path.read_bytes()
     with content_of(path, repair=repair):
@@ -61,6 +67,8 @@ def read_json(path: Path, *, keys: Collection[str] = (), repair: str = REPAIR) -
         value: Any = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not an object")
+        if kind is not None:
+            kind.check(value, path)
         missing = [key for key in keys if key not in value]
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}")

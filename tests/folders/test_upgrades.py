@@ -185,7 +185,9 @@ def test_a_finished_sweep_has_nothing_left_to_train(old: Folders, monkeypatch: p
 
 @pytest.mark.usefixtures("old")
 def test_prepared_data_of_a_domain_is_refused() -> None:
-    with pytest.raises(FileExistsError, match="other files or settings \\(format\\)"):
+    with pytest.raises(
+        ValueError, match="manifest.json has format 1, of an earlier embrew; this embrew reads format 3"
+    ):
         prepare("data/docs", "data/qa.jsonl", Path("domain"))
 
 

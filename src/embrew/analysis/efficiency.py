@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew import formats
 from embrew.stored import content_of, read_json
 
-RUN = "run.json"
+RUN = formats.RUN.file
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
     place = Path(folder) / RUN
     if not place.is_file():
         raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
-    log = read_json(place, keys=("scores",))
+    log = read_json(place, keys=("scores",), kind=formats.RUN)
     scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
     names = list(samples)  # in the order in which they were begun
     if stage is not None and stage not in names:

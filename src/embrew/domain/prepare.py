@@ -18,6 +18,7 @@ from embrew.domain.made import asked_nowhere_else, last_passages, made_of, split
 from embrew.domain.scan import check
 from embrew.domain.split import split_pairs, without_duplicates
 from embrew.domain.test_sets import write_test_set
+from embrew.formats import DOMAIN
 from embrew.provenance import content_hash
 from embrew.stored import content_of, read_json
 from embrew.writing import atomic_folder, write_json, write_jsonl
@@ -27,7 +28,6 @@ MANIFEST = "manifest.json"
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which sentences of the passages join them
 MOST_MADE = 5000  # pairs made of passages
 MOST_QUERIES = 200  # made questions that are judged on
-FORMAT = 3  # of the files; what an older version wrote is not trained on
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def prepare(
             files that hold a held-out question or answer (see `scan`).
     """
     asked = {
-        "format": FORMAT,
+        "format": DOMAIN.newest,
         "documents": public_name(documents)[0],
         "pairs": None if pairs is None else public_name(pairs)[0],
         "columns": dict(columns or {}),
@@ -102,6 +102,7 @@ def prepare(
         again = f"remove {folder}; the same command makes it again"
         manifest = read_json(folder / MANIFEST, keys=("made_of", "counts", "by_document"), repair=again)
         with content_of(folder / MANIFEST, repair=again):
+            DOMAIN.check(manifest["made_of"], folder / MANIFEST)
             differing = sorted(key for key in asked if manifest["made_of"].get(key) != asked[key])
         if differing:
             raise FileExistsError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew import build
+from embrew import build, formats
 from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
 from embrew.analysis.separation import Separation, separation_of
 from embrew.analysis.watched import watched_by
@@ -242,9 +242,9 @@ def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Re
 
 def _export(encoder: Encoder, folder: Path) -> None:
     """A stock folder of this encoder, where it is not there already."""
-    said, length = folder / "parity.json", encoder.max_seq_length
+    said, length = folder / formats.EXPORT.file, encoder.max_seq_length
     written = json.loads(json.dumps(with_max_length(encoder, length).describe()))
-    if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT)["encoder"] == written:
+    if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT, kind=formats.EXPORT)["encoder"] == written:
         logger.info("%s  exported before", folder)
         return
     export_sentence_transformer(encoder, folder, overwrite=folder.exists(), max_length=length)

@@ -21,6 +21,7 @@ from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest,
 from embrew.encode.precision import Ranges
 from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
+from embrew.formats import say_missing
 from embrew.modeling.encoding import ahead
 from embrew.protocol import TextEncoder
 from embrew.writing import check_free, claimed
@@ -187,6 +188,8 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
     known = read_manifest(job.folder)
     # A corpus that was mended after it stopped a run is another file; finished shards are compared with its rows.
     require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
+    if "texts" not in known.made_of:
+        say_missing(job.folder, "which removed white space at both ends of texts: each finished shard is compared")
     move_beside(job.folder)
     if known.run["versions"] != manifest.run["versions"]:
         logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])

@@ -14,11 +14,11 @@ from embrew.encode.ids import UNIQUE
 from embrew.encode.job import Job
 from embrew.encode.layout import MANIFEST, manifest_name
 from embrew.encode.precision import Ranges
+from embrew.formats import VECTORS, OtherFormat
 from embrew.protocol import TextEncoder, resolved_prompts, tokenizer_sha256
 from embrew.provenance import describe_run
 from embrew.writing import write_json
 
-FORMAT = 1
 TEXTS = "unchanged"
 """How texts are read, in `made_of`. Folders without this entry: white space at both ends of texts was removed."""
 
@@ -73,7 +73,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write it, whole or not at all."""
         values = {
-            "format": FORMAT,
+            "format": VECTORS.newest,
             "complete": self.complete,
             "rows": self.rows,
             "rejected": self.rejected,
@@ -98,8 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']!r}; this version reads {FORMAT}")
+        VECTORS.check(values, path)
         sha256 = values.pop("sha256", None)  # earlier versions wrote none
         if sha256 is not None and sha256 != digest_of(values):
             raise ValueError("it has changed since it was written: its sha256 is another")
@@ -112,6 +111,8 @@ def read_manifest(folder: Path) -> Manifest:
             rejected=values["rejected"],
             complete=values["complete"],
         )
+    except OtherFormat:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(

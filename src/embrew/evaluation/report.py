@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew.formats import RESULT, OtherFormat, say_missing
 from embrew.inside import check_file_name
 from embrew.stored import BrokenFile, read_json
 from embrew.writing import write_json
@@ -54,7 +55,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = _result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # an old result must not stand beside a new sidecar, whenever this is stopped
-    write_json(_sidecar_file(path), {**run, "counts": dict(result.counts)})
+    write_json(_sidecar_file(path), {"format": RESULT.newest, **run, "counts": dict(result.counts)})
     if result.examples:
         write_json(path.with_suffix(".examples.json"), result.examples)
     write_json(
@@ -72,9 +73,14 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
 
 
 def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
-    """A result and its sidecar from what `write_result` wrote."""
+    """A result and its sidecar from what `write_result` wrote.
+
+    Raises:
+        ValueError: they are not ours, or a newer embrew wrote them.
+    """
     try:
-        values, run = read_json(path), read_json(_sidecar_file(path))
+        values, run = read_json(path), read_json(_sidecar_file(path), kind=RESULT)
+        run.pop("format", None)
         split = run["split"]
         (entry,) = values["scores"][split]
         scores = {key: value for key, value in entry.items() if key not in ("main_score", "hf_subset", "languages")}
@@ -84,7 +90,7 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         return Result(
             values["task_name"], split, run["kind"], main, scores, seconds, run.get("counts", {}), examples
         ), run
-    except BrokenFile:
+    except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
@@ -101,7 +107,9 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
         return None
     result, known = read_result(path)
     plain = json.loads(json.dumps(run))
-    known = {"tokenizer_sha256": plain.get("tokenizer_sha256"), **known}  # earlier versions did not note it
+    if "tokenizer_sha256" not in known and plain.get("tokenizer_sha256"):
+        say_missing(path, "without the tokenizer's hash: that of the result is not compared with this one")
+    known = {"tokenizer_sha256": plain.get("tokenizer_sha256"), **known}
     different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
     if different:
         raise FileExistsError(

@@ -25,6 +25,7 @@ from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
 from embrew.export.notes import notes
 from embrew.export.parity import Live, context_cases, long_text, parity_cases, prove
+from embrew.formats import EXPORT
 from embrew.modeling.card import model_card
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
@@ -121,6 +122,7 @@ def export_sentence_transformer(
         texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
         cases = [*parity_cases(live, encoder, texts, prompts, ids), *context_cases(live, encoder, texts, baked, ids)]
         parity = {
+            "format": EXPORT.newest,
             "tolerance": tolerance(encoder.backbone.dtype),
             "max_length": encoder.max_seq_length,
             "exported_from": {"max_length": lengths},

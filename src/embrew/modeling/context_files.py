@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
+from embrew.formats import CONTEXT
 from embrew.inside import LONGEST_NAME
 from embrew.modeling.contexts import Context, PreparedContext, prepare
 from embrew.modeling.demonstrations import Demonstration
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
 
 CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
-FORMAT = 1
 AGAIN = "remove the context's folder and add it again (embrew context add)"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
@@ -74,7 +74,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     check_name(name)
     given = context.context
     about: dict[str, Any] = {
-        "format": FORMAT,
+        "format": CONTEXT.newest,
         "instruction": given.instruction,
         "passage_instruction": given.passage_instruction,
         "demonstrations": [pair._asdict() for pair in given.demonstrations],
@@ -102,9 +102,7 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     for about in sorted((folder / CONTEXTS).glob(f"*/{ABOUT}")):
         if about.parent.name.startswith("."):
             continue  # being written
-        read = read_json(about, keys=("format",), repair=AGAIN)
-        if read["format"] != FORMAT:
-            raise ValueError(f"{about} has format {read['format']}; this embrew reads format {FORMAT}; update embrew")
+        read = read_json(about, repair=AGAIN, kind=CONTEXT)
         vectors = read_tensors(about.parent / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
         with content_of(about, repair=AGAIN):
             pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.disk import writing_to
+from embrew.formats import ENCODER, RUN
 from embrew.inside import check_file_name, inside
 from embrew.modeling.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.backbone import Backbone
@@ -54,12 +55,10 @@ SETTINGS, RECORD, CARD = "embrew.json", "training.json", "README.md"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
-FORMAT = 1
 NEEDED = (
     *("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", "template", "attention", "pooling"),
     *("prompts", "max_length", "normalize"),
 )
-FORMAT_JOINED = 2  # words after the text are joined with it, which readers of format 1 would not know
 
 
 def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
@@ -95,7 +94,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
-            "format": FORMAT if encoder.template.words_after == "separate" else FORMAT_JOINED,
+            "format": 1 if encoder.template.words_after == "separate" else ENCODER.newest,
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
@@ -146,10 +145,10 @@ def _keep_base(encoder: Encoder, target: Path) -> None:
 
 def final_stage(folder: Path) -> Path:
     """The folder of a training run's last stage; any other folder as it is."""
-    run = folder / "run.json"
-    return (
-        inside(folder, read_json(run, keys=("final",))["final"], source=run, key="final") if run.is_file() else folder
-    )
+    run = folder / RUN.file
+    if not run.is_file():
+        return folder
+    return inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -162,17 +161,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
-    settings: dict[str, Any] = read_json(path)
-    if settings.get("format") not in (FORMAT, FORMAT_JOINED):
-        raise ValueError(
-            f"{path} has format {settings.get('format')}; this embrew reads formats {FORMAT} and {FORMAT_JOINED}; "
-            "update embrew"
-        )
-    with content_of(path):
-        missing = [key for key in NEEDED if key not in settings]
-        if missing:
-            raise ValueError(f"it has no {', '.join(missing)}")
-    return settings
+    return read_json(path, keys=NEEDED, kind=ENCODER)
 
 
 def load_encoder(

@@ -9,6 +9,7 @@ from pathlib import Path
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.evaluation import tables
 from embrew.evaluation.report import Result, averages
+from embrew.formats import SWEEP
 from embrew.provenance import versions
 from embrew.sweep.rows import Row, Sweep
 from embrew.writing import atomic_path, write_json
@@ -48,7 +49,14 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
         }
         for row, several, seeds in ((row, several, [_scores(results) for results in several]) for row, several in done)
     ]
-    record = {"sweep": sweep.source, "suite": sweep.suite, "x": sweep.axis, "versions": versions(), "rows": rows}
+    record = {
+        "format": SWEEP.newest,
+        "sweep": sweep.source,
+        "suite": sweep.suite,
+        "x": sweep.axis,
+        "versions": versions(),
+        "rows": rows,
+    }
     write_json(folder / "sweep.json", record)
     with atomic_path(folder / "sweep.md") as temporary:
         temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

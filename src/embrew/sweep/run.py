@@ -14,7 +14,9 @@ from embrew import build
 from embrew.analysis.watched import watched_by
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
+from embrew.formats import SWEEP
 from embrew.recipe import Recipe
+from embrew.stored import read_json
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages
@@ -22,7 +24,7 @@ from embrew.training.stages import STAGE
 from embrew.training.takeover import take_over
 
 logger = logging.getLogger(__name__)
-JSON = "sweep.json"
+JSON = SWEEP.file
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def run_sweep(
     process = PartialState(cpu=not torch.accelerator.is_available())
     if (root / JSON).exists() and not resume:
         raise FileExistsError(f"{root} holds a sweep already; say --resume to go on, or choose another folder")
+    if (root / JSON).exists():
+        read_json(root / JSON, kind=SWEEP)
     suite = None if sweep.suite is None else read_suite(sweep.suite)
     for row in sweep.rows:  # what is missing is found before anything is trained
         for recipe in row.recipes.values():

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embrew import formats
 from embrew.data import overlap
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, StageConfig
+from embrew.stored import read_json
 from embrew.training.record import facts, stage_record
 from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words, set_lines
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
-RUN = "run.json"
+RUN = formats.RUN.file
 
 
 class RunLog:
@@ -44,7 +46,8 @@ class RunLog:
         self.reserved = self._reserved()
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
         if (folder / RUN).exists():
-            self.values |= json.loads((folder / RUN).read_text())
+            self.values |= read_json(folder / RUN, kind=formats.RUN)
+        self.values["format"] = formats.RUN.newest
         self.values["final"] = recipe.stages[-1].name
 
     @property

@@ -15,13 +15,14 @@ from accelerate import PartialState
 from datasets import concatenate_datasets
 from transformers import set_seed
 
-from embrew import build
+from embrew import build, formats
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.precision import train_in_float32
 from embrew.modeling.saving import SETTINGS, final_stage, read_settings
 from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe, StageConfig
+from embrew.stored import read_json
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import samples_a_step
 from embrew.training.gradcache import Chunks
@@ -33,7 +34,7 @@ from embrew.training.watch import Evaluate
 from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
-STAGE, COMPUTED = "stage.json", "computed"
+STAGE, COMPUTED = formats.STAGE.file, "computed"
 
 
 def train(
@@ -245,7 +246,11 @@ class Run:
 
     def _settings(self, index: int) -> dict[str, Any]:
         """What decides the outcome of a stage, for those who come back to it."""
-        found = {"hash": self.recipe.stage_hash(index), "recipe": self.recipe.resolved(index)}
+        found = {
+            "format": formats.STAGE.newest,
+            "hash": self.recipe.stage_hash(index),
+            "recipe": self.recipe.resolved(index),
+        }
         return {**found, **self.started_with}
 
     @cached_property
@@ -281,7 +286,7 @@ class Run:
         path = folder / STAGE
         if not path.is_file():
             return False
-        written = json.loads(path.read_text())
+        written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE)
         if written["hash"] != self.recipe.stage_hash(index):
             keys = self.recipe.differing_keys(written["recipe"], index)
             raise ValueError(

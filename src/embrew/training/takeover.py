@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from embrew import formats
 from embrew.recipe import Recipe
+from embrew.stored import read_json
 from embrew.training.runlog import RUN
 from embrew.training.stages import STAGE
 from embrew.writing import atomic_folder, write_json
@@ -50,14 +52,16 @@ def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tupl
 
 
 def _hash(path: Path) -> str | None:
-    written = json.loads(path.read_text()) if path.is_file() else {}
+    written = read_json(path, kind=formats.STAGE) if path.is_file() else {}
     return None if "start" in written else written.get("hash")
 
 
 def _note(stage: str, theirs: Path, ours: Path) -> None:
     """Add what one run knows of a stage, and of the untrained encoder, to the file of another."""
-    known = json.loads(ours.read_text()) if ours.is_file() else {}
-    found = json.loads(theirs.read_text()) if theirs.is_file() else {}
+    known: dict[str, Any] = {"format": formats.RUN.newest}
+    if ours.is_file():
+        known = read_json(ours, kind=formats.RUN)
+    found = read_json(theirs, kind=formats.RUN) if theirs.is_file() else {}
     for key in KEPT:
         for name in ("base", stage):
             if name in found.get(key, {}):
