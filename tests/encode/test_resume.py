@@ -136,7 +136,7 @@ def test_every_field_of_the_manifest_counts(corpus: Path, tmp_path: Path):
         with pytest.raises(FileExistsError, match=rf"made of another {key}"):
             encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
     path.write_text(json.dumps({**written, "format": 99}))
-    with pytest.raises(ValueError, match="format 99; this version reads 1"):
+    with pytest.raises(ValueError, match="format 99; this embrew reads format 1; update embrew"):
         encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
 
 
