@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,6 +43,7 @@ from embrew.modeling.backbone import Backbone
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import Base
 from embrew.modeling.pooling import Pooling
+from tests import fresh
 
 torch.set_num_threads(1)
 
@@ -178,6 +180,16 @@ def encoder_folder(
         return place
 
     return folder
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proofs open folders in processes that are forked from one with libraries in it: see `fresh`."""
+    from embrew.export import parity
+    from embrew.modeling import proof
+
+    for module in (parity, proof):
+        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 
 def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:

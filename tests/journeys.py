@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,15 @@ def save_and_export(encoder: Encoder, folder: Path) -> tuple[Path, Path]:
     return folder / "saved", folder / "stock"
 
 
-def reopened_afresh(folders: Folders, scratch: Path) -> Reopened:
+def reopened_afresh(
+    folders: Folders, scratch: Path, *, run: Callable[..., subprocess.CompletedProcess] = subprocess.run
+) -> Reopened:
     """Token ids and vectors of the 40 texts by what a fresh process opens: Sentence-Transformers alone, then embrew."""
     out = scratch / "vectors.safetensors"
     (scratch / "texts.json").write_text(json.dumps(HARD_TEXTS))
     (scratch / "folders.json").write_text(json.dumps({name: [str(p) for p in pair] for name, pair in folders.items()}))
     command = [sys.executable, "-c", OPEN_BOTH, *(str(scratch / f) for f in ("folders.json", "texts.json")), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(Path(f"{out}.ids").read_text()), load_file(out)
 

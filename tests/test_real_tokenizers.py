@@ -15,6 +15,7 @@ from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
+from tests import fresh
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import (
     MAX_LENGTH,
@@ -37,14 +38,14 @@ def lm_folder(name: str, folder: Path) -> Path:
 
 
 def test_saved_and_exported(tmp_path: Path) -> None:
-    """One fresh process for all: opening one costs more than all four encoders."""
+    """One fresh process for all, forked; below each has a new interpreter."""
     assert set(FAMILY) == set(REAL_TOKENIZERS)
     made: dict[str, tuple[Encoder, tuple[Path, Path]]] = {}
     for name in REAL_TOKENIZERS:
         encoder = tiny_encoder(lm_folder(name, tmp_path / name / "lm"), prompts={"query": "Find: "})
         check_template(encoder)
         made[name] = encoder, save_and_export(encoder, tmp_path / name)
-    reopened = reopened_afresh({name: folders for name, (_, folders) in made.items()}, tmp_path)
+    reopened = reopened_afresh({name: folders for name, (_, folders) in made.items()}, tmp_path, run=fresh.run)
     for name, (encoder, folders) in made.items():
         check_same(name, encoder, folders[1], reopened)
 

@@ -17,6 +17,7 @@ import pytest
 
 from embrew.encode import encode_corpus, read_vectors
 from embrew.encode.layout import MANIFEST, REJECTS
+from tests import fresh
 from tests.encode.conftest import edit
 from tests.encode.stub import Stub
 
@@ -34,9 +35,15 @@ def long_corpus(tmp_path: Path) -> Path:
 
 
 def start(corpus: Path, output: Path, wait: float) -> subprocess.Popen:
+    """One run in a new interpreter."""
     command = [sys.executable, "-m", "tests.encode.stub", str(corpus), str(output), str(wait)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def start_forked(corpus: Path, output: Path, wait: float) -> fresh.Fresh:
+    """The same in a fork of a process that has imported libraries."""
+    return fresh.Fresh([sys.executable, "-m", "tests.encode.stub", str(corpus), str(output), str(wait)], cwd=ROOT)
 
 
 def finish(process: subprocess.Popen) -> None:
@@ -59,7 +66,7 @@ def whole(long_corpus: Path, tmp_path: Path) -> dict[str, bytes]:
 
 def test_killed_once(long_corpus: Path, whole: dict[str, bytes], tmp_path: Path):
     output = tmp_path / "halves"
-    process = start(long_corpus, output, wait=0.02)
+    process = start_forked(long_corpus, output, wait=0.02)
     deadline = time.monotonic() + 60
     while not (output / "part-00012.parquet").exists() and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -68,6 +68,7 @@ def test_every_pooling(pooling, make_encoder, tmp_path):
     assert np.abs(vectors - encoder.encode(SENTENCES, num_layers=1, truncate_dim=12)).max() < 2e-2
 
 
+@pytest.mark.usefixtures("forked")
 def test_proven_in_a_fresh_process(make_encoder, tmp_path):
     """Memory tokens in bfloat16, and a cut encoder that is cut once more."""
     encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("mean", "memory"))

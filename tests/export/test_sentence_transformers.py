@@ -98,6 +98,7 @@ def test_proven_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_pat
         export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=64)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_failed_proof_leaves_nothing(
     make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

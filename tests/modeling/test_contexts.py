@@ -230,6 +230,7 @@ def test_demonstrations_that_fit_a_budget(make_encoder, caplog):
     [{}, {"compress": "all", "every": 4}, {"learnable": 2}, {"compress": "none"}, {"format": "instruction"}],
     ids=str,
 )
+@pytest.mark.usefixtures("forked")
 def test_saved_opened_and_proven(model_folder: Callable[[str], Path], tmp_path: Path, settings):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations(**settings)

@@ -91,6 +91,7 @@ def test_round_trip(family: str, train_embeddings: bool, model_folder: Callable[
         assert str(model_folder(family).parent) not in path.read_text(), path
 
 
+@pytest.mark.usefixtures("forked")
 def test_in_a_fresh_process_and_soft_prompts(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     settings = {"template": "{soft_prompt}{text}", "soft_prompt_tokens": 4, "pooling": "mean", "max_length": 64}
     encoder = whole_then_lora(model_folder("qwen3"), **settings)
