@@ -72,6 +72,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
         ValueError: not a name.
     """
     check_name(name)
+    target = _folder_of(folder, name)
     given = context.context
     about: dict[str, Any] = {
         "format": CONTEXT.newest,
@@ -82,7 +83,6 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
         "segments": context.row.segments,
         "model_hash": context.model_hash,
     }
-    target = _folder_of(folder, name)
     if target.exists() and not overwrite:
         raise FileExistsError(
             f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"

@@ -174,6 +174,8 @@ def open_base(
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
     config = open_config(name, source, trust_remote_code=trust_remote_code, **options)
     architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if trust_remote_code and getattr(config, "auto_map", None):
+        logger.warning("%s: code that comes with the model is run, as trust_remote_code asks", name)
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
