@@ -88,10 +88,15 @@ def test_what_users_may_change(folder):
 
 
 def test_a_file_that_loaders_would_read_is_noticed(folder):
-    (folder / "adapters" / "added_tokens.json").write_text("{}")
-    assert check_files(folder)
-    with pytest.raises(Damaged, match=r"adapters/added_tokens\.json was added"):
-        check_files(folder, read=["added_tokens.json"])
+    (folder / "my-exports").mkdir()
+    (folder / "my-exports" / "added_tokens.json").write_text("{}")
+    assert check_files(folder, read=["added_tokens.json"]), "no file of this folder was written here"
+    for place in ("", "adapters/0/"):
+        (folder / f"{place}added_tokens.json").write_text("{}")
+        assert check_files(folder)
+        with pytest.raises(Damaged, match=rf": {place}added_tokens\.json was added"):
+            check_files(folder, read=["added_tokens.json"])
+        (folder / f"{place}added_tokens.json").unlink()
 
 
 def test_folders_without_checksums(folder):
@@ -106,8 +111,8 @@ def test_a_newer_format(folder):
         check_files(folder)
 
 
-def test_names_stay_inside(folder):
-    files = {"../other": "0" * 64}
+@pytest.mark.parametrize("files", [{"../other": "0" * 64}, {"/etc/passwd": "0" * 64}, ["a.json"], "a.json", None])
+def test_names_stay_inside(folder, files):
     values = {"format": 1, "files": files, "sha256": checksums.digest_of(files)}
     (folder / checksums.NAME).write_text(json.dumps(values))
     with pytest.raises(Damaged, match="is damaged"):
@@ -128,10 +133,14 @@ def test_large_files_are_read_once_as_long_as_they_stay_the_same(folder, monkeyp
     assert len(read) == 3
     check_files(folder)
     assert len(read) == 3
-    check_files(folder, again=True)
-    assert len(read) == 6
+    (folder / "other-name.bin").hardlink_to(folder / "b.bin")
+    file_sha256(folder / "other-name.bin", known=True)
+    assert len(read) == 3
+    file_sha256(folder / "b.bin")
+    assert len(read) == 4
     flip(folder / "b.bin")
-    with pytest.raises(Damaged, match=r"b\.bin has changed"):
+    assert check_files(folder, large=False)
+    with pytest.raises(Damaged, match=r"b\.bin has changed") as error:
         check_files(folder)
-    assert len(read) == 7
+    assert len(read) == 5 and error.value.changed == ("b.bin",)
     assert file_sha256(folder / "b.bin") == digest((folder / "b.bin").open("rb"), "sha256").hexdigest()

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from embrew.disk import writing_to
 
@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
 """How the names of temporary files and folders end; `.NAME.RANDOM.partial`, beside what they will replace."""
+
+ATTEMPTS = 5
+Value = TypeVar("Value")
+_TEMPORARY = re.compile(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
 
 
 @contextmanager
@@ -111,6 +115,49 @@ def recover(folder: Path) -> None:
             os.rename(old, folder)
             logger.warning("%s was being replaced by a process that was killed; it is there again, as before", folder)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def recover_all(parent: Path) -> None:
+    """Call `recover` for every folder in `parent` that a killed process left aside."""
+    if parent.is_dir():
+        for entry in list(parent.iterdir()):
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found and entry.is_dir():
+                recover(parent / found[1])
+
+
+def read_unchanged(folder: Path, marker: str, read: Callable[[], Value]) -> Value:
+    """Return what `read` returns; call it again where the folder was replaced, by `atomic_folder`, meanwhile.
+
+    Without it, one reader might see some files of the old folder and some of the new one.
+
+    Args:
+        folder: what is read.
+        marker: a file of it that is written anew with the folder.
+        read: reads it.
+
+    Raises:
+        OSError: it was replaced every time.
+    """
+    for _ in range(ATTEMPTS):
+        before = _identity(folder / marker)
+        try:
+            found = read()
+        except Exception:
+            if _identity(folder / marker) == before:
+                raise
+        else:
+            if _identity(folder / marker) == before:
+                return found
+    raise OSError(f"{folder} was replaced {ATTEMPTS} times while it was read; try again when it is no longer written")
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_ctime_ns
 
 
 def remove_leftovers(path: Path) -> None:

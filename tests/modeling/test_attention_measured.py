@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from embrew.checksums import write_checksums
 from embrew.modeling.attention import Attention
 from embrew.modeling.backbone import Backbone
 from embrew.modeling.contexts import Context
@@ -84,6 +85,7 @@ def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
     Encoder.from_pretrained(tmp_path / "lm", max_length=64, device="cpu").save_pretrained(tmp_path / "saved")
     settings = json.loads((tmp_path / "saved" / "embrew.json").read_text())
     (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**settings, "attention": "bidirectional"}))
+    write_checksums(tmp_path / "saved")
     with pytest.raises(ValueError, match=refused):
         Encoder.from_pretrained(tmp_path / "saved", device="cpu")
 

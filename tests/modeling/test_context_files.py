@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from embrew.checksums import write_checksums
 from embrew.modeling import context_files
 from embrew.modeling.context_files import read_contexts, remove_context, write_context
 from embrew.modeling.contexts import Context
@@ -53,6 +54,7 @@ def test_contexts_of_another_tokenizer_are_computed_anew(saved, tmp_path):
     path.write_text(
         json.dumps({**written, "normalizer": {"type": "Replace", "pattern": {"String": "f"}, "content": "s"}})
     )
+    write_checksums(folder)
     changed = Encoder.from_pretrained(folder, device="cpu")
     assert changed.weights_hash() == encoder.weights_hash() and vectors_hash(changed) != vectors_hash(encoder)
     changed.save_pretrained(tmp_path / "other")
@@ -119,5 +121,6 @@ def test_mistakes(saved):
         encoder.add_context("query", FIRST)
     about = folder / "contexts" / "first" / "context.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "format": 2}))
+    write_checksums(about.parent)
     with pytest.raises(ValueError, match="format 2; this embrew reads format 1"):
         Encoder.from_pretrained(folder, device="cpu")

@@ -14,6 +14,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM
 
+from embrew.checksums import write_checksums
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
@@ -157,6 +158,7 @@ def test_an_adapter_of_the_base_that_became_part_of_the_weights(
     state.write(tmp_path / "whole" / "adapters" / "0")
     settings = json.loads((tmp_path / "whole" / "embrew.json").read_text())
     (tmp_path / "whole" / "embrew.json").write_text(json.dumps({**settings, "adapters": 1}))
+    write_checksums(tmp_path / "whole")
     older = Encoder.from_pretrained(tmp_path / "whole")
     for name, tensor in older.backbone.causal_lm.state_dict().items():
         assert torch.equal(tensor, tensors_under_adapter(encoder.backbone.causal_lm)[name])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from embrew.checksums import write_checksums
 from embrew.modeling import proof
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
@@ -114,6 +115,7 @@ def test_nano_is_named_by_its_hash_and_proven_in_a_fresh_process(tmp_path: Path)
     assert not (tmp_path / "saved" / "base").exists() and written["checks"]["verify"] == "full"
     written["base"]["sha256"] = "0" * 64
     (tmp_path / "saved" / "embrew.json").write_text(json.dumps(written))
+    write_checksums(tmp_path / "saved")
     with pytest.raises(ValueError, match="adapter means nothing on other weights"):
         Encoder.from_pretrained(tmp_path / "saved")
 
@@ -214,5 +216,6 @@ def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_pat
         encoder.save_pretrained(tmp_path / "other", verify="some")
     written = json.loads((tmp_path / "saved" / "embrew.json").read_text())
     (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**written, "format": 99}))
+    write_checksums(tmp_path / "saved")
     with pytest.raises(ValueError, match="format 99; this embrew reads formats 1 and 2"):
         Encoder.from_pretrained(tmp_path / "saved")

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embrew import checksums
 from embrew.build.encoders import encoder
 from embrew.build.stock import open_stock
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.loading import ASSETS
+from embrew.modeling.verified import check_folder
 from embrew.recipe import Recipe, list_recipes
+from embrew.writing import recover
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -29,8 +32,8 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
 
     Raises:
         FileNotFoundError: nothing of that name.
-        ValueError: a recipe that must be trained first; overrides for something that is not a recipe; a dtype that
-            this device only emulates.
+        ValueError: a damaged folder; a recipe that must be trained first; overrides for what is no recipe; a dtype
+            that this device only emulates.
     """
     folder = Path(name)
     is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
@@ -42,8 +45,12 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
             stages = ", ".join(stage.name for stage in recipe.stages)
             raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")
         return encoder(recipe)
+    if not folder.exists():
+        recover(folder)
     if (folder / "embrew.json").is_file() or (folder / "run.json").is_file():
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+    if (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file():  # an export of embrew's
+        check_folder(folder)
     on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
     if (folder / "modules.json").is_file() or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)

@@ -19,6 +19,7 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from embrew.checksums import write_checksums
 from embrew.export.compatibility import refuse_older_versions, write_widely_understood
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
@@ -138,6 +139,7 @@ def export_sentence_transformer(
         (out / "README.md").write_text(card, encoding="utf-8")
         if verify == "full":
             prove(out, parity, str(encoder.device))
+        write_checksums(out)
 
 
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:

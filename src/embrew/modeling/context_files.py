@@ -7,22 +7,27 @@ import json
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
 
+from embrew import checksums
+from embrew.checksums import write_checksums
 from embrew.formats import CONTEXT
 from embrew.inside import LONGEST_NAME
 from embrew.modeling.contexts import Context, PreparedContext, prepare
 from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.tensor_files import read_tensors
 from embrew.modeling.tokens import Row
+from embrew.modeling.verified import check_folder
 from embrew.protocol import vectors_hash
 from embrew.stored import content_of, read_json
-from embrew.writing import atomic_folder
+from embrew.writing import atomic_folder, read_unchanged, recover_all
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -90,43 +95,64 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
         save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
         (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_checksums(out)  # its own, so that a context is added without a change to the encoder's
 
 
 def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     """The contexts in an encoder's folder, by name, sorted.
 
     Raises:
-        ValueError: one cannot be read, or was written by a newer embrew.
+        ValueError: one is damaged, cannot be read, or was written by a newer embrew.
     """
+    recover_all(folder / CONTEXTS)
     found = {}
-    for about in sorted((folder / CONTEXTS).glob(f"*/{ABOUT}")):
-        if about.parent.name.startswith("."):
-            continue  # being written
-        read = read_json(about, repair=AGAIN, kind=CONTEXT)
-        vectors = read_tensors(about.parent / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
-        with content_of(about, repair=AGAIN):
-            pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
-            context = Context(read["instruction"], pairs, read["passage_instruction"])
-            row = Row(list(read["ids"]), list(read["segments"]))
-            found[about.parent.name] = PreparedContext(context, row, vectors, read["model_hash"])
+    for place in _places(folder):
+        context = read_unchanged(place, ABOUT, partial(_read, place))
+        if context is not None:
+            found[place.name] = context
     return found
 
 
+def _places(folder: Path) -> list[Path]:
+    """Folders of contexts; others, and those that are being written, are left out."""
+    places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
+    files = (ABOUT, VECTORS, checksums.NAME)
+    return [
+        place for place in places if not place.name.startswith(".") and any((place / name).is_file() for name in files)
+    ]
+
+
+def _read(place: Path) -> PreparedContext | None:
+    """One context; None where it was removed meanwhile."""
+    if not place.is_dir():
+        return None
+    if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
+        check_folder(place)
+    about = place / ABOUT
+    read = read_json(about, repair=AGAIN, kind=CONTEXT)
+    vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
+    with content_of(about, repair=AGAIN):
+        pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
+        context = Context(read["instruction"], pairs, read["passage_instruction"])
+        row = Row(list(read["ids"]), list(read["segments"]))
+        return PreparedContext(context, row, vectors, read["model_hash"])
+
+
 def remove_context(folder: Path, name: str) -> None:
-    """Remove one context from an encoder's folder.
+    """Remove one context from an encoder's folder, damaged or not.
 
     Raises:
         FileNotFoundError: there is none of this name.
     """
     check_name(name)
     target = _folder_of(folder, name)
-    if not (target / ABOUT).is_file():
-        names = ", ".join(read_contexts(folder)) or "none"
+    if target not in _places(folder):
+        names = ", ".join(place.name for place in _places(folder)) or "none"
         raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
         target.rename(Path(scratch) / "old")  # gone at once, then deleted
         shutil.rmtree(Path(scratch) / "old")
-    if not any(target.parent.iterdir()):
+    with suppress(OSError):  # others are in it
         target.parent.rmdir()
 
 

@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from embrew import checksums
 from embrew.modeling import identity
 from embrew.modeling.attention import Attention, AttentionMode
 from embrew.modeling.backbone import Backbone
@@ -30,6 +31,7 @@ from embrew.modeling.prefix import Prefixes
 from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
 from embrew.modeling.template import Template
 from embrew.modeling.texts import Preparation
+from embrew.modeling.verified import check_folder
 from embrew.modeling.weights import MemoryInit
 from embrew.protocol import vectors_hash
 
@@ -170,6 +172,8 @@ class Encoder(Inference):
                 merge_adapter=merge_adapter,
                 trust_remote_code=trust_remote_code,
             )
+        if (folder / checksums.NAME).is_file():
+            check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
         model, tokenizer, base = open_base(
             str(name),
             revision=revision,

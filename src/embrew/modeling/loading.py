@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from embrew.checksums import file_sha256
 from embrew.modeling.foreign import asks_for_code, check_kernel, check_weights, own_code
 from embrew.stored import REPAIR, BrokenFile, is_content_error, reason
 
@@ -79,10 +80,11 @@ def weights_sha256(folder: Path) -> str:
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
+    if len(paths) == 1:
+        return file_sha256(paths[0], known=True)
     digest = hashlib.sha256()
     for path in paths:
-        if len(paths) > 1:
-            digest.update(path.name.encode())
+        digest.update(path.name.encode())
         with path.open("rb") as stream:
             while block := stream.read(1 << 22):
                 digest.update(block)
@@ -154,6 +156,7 @@ def open_base(
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
     expected: Base | None = None,
+    verified: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
     """Load a causal LM, or a BERT-type encoder, and its tokenizer.
 
@@ -164,6 +167,7 @@ def open_base(
         attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
+        verified: the folder's files were compared with checksums, so its weights are the expected ones.
 
     Raises:
         FileNotFoundError: there is no such model here.
@@ -194,6 +198,8 @@ def open_base(
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
     _probe(model.eval(), name, architecture)
+    if verified and expected is not None:
+        return model, tokenizer, expected
     if folder is None:
         base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
     elif name in ASSETS:

@@ -107,7 +107,7 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
 
 
 def _check_settings(encoder: Encoder, folder: Path) -> None:
-    settings = read_settings(folder)
+    settings = read_settings(folder, verified=True)  # what is found differs is said in other words
     for key, value in encoder.settings().items():
         if settings[key] != value:
             raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")

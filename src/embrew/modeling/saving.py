@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -18,6 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from embrew import checksums
+from embrew.checksums import write_checksums
 from embrew.disk import writing_to
 from embrew.formats import ENCODER, RUN
 from embrew.inside import check_file_name, inside
@@ -28,6 +28,7 @@ from embrew.modeling.context_files import read_contexts, up_to_date, write_conte
 from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.foreign import check_hub_name
 from embrew.modeling.identity import AdapterState, adapter_state, replayed
+from embrew.modeling.kept_base import check_kept_base, keep_base
 from embrew.modeling.loading import (
     ASSETS,
     Base,
@@ -44,8 +45,9 @@ from embrew.modeling.pooling import Pooling
 from embrew.modeling.precision import cast_weights
 from embrew.modeling.tensor_files import read_tensors
 from embrew.modeling.tokenizer_files import check_tokenizer, open_tokenizer, write_tokenizer
+from embrew.modeling.verified import BASE, check_folder
 from embrew.stored import content_of, read_json
-from embrew.writing import atomic_folder
+from embrew.writing import atomic_folder, read_unchanged, recover
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -90,7 +92,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             with quiet():
                 without_adapter(encoder.backbone.causal_lm).save_pretrained(out / "weights")
         elif encoder.base.kind == "folder":
-            _keep_base(encoder, out / "base")
+            keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
@@ -113,8 +115,10 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
         for name, text in texts.items():
             (out / check_file_name(name, what="extra")).write_text(text)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)  # a reader that verification starts compares them
         settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)
 
 
 def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
@@ -128,43 +132,47 @@ def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def _keep_base(encoder: Encoder, target: Path) -> None:
-    """Put a base without a public name into the folder: hard links where possible, so that it costs no space."""
-    if encoder.base_folder is None:
-        raise ValueError(f"base {encoder.base.name} is a local model, and the encoder does not know its folder")
-    target.mkdir()
-    wanted = ("config.json", "generation_config.json", "model.safetensors.index.json")
-    suffixes = (".safetensors", ".py") if encoder.trust_remote_code else (".safetensors",)
-    for path in sorted(encoder.base_folder.iterdir()):
-        if path.suffix in suffixes or path.name in wanted or path.name.startswith("tokenizer"):
-            try:
-                os.link(path.resolve(), target / path.name)
-            except OSError:
-                shutil.copyfile(path, target / path.name)
-
-
 def final_stage(folder: Path) -> Path:
-    """The folder of a training run's last stage; any other folder as it is."""
+    """The folder of a training run's last stage; any other folder as it is.
+
+    A folder that a killed process left aside while it was being replaced is moved back first.
+    """
+    if not folder.exists():
+        recover(folder)
     run = folder / RUN.file
-    if not run.is_file():
+    if (folder / SETTINGS).is_file() or not run.is_file():
         return folder
-    return inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
+    final = inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
+    if not final.exists():
+        recover(final)
+    return final
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     """The folder's `embrew.json`.
+
+    Args:
+        folder: of an encoder.
+        verified: its files were compared with its checksums already; otherwise those below 16 MiB are now.
 
     Raises:
         FileNotFoundError: it is not an encoder folder.
-        ValueError: it cannot be read, or was written by a newer embrew.
+        ValueError: it is damaged, cannot be read, or was written by a newer embrew.
     """
     path = folder / SETTINGS
-    if not path.is_file():
+    if not path.is_file() and not (folder / checksums.NAME).is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
+    if not verified:
+        check_folder(folder, large=False)
     return read_json(path, keys=NEEDED, kind=ENCODER)
 
 
-def load_encoder(
+def load_encoder(kind: type[Encoder], folder: Path, **how: Any) -> Encoder:
+    """Open a folder written by `save_encoder`; again, where it was replaced meanwhile. See `_load` for `how`."""
+    return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
+
+
+def _load(
     kind: type[Encoder],
     folder: Path,
     *,
@@ -174,12 +182,13 @@ def load_encoder(
     merge_adapter: bool = False,
     trust_remote_code: bool = False,
 ) -> Encoder:
-    """Open a folder written by `save_encoder`: its weights or the base's, adapters replayed in order, memory, settings.
+    """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
     `trust_remote_code` is for the base, or the whole weights; the tokenizer is saved in a form that needs no code.
     """
-    settings = read_settings(folder)
+    verified = check_folder(folder)
+    settings = read_settings(folder, verified=True)
     with content_of(folder / SETTINGS):
         base, pooling = Base(**settings["base"]), Pooling(**settings["pooling"])
         given = settings.get("demonstrations")
@@ -196,7 +205,8 @@ def load_encoder(
     if settings["full_weights"]:
         merged = states[-1:] if settings["active_adapter"] and merge_adapter else []
     how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-    model = _open_weights(folder, base, settings, dtype=torch.float32 if merged else target, **how)
+    how["dtype"] = torch.float32 if merged else target
+    model = _open_weights(folder, base, settings, verified=verified, **how)
     backbone = Backbone(model)
     for state in merged:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=False))
@@ -238,8 +248,8 @@ def load_encoder(
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.steps = settings["steps"]
     encoder.trust_remote_code = trust_remote_code
-    if base.kind == "folder" and (folder / "base").is_dir():
-        encoder.base_folder = folder / "base"
+    if base.kind == "folder" and (folder / BASE).is_dir():
+        encoder.base_folder = folder / BASE
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
@@ -247,7 +257,7 @@ def load_encoder(
     return encoder.eval()
 
 
-def _open_weights(folder: Path, base: Base, settings: dict[str, Any], **how: Any) -> PreTrainedModel:
+def _open_weights(folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, **how: Any) -> PreTrainedModel:
     if settings["full_weights"]:
         place = str(folder / "weights")
         with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
@@ -257,8 +267,11 @@ def _open_weights(folder: Path, base: Base, settings: dict[str, Any], **how: Any
         raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")
     if base.kind == "hub":
         check_hub_name(base.name, source=folder / SETTINGS)
-    name = str(folder / "base") if base.kind == "folder" else base.name
-    model, _, _ = open_base(name, revision=base.revision, expected=base, **how)
+    own = base.kind == "folder"
+    if own and not verified:
+        check_kept_base(base, folder)
+    name = str(folder / BASE) if own else base.name
+    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, **how)
     return model
 
 

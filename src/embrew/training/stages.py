@@ -20,6 +20,7 @@ from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.precision import train_in_float32
 from embrew.modeling.saving import SETTINGS, final_stage, read_settings
+from embrew.modeling.verified import check_folder
 from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe, StageConfig
 from embrew.stored import read_json
@@ -284,6 +285,8 @@ class Run:
     def _is_of_this_run(self, folder: Path, index: int) -> bool:
         """Whether a folder holds stage `index`, finished or in progress, with these settings; raises if with others."""
         path = folder / STAGE
+        if (folder / SETTINGS).is_file():
+            check_folder(folder, large=False)
         if not path.is_file():
             return False
         written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE)
