@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.training.stages import train
 from tests.conftest import SENTENCES
 
 EVIL = """
@@ -290,3 +292,24 @@ def test_trusted_code_is_needed_and_run_again_when_the_encoder_is_opened(kind, w
 def test_trusted_code_is_run_in_the_process_that_verifies(with_own_code, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     Encoder.from_pretrained(with_own_code, trust_remote_code=True).save_pretrained(tmp_path / "saved", verify="full")
+
+
+@pytest.mark.slow
+def test_a_recipe_that_trusts_a_models_code_is_trained_in_all_its_stages(with_own_code, tmp_path, caplog):
+    """Each stage after the first opens the folder of the one before."""
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES * 2))
+    stage = {
+        "objective": {"type": "contrastive", "positives": "dropout", "attention_dropout": 0.1},
+        "data": {"path": str(tmp_path / "texts.jsonl")},
+        "batch": {"size": 4},
+        "training": {"max_steps": 1, "use_cpu": True},
+    }
+    encoder = {"model": str(with_own_code), "pooling": {"mode": "mean"}, "lora": {"r": 2}}
+    stages = [{"name": "one", **stage}, {"name": "two", "adapter": "merge", **stage}]
+    with pytest.raises(ValueError, match="brings its own code"):
+        train(Recipe.from_values({"encoder": encoder, "stages": stages}), tmp_path / "refused")
+    recipe = Recipe.from_values({"encoder": {**encoder, "trust_remote_code": True}, "stages": stages})
+    trained = train(recipe, tmp_path / "run")
+    assert "code that comes with the model is run" in caplog.text
+    again = train(recipe, tmp_path / "run", resume=True)  # all is finished: the last stage's folder is opened
+    np.testing.assert_allclose(again.encode(SENTENCES), trained.encode(SENTENCES), atol=1e-6)
