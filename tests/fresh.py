@@ -60,6 +60,9 @@ class Fresh:
     def send_signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
+    def kill(self) -> None:
+        self.process.kill()
+
     def wait(self, timeout: float | None = None) -> int:
         self.process.join(timeout)
         if self.process.exitcode is None:

@@ -1,4 +1,4 @@
-"""Every case twice: the global batch in one process, then a shard of it in each of two; torchrun ... FOLDER OUT.
+"""Every case twice: the global batch in one process, then a shard of it in each of two; -m ... FOLDER OUT in both.
 
 `FOLDER` holds a tiny causal LM, `OUT` becomes a safetensors file with loss and gradients of both.
 """
@@ -253,16 +253,15 @@ def measure(module: nn.Module, batch: dict[str, Any], parameters: Callable[[], A
 
 
 def main(folder: str, out: str) -> None:
-    """Measure all cases alone, then together, and write them from the first process."""
+    """Measure all cases alone in the first process, then together, and write them from the first."""
     torch.set_num_threads(1)
-    found = cases(folder)
+    found, rank = cases(folder), int(os.environ["RANK"])
     tensors: Result = {}
-    for name, (module, (_, joint)) in found.items():
+    for name, (module, (_, joint)) in found.items() if rank == 0 else ():
         for key, value in measure(module, joint[0], module.named_parameters).items():
             tensors[f"{name} | joint | {key}"] = value
     distributed.init_process_group("gloo")
-    assert distributed.get_world_size() == WORLD
-    rank = int(os.environ["RANK"])
+    assert (distributed.get_world_size(), distributed.get_rank()) == (WORLD, rank)
     for name, (module, (shards, _)) in found.items():
         wrapped = DistributedDataParallel(module)  # averages gradients over processes, as in training
         if getattr(module, "chunks", None) is None:

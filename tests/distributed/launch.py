@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from tests.fresh import Fresh
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,3 +26,23 @@ def in_two_processes(module: str, *arguments: str, timeout: int) -> None:
         timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def in_two_forks(module: str, *arguments: str, timeout: int) -> None:
+    """The same, with forks of a process that has imported libraries, and without torchrun, which imports them again."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    processes = []
+    for rank in range(2):
+        environment = {**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        processes.append(Fresh([sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment))
+    deadline = time.monotonic() + timeout
+    while (codes := [process.poll() for process in processes]) != [0, 0]:
+        if any(codes) or time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+            said = [process.communicate()[1].decode()[-3000:] for process in processes]
+            raise AssertionError(f"exit codes {codes}\n" + "\n".join(said))
+        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""ESE's targets in each of two processes; torchrun -m tests.distributed.targets OUT.
+"""ESE's targets in each of two processes; -m tests.distributed.targets OUT in both.
 
 `OUT/<rank>.safetensors` holds the targets that a process found for the texts of both, by case and seed.
 """

@@ -6,12 +6,12 @@ import torch
 from safetensors.torch import load_file
 
 from embrew.losses import dependencies
-from tests.distributed.launch import in_two_processes
+from tests.distributed.launch import in_two_forks
 from tests.distributed.targets import KINDS, SPECTRA, K, targets, texts_of
 
 
 def test_two_processes_have_one_target(tmp_path):
-    in_two_processes("tests.distributed.targets", str(tmp_path), timeout=240)
+    in_two_forks("tests.distributed.targets", str(tmp_path), timeout=240)
     ours, theirs = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     assert ours.keys() == theirs.keys() and len(ours) == 2 * len(SPECTRA) * (len(KINDS) + 1)
     for key, target in ours.items():

@@ -17,6 +17,7 @@ import pytest
 from embrew.evaluation.dev import dev_sets
 from embrew.recipe import Recipe
 from embrew.training.stages import train
+from tests import fresh
 from tests.conftest import SENTENCES
 from tests.training.test_stages import equal
 
@@ -61,35 +62,47 @@ def whole(folder: Path) -> None:
     train(Recipe.load(folder / "recipe.yaml"), folder / "whole")
 
 
-def run(command: list[str], *, until: Callable[[], bool] | None = None, kill: int = signal.SIGKILL) -> int:
+def run(
+    command: list[str],
+    *,
+    until: Callable[[], bool] | None = None,
+    kill: int = signal.SIGKILL,
+    forked: bool = False,
+) -> int:
     """Run a command; with `until`, send a signal as soon as it holds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process: fresh.Fresh | subprocess.Popen
+    if forked:
+        process = fresh.Fresh(command, env=environment)
+    else:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
     while until is not None and process.poll() is None and time.monotonic() < deadline:
         if until():
             process.send_signal(kill)
             break
         time.sleep(0.002)
-    said, _ = process.communicate(timeout=180)
+    _, said = process.communicate(timeout=180)
     if until is None:
         assert process.returncode == 0, said.decode()[-2000:]
     return process.returncode
 
 
 @pytest.mark.parametrize(
-    ("stage", "checkpoint"),
+    ("stage", "checkpoint", "forked"),
     [
-        pytest.param("compress", "checkpoint-6", id="first"),
-        pytest.param("unsupervised", "checkpoint-3", id="second", marks=pytest.mark.slow),
+        pytest.param("compress", "checkpoint-6", True, id="first"),
+        pytest.param("unsupervised", "checkpoint-3", False, id="second", marks=pytest.mark.slow),
     ],
 )
-def test_killed_in_a_stage(stage: str, checkpoint: str, command: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_killed_in_a_stage(
+    stage: str, checkpoint: str, forked: bool, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
     whole(tmp_path)
     target = tmp_path / "halves" / f"{stage}.work" / checkpoint
-    code = run(command(tmp_path / "halves"), until=target.exists)
+    code = run(command(tmp_path / "halves"), until=target.exists, forked=forked)
     assert code == -signal.SIGKILL, "it was stopped, not done"
-    run(command(tmp_path / "halves", "--resume"))
+    run(command(tmp_path / "halves", "--resume"), forked=forked)
     for name in ("compress", "unsupervised"):
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
 
