@@ -86,7 +86,7 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
         for place in places[len(kept) :]:
             marker = maker.add()
             words += marker
-            ids[place] = tokenizer.get_vocab()[marker]
+            ids[place] = tokenizer.get_added_vocab()[marker]
             assert embedded is not None
             rows[ids[place]] = embedded[place]
     before = encoder.template.around(instruction)[0]
@@ -135,7 +135,7 @@ class _Markers:
     def _made(self, number: int) -> str:
         """A marker by number: no special token, since those stay text in a text; parsed before anything else is."""
         name = f"<|{self.stem}.{number}|>"
-        if name not in self.tokenizer.get_vocab():
+        if name not in self.tokenizer.get_added_vocab():  # a few; get_vocab makes a dictionary of all tokens
             self.tokenizer.add_tokens([AddedToken(name, special=False, normalized=False, lstrip=False, rstrip=False)])
         return name
 

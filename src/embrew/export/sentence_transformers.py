@@ -226,12 +226,14 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     tokenizer = copy.deepcopy(encoder.tokenizer)
     names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
     names += [f"<|soft_prompt_{i}|>" for i in range(len(encoder.template.soft_prompt_ids))]
-    taken = [name for name in names if name in tokenizer.get_vocab()]
+    vocabulary = tokenizer.get_vocab()  # every call makes a new dictionary of all tokens
+    taken = [name for name in names if name in vocabulary]
     if taken:
         raise ValueError(f"the tokenizer has a token {taken[0]} already; learned tokens cannot be named so")
     tokenizer.add_special_tokens({"additional_special_tokens": names})
     own = encoder.template.memory_ids + encoder.template.soft_prompt_ids
-    ids = dict(zip(own, [tokenizer.get_vocab()[name] for name in names], strict=True))
+    added = tokenizer.get_added_vocab()
+    ids = dict(zip(own, [added[name] for name in names], strict=True))
     before = [ids.get(i, i) for i in encoder.template.first_ids]
     after = [ids.get(i, i) for i in encoder.template.suffix_ids]
     specials = [
