@@ -12,6 +12,7 @@ from embrew.cli import (
     analyze_domain,
     context,
     data,
+    doctor,
     domain,
     efficiency,
     encode,
@@ -45,6 +46,7 @@ app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("merge")(merge.merge)
+app.command("doctor")(doctor.doctor)
 analyze.app.command("surface")(surface.surface)
 analyze.app.command("domain")(analyze_domain.domain)
 analyze.app.command("efficiency")(efficiency.efficiency)

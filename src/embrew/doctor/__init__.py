@@ -1,0 +1,6 @@
+"""`embrew doctor`: what a machine offers, whether embrew works there, and what a bug report needs."""
+
+from embrew.doctor.finding import Finding, Status, worst
+from embrew.doctor.run import as_report, examine
+
+__all__ = ["Finding", "Status", "as_report", "examine", "worst"]

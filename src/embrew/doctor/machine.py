@@ -1,0 +1,98 @@
+"""The machine, as far as Python sees it without torch: system, CPU, memory, and the environment's variables."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from embrew.doctor.finding import Finding
+
+LITTLE = 2e9  # bytes of free memory below which a warning is given
+CGROUP = Path("/sys/fs/cgroup")
+SHOWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def system() -> Finding:
+    """Operating system, kernel and architecture."""
+    value = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    libc = " ".join(part for part in platform.libc_ver() if part)
+    if sys.platform not in ("linux", "darwin"):
+        return Finding("system", "warning", value, "embrew is tested on Linux and macOS", {"libc": libc})
+    return Finding("system", "ok", value, details={"libc": libc})
+
+
+def cores() -> int:
+    """Return how many cores this process may use: by affinity, and by the container's limit."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        usable = min(usable, max(1, -(-int(quota[0]) // int(quota[1]))))
+    return usable
+
+
+def cpu() -> Iterator[Finding]:
+    """The CPU's name, how many cores this process may use, and whether others use them now."""
+    usable, there = cores(), os.cpu_count() or 1
+    value = f"{cpu_name()}, {usable} of {there} cores usable" if usable < there else f"{cpu_name()}, {there} cores"
+    yield Finding("cpu", "ok", value, details={"cores": there, "usable": usable})
+    load = os.getloadavg()[0]
+    advice = "other processes compute too: times measured now are too long" if load > 1.5 * usable else ""
+    yield Finding("load", "warning" if advice else "ok", f"{load:.1f} on {usable} cores", advice)
+
+
+def cpu_name() -> str:
+    """Return the CPU's name."""
+    if sys.platform == "darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "hardware")))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def memory() -> Finding:
+    """Memory: all of it, and what is free."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    info = Path("/proc/meminfo")
+    lines = dict(line.split(":", 1) for line in info.read_text().splitlines()) if info.is_file() else {}
+    free = int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if limit.isdigit() and int(limit) < total:
+        total = int(limit)
+        free = min(free or total, total - int(used or 0))
+    details = {"total": total, "free": free}
+    if free is None:
+        return Finding("memory", "ok", f"{total / 1e9:.1f} GB", details=details)
+    value = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+    if free < LITTLE:
+        return Finding("memory", "warning", value, "end other programs, or choose a smaller model or batch", details)
+    return Finding("memory", "ok", value, details=details)
+
+
+def environment() -> Iterator[Finding]:
+    """Variables that change what embrew does. A token is never shown, only whether there is one."""
+    from huggingface_hub import get_token
+
+    known = {name: os.environ[name] for name in SHOWN if name in os.environ}
+    told = ", ".join(f"{name}={value}" for name, value in known.items()) or "nothing is set"
+    yield Finding("environment", "ok", told, details=known)
+    yield Finding("Hugging Face token", "ok", "yes" if get_token() else "no")
+    for name in ("EMBREW_DATA", "EMBREW_TOKENIZERS"):
+        place = os.environ.get(name)
+        if place is not None and not Path(place).is_dir():
+            advice = f"set {name} to a folder that exists, or remove the variable"
+            yield Finding(name, "warning", f"{place}, which is no folder", advice)
+        else:
+            yield Finding(name, "ok", place or "not set")
+
+
+def _cgroup(name: str) -> str:
+    try:
+        return (CGROUP / name).read_text().strip()
+    except OSError:
+        return ""
