@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from embrew.data import Document
-from embrew.search import SearchIndex, build_index
+from embrew.data.versions import Changes
+from embrew.search import SearchIndex, build_index, update_index
 
 
 class BagOfWords:
@@ -102,7 +103,7 @@ def test_another_tokenizer_is_refused_and_an_index_that_does_not_say_is_opened(t
     with pytest.raises(ValueError, match="with the same weights and another tokenizer"):
         SearchIndex.load(tmp_path / "index", encoder)
     manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
-    del manifest["tokenizer_sha256"]
+    del manifest["tokenizer_sha256"], manifest["sha256"]
     (tmp_path / "index" / "manifest.json").write_text(json.dumps(manifest))
     assert SearchIndex.load(tmp_path / "index", encoder).documents == DOCUMENTS
 
@@ -148,3 +149,44 @@ def test_what_cannot_be_searched():
     index.encoder.dimensions = 8
     with pytest.raises(ValueError, match="the encoder gives 8 dimensions, the index has 256; set truncate_dim"):
         index.search(["cats"])
+
+
+class Counts(BagOfWords):
+    """Keeps the texts that it embedded."""
+
+    def __init__(self, dimensions=256):
+        super().__init__(dimensions)
+        self.asked = []
+
+    def encode_document(self, inputs, **_):
+        self.asked += inputs
+        return self.encode(inputs)
+
+
+def test_an_index_takes_a_newer_version_of_its_documents(tmp_path):
+    """To the byte the index of a new build, and only new texts are embedded."""
+    rows = [{"_id": d.id, "title": d.title, "text": d.text} for d in DOCUMENTS]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index(Counts(), corpus, tmp_path / "index")
+    rows = [
+        {"_id": "new", "text": "birds sing"},
+        rows[2],
+        {"_id": "a", "title": "Cats", "text": "sleep at night"},
+        {"_id": "twice", "text": "birds sing"},
+        {"_id": "renamed", "text": "dogs bark"},
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    encoder = Counts()
+    index, changes = update_index(encoder, corpus, tmp_path / "index")
+    assert changes == Changes(kept=1, changed=1, new=3, dropped=1, encoded=2)
+    assert sorted(encoder.asked) == ["Cats sleep at night", "birds sing"]
+    build_index(Counts(), corpus, tmp_path / "fresh")
+    for name in ("index.faiss", "documents.jsonl", "manifest.json"):
+        assert (tmp_path / "index" / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
+    loaded = SearchIndex.load(tmp_path / "index", Counts())
+    assert loaded.search(["birds", "cats"]) == index.search(["birds", "cats"])
+    with pytest.raises(ValueError, match="give the encoder that built the index"):
+        update_index(Counts(128), corpus, tmp_path / "index")
+    with pytest.raises(FileNotFoundError, match="holds no search index"):
+        update_index(Counts(), corpus, tmp_path / "none")

@@ -7,16 +7,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from embrew.checksums import digest_of
 from embrew.data.documents import Document, read_documents
+from embrew.data.versions import Changes
 from embrew.formats import INDEX, say_missing
 from embrew.protocol import TextEncoder, encode_options, model_hash, tokenizer_sha256, unit_vectors
 from embrew.provenance import content_hash, versions
-from embrew.stored import read_json
-from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
+from embrew.stored import content_of, read_json
+from embrew.writing import atomic_folder, check_free, recover, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+REPAIR = "build the index again"
 _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
 
 
@@ -87,6 +92,7 @@ class SearchIndex:
         vectors: Any,
         *,
         query_options: Mapping[str, Any] | None = None,
+        unit: bool = False,
     ) -> "SearchIndex":
         """Index vectors that the encoder gave earlier.
 
@@ -95,14 +101,16 @@ class SearchIndex:
             documents: one for every vector.
             vectors: `(documents, dimensions)`; that of a blank document may be zero.
             query_options: keywords for `encode_query`, such as `truncate_dim`.
+            unit: the vectors come from an index, have length 1 already, and are kept bit by bit.
         """
         import faiss
 
         if not documents or len(vectors) != len(documents):
             raise ValueError(f"{len(vectors)} vectors for {len(documents)} documents; give one vector per document")
-        unit = unit_vectors(vectors, what="documents", texts=[document.content for document in documents])
-        index = faiss.IndexFlatIP(unit.shape[1])
-        index.add(unit)
+        if not unit:
+            vectors = unit_vectors(vectors, what="documents", texts=[document.content for document in documents])
+        index = faiss.IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
 
     def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
@@ -148,17 +156,27 @@ class SearchIndex:
                 "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
                 "versions": versions(),
             }
-            write_json(new / MANIFEST, manifest)
+            write_json(new / MANIFEST, {**manifest, "sha256": digest_of(manifest)})
 
     @classmethod
     def load(cls, folder: str | Path, encoder: TextEncoder) -> "SearchIndex":
-        """Open a saved index with the encoder that made it; another encoder is refused."""
+        """Open a saved index with the encoder that made it; another encoder is refused.
+
+        Raises:
+            FileNotFoundError: there is no index.
+            ValueError: another encoder made it, or a file is missing or has changed since it was written.
+        """
         import faiss
 
         folder = Path(folder)
+        recover(folder)
         if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        manifest = read_json(folder / MANIFEST, keys=("encoder_hash", "files"), kind=INDEX)
+        keys = ("encoder_hash", "files", "documents", "dimensions")
+        manifest = read_json(folder / MANIFEST, keys=keys, kind=INDEX, repair=REPAIR)
+        sha256 = manifest.pop("sha256", None)  # earlier versions wrote none
+        if sha256 is not None and sha256 != digest_of(manifest):
+            raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
         own = model_hash(encoder)
         if manifest["encoder_hash"] != own:
             raise ValueError(
@@ -182,10 +200,68 @@ class SearchIndex:
                 raise ValueError(
                     f"{folder / name} is missing or has changed since it was written; build the index again"
                 )
-        lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
-        documents = [Document(**json.loads(line)) for line in lines if line]
-        index, options = faiss.read_index(str(folder / _INDEX)), manifest.get("query_options")
-        return cls(encoder, documents, index, encoder_hash=own, query_options=options)
+        with content_of(folder / _DOCUMENTS, repair=REPAIR):
+            lines = (folder / _DOCUMENTS).read_text(encoding="utf-8").split("\n")
+            documents = [Document(**json.loads(line)) for line in lines if line]
+        with content_of(folder / _INDEX, repair=REPAIR, also=(RuntimeError,)):
+            index = faiss.read_index(str(folder / _INDEX))
+        if (index.ntotal, index.ntotal, index.d) != (len(documents), manifest["documents"], manifest["dimensions"]):
+            raise ValueError(
+                f"{folder / MANIFEST} says {manifest['documents']} documents of {manifest['dimensions']} dimensions; "
+                f"{_INDEX} holds {index.ntotal} of {index.d}, {_DOCUMENTS} {len(documents)}; {REPAIR}"
+            )
+        return cls(encoder, documents, index, encoder_hash=own, query_options=manifest.get("query_options"))
+
+    def updated(
+        self,
+        documents: Sequence[Document] | str | Path,
+        *,
+        batch_tokens: int | None = None,
+        show_progress_bar: bool = False,
+        chunk_size: int = 8192,
+    ) -> "tuple[SearchIndex, Changes]":
+        """Return an index of a newer version of the documents, and what has changed; this one stays as it is.
+
+        Documents whose title and text this index has keep their vector, also under another id; others are embedded.
+        """
+        if isinstance(documents, str | Path):
+            documents = read_documents(documents)
+        by_id = {document.id: i for i, document in enumerate(self.documents)}
+        by_text: dict[str, int] = {}
+        for i, document in enumerate(self.documents):
+            by_text.setdefault(document.content, i)
+        known = [by_id.get(document.id) for document in documents]
+        same = [
+            i is not None and self.documents[i].content == document.content
+            for i, document in zip(known, documents, strict=True)
+        ]
+        new = list(dict.fromkeys(document.content for document in documents if document.content not in by_text))
+        vectors = np.empty((len(self.documents) + len(new), self.index.d), dtype=np.float32)
+        vectors[: len(self.documents)] = self.index.reconstruct_n(0, len(self.documents))
+        options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+        for start in range(0, len(new), chunk_size):
+            texts = new[start : start + chunk_size]
+            unit = unit_vectors(
+                self.encoder.encode_document(texts, **options, **self.query_options), what="documents", texts=texts
+            )
+            vectors[len(self.documents) + start :][: len(texts)] = unit
+        by_text |= {text: len(self.documents) + i for i, text in enumerate(new)}
+        places = [
+            i if is_same and i is not None else by_text[document.content]
+            for i, is_same, document in zip(known, same, documents, strict=True)
+        ]
+        index = SearchIndex.of_vectors(
+            self.encoder, documents, vectors[places], query_options=self.query_options, unit=True
+        )
+        had = sum(i is not None for i in known)
+        changes = Changes(
+            kept=sum(same),
+            changed=had - sum(same),
+            new=len(documents) - had,
+            dropped=len(self.documents) - had,
+            encoded=len(new),
+        )
+        return index, changes
 
 
 def build_index(
@@ -203,3 +279,18 @@ def build_index(
     index.save(folder, overwrite=overwrite)
     logger.info("indexed %d documents into %s", len(index.documents), folder)
     return index
+
+
+def update_index(
+    encoder: TextEncoder,
+    documents: str | Path,
+    folder: str | Path,
+    *,
+    batch_tokens: int | None = None,
+    show_progress_bar: bool = False,
+) -> tuple[SearchIndex, Changes]:
+    """Make a saved index hold a newer version of its documents, in one step; see `SearchIndex.updated`."""
+    old = SearchIndex.load(folder, encoder)
+    index, changes = old.updated(documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    index.save(folder, overwrite=True)
+    return index, changes

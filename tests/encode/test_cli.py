@@ -75,3 +75,18 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     result = run(corpus, tmp_path / "out", "--engine", "ray")
     assert result.exit_code == 1 and 'pip install "embrew[ray]"' in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_update_says_what_changed(stub: Stub, corpus: Path, tmp_path: Path):
+    missing = run(corpus, tmp_path / "out", "--update")
+    assert missing.exit_code == 1 and "holds no vectors" in missing.stderr
+    assert run(corpus, tmp_path / "out", "--shard-rows", 25).exit_code == 0
+    lines = corpus.read_text().splitlines(keepends=True)
+    corpus.write_text("".join([*lines[1:], '{"_id": "more", "text": "one more"}\n']))
+    refused = run(corpus, tmp_path / "out", "--shard-rows", 25)
+    assert refused.exit_code == 1 and "--update" in refused.stderr
+    updated = run(corpus, tmp_path / "out", "--shard-rows", 25, "--update")
+    assert updated.exit_code == 0, updated.stderr
+    assert "59 rows kept, 0 changed, 1 new, 1 dropped; 1 texts encoded" in updated.stdout
+    ray = run(corpus, tmp_path / "out", "--update", "--engine", "ray")
+    assert ray.exit_code == 1 and "--update works with --engine local only" in ray.stderr

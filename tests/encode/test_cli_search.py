@@ -39,3 +39,24 @@ def test_the_command_refuses_another_model(monkeypatch: pytest.MonkeyPatch, corp
     monkeypatch.setattr(embrew.build, "open_model", lambda name, **_: Stub(name="other"))
     refused = search("--index", tmp_path / "out", "?")
     assert refused.exit_code == 1 and "another model" in refused.stderr
+
+
+def test_update_says_what_changed_and_which_command_is_right(
+    monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(embrew.build, "open_model", lambda name, **_: Stub())
+    assert search("--index", tmp_path / "index", "--build", corpus).exit_code == 0
+    corpus.write_text(corpus.read_text() + '{"_id": "more", "text": "one more"}\n')
+    updated = search("--index", tmp_path / "index", "--update", corpus, "-k", 1, "one more")
+    assert updated.exit_code == 0, updated.stderr
+    assert "60 rows kept, 0 changed, 1 new, 0 dropped; 1 texts encoded" in updated.stdout
+    assert "1  1.000  more" in updated.stdout
+    both = search("--index", tmp_path / "index", "--update", corpus, "--build", corpus)
+    assert both.exit_code == 1 and "give one of them" in both.stderr
+    none = search("--index", tmp_path / "none", "--update", corpus)
+    assert none.exit_code == 1 and "is no index" in none.stderr
+    encode_corpus(Stub(), corpus, tmp_path / "out")
+    other = search("--index", tmp_path / "out", "--update", corpus)
+    assert other.exit_code == 1 and f"embrew encode any {corpus} {tmp_path}/out --update" in other.stderr.replace(
+        "\n", ""
+    )

@@ -143,11 +143,6 @@ def show(summary: Summary, folder: Path) -> None:
         soft_wrap=True,
     )
     if summary.changes:
-        changes = summary.changes
-        out().print(
-            f"{changes.kept:,} rows kept, {changes.changed:,} changed, {changes.new:,} new, {changes.dropped:,} "
-            f"dropped; {changes.encoded:,} texts encoded",
-            soft_wrap=True,
-        )
+        out().print(str(summary.changes), soft_wrap=True)
     if summary.rejected:
         out().print(f"{summary.rejected} rows left out; they are listed in __embrew__/rejects.jsonl", style="yellow")

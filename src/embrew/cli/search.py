@@ -36,6 +36,14 @@ def search(
         str | None,
         typer.Option("--build", metavar="DOCUMENTS", help="Make the index first: BEIR folder, .jsonl, .parquet, .txt."),
     ] = None,
+    update: Annotated[
+        str | None,
+        typer.Option(
+            "--update",
+            metavar="DOCUMENTS",
+            help="First make DIR hold this newer version: known texts keep their vectors, others are encoded.",
+        ),
+    ] = None,
     corpus: Annotated[
         str | None,
         typer.Option(help="With a folder of embrew encode: the corpus it encoded, whose texts are shown with the ids."),
@@ -45,27 +53,36 @@ def search(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it is there.")] = False,
 ) -> None:
     """Search documents by meaning."""
+    if update is not None and build is not None:
+        raise ValueError("--build makes a new index and --update changes one that is there; give one of them")
     if build is not None and index.exists() and not overwrite:
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to make it again")
     if build is None and not index.is_dir():
         raise FileNotFoundError(f"{index} is no index; make it with --build DOCUMENTS")
     from embrew.build import open_model
     from embrew.encode import holds_vectors
-    from embrew.search import SearchIndex, build_index
+    from embrew.search import SearchIndex, build_index, update_index
 
     encoded = build is None and holds_vectors(index)
+    if update is not None and encoded:
+        raise ValueError(
+            f"--update: {index} holds vectors of embrew encode; give: embrew encode {model} {update} {index} --update"
+        )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} keeps its own texts; leave the option out")
     encoder: Any = open_model(model, dtype=dtype.value)
     console = out()
     if encoded:
         found = _of_vectors(index, encoder, corpus)
+    elif update is not None:
+        found, changes = update_index(encoder, update, index, show_progress_bar=console.is_terminal)
+        console.print(str(changes), soft_wrap=True)
     elif build is None:
         found = SearchIndex.load(index, encoder)
     else:
         found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=console.is_terminal)
-        if not questions and not sys.stdin.isatty():
-            return
+    if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
+        return
     for question in questions or _asked(console):
         show_hits(console, question, found.search([question], top_k=top_k)[0])
 

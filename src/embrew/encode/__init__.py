@@ -1,7 +1,8 @@
 """Encode a corpus to disk: shards of vectors that a killed run goes on from, and that say what they were made of."""
 
+from embrew.data.versions import Changes
 from embrew.encode.job import Job
-from embrew.encode.local import Changes, Summary, encode_corpus
+from embrew.encode.local import Summary, encode_corpus
 from embrew.encode.precision import Ranges, dequantize
 from embrew.encode.searchable import query_options, texts_of
 from embrew.encode.update import update_corpus

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from embrew.data.versions import Changes
 from embrew.encode.corpus import Shard, corpus_files, fingerprint, shards
 from embrew.encode.hashes import read_hashes, text_hashes, write_hashes
 from embrew.encode.ids import Ids
@@ -35,25 +36,6 @@ class End(NamedTuple):
     rows: int
     rejected: int
     repeated: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What an update found, compared with the older version of the corpus.
-
-    Attributes:
-        kept: rows with an id that was there, with the same text.
-        changed: rows with an id that was there, with another text.
-        new: rows with a new id.
-        dropped: ids that are no longer there.
-        encoded: texts that this run encoded; texts that were there, also under another id, are not encoded again.
-    """
-
-    kept: int
-    changed: int
-    new: int
-    dropped: int
-    encoded: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,10 @@ from embrew.encode.ids import UNIQUE
 from embrew.encode.job import Job
 from embrew.encode.layout import MANIFEST, manifest_name
 from embrew.encode.precision import Ranges
-from embrew.formats import VECTORS, OtherFormat
+from embrew.formats import VECTORS
 from embrew.protocol import TextEncoder, resolved_prompts, tokenizer_sha256
 from embrew.provenance import describe_run
+from embrew.stored import content_of, read_json
 from embrew.writing import write_json
 
 TEXTS = "unchanged"
@@ -96,9 +97,9 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / manifest_name(folder)
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        VECTORS.check(values, path)
+    repair = "restore it from a copy of the folder, or encode into another folder"
+    values = read_json(path, kind=VECTORS, repair=repair)
+    with content_of(path, repair=repair):
         sha256 = values.pop("sha256", None)  # earlier versions wrote none
         if sha256 is not None and sha256 != digest_of(values):
             raise ValueError("it has changed since it was written: its sha256 is another")
@@ -111,13 +112,6 @@ def read_manifest(folder: Path) -> Manifest:
             rejected=values["rejected"],
             complete=values["complete"],
         )
-    except OtherFormat:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(
-            f"{path} cannot be read ({what}); restore it from a copy of the folder, or encode into another folder"
-        ) from error
 
 
 def shard_name(number: int) -> str:

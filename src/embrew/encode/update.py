@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from embrew.data.versions import Changes
 from embrew.encode.corpus import Shard, Text, corpus_files, fingerprint, rows_sha256, shards
 from embrew.encode.hashes import hashes_name
 from embrew.encode.job import Job
 from embrew.encode.known import Known, Texts
 from embrew.encode.layout import MANIFEST, remove_leftovers, restore, scratch_of
-from embrew.encode.local import Changes, Summary, add, cleared, settle, summary_of
+from embrew.encode.local import Summary, add, cleared, settle, summary_of
 from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
 from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_codes, write_shard
