@@ -91,6 +91,8 @@ def change(path: Path, kind: str, **changes: Any) -> None:
     """Set keys of a JSON file; those of `made_of` where this holds the number."""
     values = json.loads(path.read_text())
     (values["made_of"] if kind == "domain" else values).update(changes)
+    if kind == "index":  # a later version would count its keys in too
+        values["sha256"] = digest_of({key: value for key, value in values.items() if key != "sha256"})
     path.write_text(json.dumps(values))
 
 
