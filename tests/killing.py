@@ -117,9 +117,9 @@ def loop(
     place: Path,
     kills: int,
     seed: int,
-    whole: float,
-    writes_from: float,
-    again: Callable[[], None] | None = None,
+    times: tuple[float, float],
+    again: Callable[[], None] = lambda: None,
+    until: Callable[[], bool] = lambda: False,
 ) -> Found:
     """Kill a command `kills` times, and ask after each what state things are in.
 
@@ -133,12 +133,13 @@ def loop(
         place: where temporary files of the process go.
         kills: how many.
         seed: of the moments.
-        whole: seconds that an undisturbed run takes.
-        writes_from: the second in which it begins to write.
-        again: called after a run that ended before its moment.
+        times: seconds that an undisturbed run takes, and until it begins to write; see `measured`.
+        again: called after a run that ended before its moment, and after a kill that left "the new one".
+        until: says that all is done; nothing is killed from then on.
     """
     generator, found, began = random.Random(seed), Found(name, seed), time.monotonic()
-    while found.kills < kills:
+    whole, writes_from = times
+    while found.kills < kills and not until():
         assert found.finished < 4 * kills, "moments come too late"
         known = partial(watched)
         running = Running(arguments, place=place)
@@ -157,12 +158,13 @@ def loop(
             running.clear()
             found.kills += 1
             found.states[what] = found.states.get(what, 0) + 1
+            if what == "the new one":
+                again()
             continue
         running.check()
         found.finished += 1
         assert not partial(watched), "a run that ended left temporary files"
-        if again is not None:
-            again()
+        again()
     found.seconds = time.monotonic() - began
     sys.stdout.write(f"\n{found}\n")
     sys.stdout.flush()

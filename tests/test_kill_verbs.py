@@ -6,13 +6,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from embrew.modeling.demonstrations import Demonstrations
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.pooling import Pooling
 from tests.conftest import SENTENCES, stir
-from tests.killing import content, loop, measured, partial, run
+from tests.domain.test_run import TINY
+from tests.killing import Found, content, loop, measured, partial, run
 
 KILLS = 16
 pytestmark = pytest.mark.slow
@@ -22,15 +25,10 @@ pytestmark = pytest.mark.slow
 def trained(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two encoders with memory tokens and an adapter; they differ in the adapter."""
     folders = []
+    settings: dict[str, Any] = {"template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}
+    settings |= {"attention": "causal", "demonstrations": Demonstrations(compress="none")}
     for seed in (2, 3):
-        template = "{instruction}{text}{memory}"
-        encoder = Encoder.from_pretrained(
-            model_folder("llama"),
-            memory_tokens=3,
-            template=template,
-            pooling=Pooling("mean", "memory"),
-            attention="causal",
-        )
+        encoder = Encoder.from_pretrained(model_folder("llama"), memory_tokens=3, **settings)
         encoder.max_length.update(query=128, document=128)
         encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
         stir(encoder.backbone, seed=seed)
@@ -47,51 +45,54 @@ def pairs(path: Path) -> Path:
 
 
 def killed_while_it_replaces(
-    name: str, command: Callable[[Path, Path], list[object]], sources: tuple[Path, Path], place: Path
+    name: str, command: Callable[[Path, Path], list[object]], sources: tuple[Path, Path], place: Path, off: bool = True
 ) -> None:
-    """Kill a verb that writes one file or folder: first where there is none yet, then over an earlier one."""
-    out = place / "out"
-    target = out / "target"
-    out.mkdir(parents=True)
-    undisturbed = []
-    for number, source in enumerate(sources):
-        whole, writes_from = measured(
-            command(source, place / "undisturbed" / str(number)), place / "undisturbed", place=place
-        )
-        undisturbed.append(content(place / "undisturbed" / str(number)))
-    old, new = undisturbed
+    """Kill a verb that writes one file or folder: where there is none yet, then over an earlier one.
+
+    With `--verify off` too (`off`): most of the time after writing has begun is then that of writing and replacing.
+    """
+    target = place / "out" / "target"
+    target.parent.mkdir(parents=True)
+    kept = place / "undisturbed"
+    old, new = (contents(command(source, kept / str(i)), kept / str(i), place) for i, source in enumerate(sources))
     assert old != new
 
-    def named(found: dict[str, str]) -> str:
-        return {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(found)]
-
-    def first() -> str:
-        return named(content(target)) if target.exists() else "nothing"
+    def state() -> str:
+        if not target.exists():
+            return "nothing"
+        return {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
 
     def remove() -> None:
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
 
     def renew() -> None:
         remove()
-        (shutil.copytree if (place / "undisturbed" / "0").is_dir() else shutil.copy)(
-            place / "undisturbed" / "0", target
-        )
+        (shutil.copytree if (kept / "0").is_dir() else shutil.copy)(kept / "0", target)
 
-    moments = {"place": place, "whole": whole, "writes_from": writes_from}
-    again = [*command(sources[1], target), "--overwrite"]
-    found = loop(f"{name}, into nothing", again, out, first, kills=KILLS // 4, seed=0, again=remove, **moments)
-    assert found.kills == KILLS // 4
-    run(again, place=place)
-    assert content(target) == new
-    renew()
-    found = loop(
-        f"{name} --overwrite", again, out, lambda: named(content(target)), kills=KILLS, seed=1, again=renew, **moments
-    )
-    assert found.kills == KILLS and found.writing >= 3
-    run(again, place=place)
-    assert content(target) == new
-    assert sorted(path.name for path in out.iterdir()) == ["target"], "leftovers are gone"
-    assert not partial(place)
+    def killed(options: list[object], kills: int, seed: int, again: Callable[[], None]) -> Found:
+        again()
+        asked = [*command(sources[1], target), *options]
+        times = measured(asked, target.parent, place=place)
+        again()
+        said = " ".join(map(str, [name, *options])) + (", where nothing was" if again is remove else "")
+        found = loop(said, asked, target.parent, state, place=place, kills=kills, seed=seed, times=times, again=again)
+        run(asked, place=place)
+        assert sorted(path.name for path in target.parent.iterdir()) == ["target"], "leftovers are gone"
+        assert not partial(place)
+        return found
+
+    first = killed([], KILLS // 4, 0, remove)
+    assert content(target) == new and first.states.keys() <= {"nothing", "the new one"}
+    over = killed(["--overwrite"], KILLS // 2 if off else KILLS, 1, renew)
+    assert content(target) == new and "nothing" not in over.states
+    if off:
+        quick = killed(["--overwrite", "--verify", "off"], KILLS // 2, 2, renew)
+        assert "nothing" not in quick.states
+
+
+def contents(command: list[object], target: Path, place: Path) -> dict[str, str]:
+    run(command, place=place)
+    return content(target)
 
 
 def test_merge(trained: tuple[Path, Path], tmp_path: Path) -> None:
@@ -104,4 +105,123 @@ def test_export(trained: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_data_mine(trained: tuple[Path, Path], tmp_path: Path) -> None:
     given = pairs(tmp_path / "pairs.jsonl")
-    killed_while_it_replaces("data mine", lambda source, out: ["data", "mine", source, given, out], trained, tmp_path)
+    mine = partial_command("data", "mine", given)
+    killed_while_it_replaces("data mine", mine, trained, tmp_path, off=False)
+
+
+def partial_command(verb: str, what: str, given: Path) -> Callable[[Path, Path], list[object]]:
+    return lambda source, out: [verb, what, source, given, out]
+
+
+def test_context_add(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    """The encoder opens whenever the verb is killed, with the old context or the new one."""
+    folder = tmp_path / "out" / "encoder"
+
+    def command(instruction: str) -> list[object]:
+        return ["context", "add", folder, "task", "--demos", tmp_path / "demos.jsonl", "--instruction", instruction]
+
+    def renew() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "old", folder)
+
+    def state() -> str:
+        return {"old: ": "the old one", "new: ": "the new one"}[instruction_of(folder)]
+
+    rows = [{"query": text[:15], "response": text} for text in SENTENCES]
+    (tmp_path / "demos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copytree(trained[0], folder)
+    run(command("old: "), place=tmp_path)
+    shutil.copytree(folder, tmp_path / "old")
+    asked = [*command("new: "), "--overwrite"]
+    times = measured(asked, folder, place=tmp_path)
+    new = content(folder)
+    renew()
+    found = loop(
+        "context add --overwrite", asked, folder, state, place=tmp_path, kills=KILLS, seed=3, times=times, again=renew
+    )
+    assert found.kills == KILLS
+    run(asked, place=tmp_path)
+    assert content(folder) == new and not partial(tmp_path)
+    assert [path.name for path in (folder / "contexts").iterdir()] == ["task"], "leftovers are gone"
+
+
+def instruction_of(folder: Path) -> str:
+    return Encoder.from_pretrained(folder).contexts["task"].context.instruction
+
+
+def test_domain(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """What was finished when it was killed is the same file in the end; the rest is what an undisturbed run writes."""
+    docs, given = write_domain(tmp_path)
+    model = model_folder("llama")
+
+    def command(output: Path) -> list[object]:
+        return ["domain", docs, "--pairs", given, "-o", output, "--model", model, "--steps", 8, *TINY, "--no-export"]
+
+    times = measured(command(tmp_path / "undisturbed"), tmp_path / "undisturbed", place=tmp_path)
+    expected = outcome(tmp_path / "undisturbed")
+    kills, runs = 0, 0
+    while kills < KILLS:
+        output = tmp_path / "out" / str(runs)
+        finished: dict[str, str] = {}
+
+        def state(output: Path = output, finished: dict[str, str] = finished) -> str:
+            now = done_steps(output)
+            lost = [name for name, sha256 in finished.items() if now.get(name) != sha256]
+            assert not lost, lost
+            finished.update(now)
+            return f"{len({Path(name).parts[0] + Path(name).parts[1] for name in now})} finished steps"
+
+        found = loop(
+            f"domain {runs}",
+            command(output),
+            tmp_path / "out",
+            state,
+            place=tmp_path,
+            kills=min(6, KILLS - kills),
+            seed=10 + runs,
+            times=times,
+            until=lambda output=output: (output / "report.json").is_file(),
+        )
+        kills, runs = kills + found.kills, runs + 1
+        run(command(output), place=tmp_path)
+        assert outcome(output) == expected
+        assert not partial(tmp_path)
+        state()
+    assert kills == KILLS
+
+
+def write_domain(place: Path) -> tuple[Path, Path]:
+    def words(i: int) -> str:
+        return (
+            f"Number {i} comes first. {SENTENCES[i % 5]} Then {i * 7} follows, and nothing else is known of case {i}."
+        )
+
+    (place / "docs").mkdir()
+    for i in range(40):
+        (place / "docs" / f"{i}.md").write_text(f"# Case {i}\n\n{words(i)}\n")
+    rows = [{"question": f"What is known of case {i}?", "answer": words(i)} for i in range(40)]
+    (place / "given.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return place / "docs", place / "given.jsonl"
+
+
+def done_steps(output: Path) -> dict[str, str]:
+    """Files of the finished steps: the data, results, separations, and trained stages."""
+    found = content(output) if output.exists() else {}
+    places = ("data/", "results/", "separations/", "model/learn/", "model/represent/")
+    return {
+        name: sha256
+        for name, sha256 in found.items()
+        if name.startswith(places) and not any(part.startswith(".") for part in Path(name).parts)
+    }
+
+
+def outcome(output: Path) -> dict[str, object]:
+    """What a domain run gives, without times: data, weights, and all scores."""
+    found: dict[str, object] = {
+        name: sha256
+        for name, sha256 in done_steps(output).items()
+        if name.startswith("data/") or name.endswith((".safetensors", ".examples.json"))
+    }
+    report = json.loads((output / "report.json").read_text())
+    found["report"] = [{key: value for key, value in step.items() if "seconds" not in key} for step in report["steps"]]
+    return found

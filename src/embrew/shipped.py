@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from embrew.overrides import nearest
+from embrew.stored import content_of
 
 
 def list_shipped(folder: str) -> list[str]:
@@ -30,7 +31,8 @@ def read_shipped(
     """
     path = Path(name_or_path).expanduser()
     if path.is_file():
-        return path.read_text(encoding="utf-8"), str(path)
+        with content_of(path, repair=f"give a {what}'s YAML file"):
+            return path.read_text(encoding="utf-8"), str(path)
     files = _files(resources.files("embrew") / folder)
     shipped = {name: file for name, file in files if among is None or name in among}
     name = str(name_or_path)

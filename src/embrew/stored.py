@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from embrew.formats import Format, OtherFormat
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
 """Errors of parsers, and of code that takes a parsed value for another type than it has."""
+KNOWN = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json", "modules.json")
 
 
 class BrokenFile(ValueError):
@@ -38,9 +39,15 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
     except (BrokenFile, OtherFormat):
         raise
     except Exception as error:
-        if not is_content_error(error) and not isinstance(error, also):
+        if not is_content_error(error, also=also):
             raise
-        raise BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}") from error
+        raise broken(path, error, repair=repair) from error
+
+
+def broken(path: Path, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
+    """Return the error for a file; for a folder that of the first file in it that is broken, if there is one."""
+    found = broken_in(path, repair=repair) if path.is_dir() else None
+    return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
 
 def read_json(
@@ -75,9 +82,42 @@ def read_json(
     return value
 
 
-def is_content_error(error: Exception) -> bool:
-    """Whether an error can come from a file's content: one of `CONTENT`, or the plain `Exception` of Rust's parsers."""
-    return isinstance(error, CONTENT) or type(error) is Exception
+def broken_in(folder: Path, *, repair: str = REPAIR) -> BrokenFile | None:
+    """Return the error for the first JSON or safetensors file of a model's folder that no library can read, if any."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in (".json", ".safetensors") or path.parent.name.startswith("."):
+            continue
+        try:
+            if path.suffix == ".safetensors":
+                path.open("rb").close()
+                safe_open(path, framework="np").keys()
+            else:
+                _check_known(path.name, json.loads(path.read_bytes()))
+        except (OSError, *CONTENT) as error:
+            return BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
+    return None
+
+
+def _check_known(name: str, value: Any) -> None:
+    wanted = list if name == "modules.json" else dict
+    if not isinstance(value, list | dict) or (name in KNOWN and not isinstance(value, wanted)):
+        raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not a {wanted.__name__}")
+    if name in KNOWN and not value:
+        raise ValueError("it holds nothing")
+
+
+def is_content_error(error: Exception, *, also: tuple[type[Exception], ...] = ()) -> bool:
+    """Whether an error can come from a file's content: one of `CONTENT`, or the plain `Exception` of Rust's parsers.
+
+    Args:
+        error: what was raised.
+        also: further kinds of error that can; a device that is out of memory is none of them.
+    """
+    return (
+        isinstance(error, CONTENT)
+        or type(error) is Exception
+        or (isinstance(error, also) and "out of memory" not in str(error))
+    )
 
 
 def reason(error: Exception) -> str:
@@ -91,6 +131,10 @@ def reason(error: Exception) -> str:
             return "nested too deeply"
         case KeyError():
             return f"it has no {str(error.args[0])[:80]}" if error.args else "a key is missing"
+        case EOFError():
+            return "it is truncated"
+        case OSError(strerror=str(said)):
+            return said
         case SafetensorError():
             return f"not a valid safetensors file ({error})"
     first = next(iter(str(error).splitlines()), "") or type(error).__name__

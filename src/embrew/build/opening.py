@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +48,12 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
         return encoder(recipe)
     if not folder.exists():
         recover(folder)
-    if (folder / "embrew.json").is_file() or (folder / "run.json").is_file():
+    if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     if (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file():  # an export of embrew's
         check_folder(folder)
     on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
-    if (folder / "modules.json").is_file() or (on_hub and _on_hub(name, "modules.json")):
+    if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)
     return Encoder.from_pretrained(name, dtype=dtype)
 

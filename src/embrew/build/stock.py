@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from embrew.modeling.foreign import (
     file_of,
 )
 from embrew.modeling.loading import pick_device, pick_dtype
-from embrew.stored import content_of, read_json
+from embrew.stored import broken, content_of, is_content_error, read_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -58,10 +59,12 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
     kept = {} if dtype == "auto" else {"dtype": pick_dtype(dtype, pick_device(None))}
     try:
         return SentenceTransformer(name, trust_remote_code=False, model_kwargs={"use_safetensors": True, **kept})
-    except ValueError as error:
+    except Exception as error:
         if asks_for_code(error):
             raise _own_code(name, "its configuration (auto_map)") from error
-        raise
+        if not Path(name).is_dir() or not is_content_error(error, also=(OSError, RuntimeError)):
+            raise
+        raise broken(Path(name), error) from error
 
 
 def check_stock(name: str) -> None:
@@ -98,6 +101,8 @@ def check_stock(name: str) -> None:
 def _modules(name: str) -> Iterator[tuple[str, str]]:
     """Class and folder of every module that `modules.json` names, and of those in its routers."""
     path = file_of(name, MODULES)
+    if path is None and os.path.lexists(Path(name) / MODULES):
+        path = str(Path(name) / MODULES)  # a folder, or a link that leads nowhere: opening it says so
     waiting: list[tuple[str, str]] = []
     if path is not None:
         with content_of(Path(path)):

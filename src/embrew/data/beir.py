@@ -1,11 +1,14 @@
 """Retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.SPLIT.tsv`, or gz."""
 
 import gzip
+import io
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from embrew.data.documents import Document, read_documents, text_id
 from embrew.data.reading import find_file, read_file
+from embrew.stored import content_of
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,20 @@ def qrels_file(folder: Path, split: str) -> Path:
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Grades by query and document from lines `query-id <tab> corpus-id <tab> grade`, with or without a header."""
     qrels: dict[str, dict[str, int]] = {}
-    with gzip.open(path, "rt", encoding="utf-8") if path.name.endswith(".gz") else open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            fields = line.rstrip("\r\n").split("\t")
-            if number == 1 and fields[-1].strip() in ("score", "relevance"):
-                continue
-            if not line.strip():
-                continue
-            try:
-                query, document, grade = fields
-                qrels.setdefault(query, {})[document] = int(grade)
-            except ValueError as error:
-                raise ValueError(
-                    f"{path}, line {number}: expected query-id, corpus-id, integer, tabs between"
-                ) from error
+    content = path.read_bytes()
+    with content_of(path, also=(EOFError, zlib.error, gzip.BadGzipFile)):
+        text = (gzip.decompress(content) if path.name.endswith(".gz") else content).decode("utf-8")
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+        fields = line.rstrip("\r\n").split("\t")
+        if number == 1 and fields[-1].strip() in ("score", "relevance"):
+            continue
+        if not line.strip():
+            continue
+        try:
+            query, document, grade = fields
+            qrels.setdefault(query, {})[document] = int(grade)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: expected query-id, corpus-id, integer, tabs between") from error
     return qrels
 
 

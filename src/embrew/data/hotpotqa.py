@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.reading import Record, read
+from embrew.stored import read_json
 from embrew.writing import atomic_folder, atomic_path, write_json, write_jsonl
 
 ABOUT = "source.json"  # written into every kept folder: what it was made from, and that it is whole
@@ -47,7 +48,7 @@ def keep(source: HotpotQA, place: Path) -> bool:
         ValueError: its rows are not of HotpotQA's form.
     """
     about = {"source": json.loads(json.dumps(asdict(source)))}
-    if (place / ABOUT).is_file() and json.loads((place / ABOUT).read_text(encoding="utf-8")) == about:
+    if (place / ABOUT).is_file() and read_json(place / ABOUT) == about:
         return False
     documents: dict[tuple[str, str], str] = {}  # title and text -> id
     queries: list[dict[str, Any]] = []

@@ -27,7 +27,7 @@ from embrew.modeling.tokens import Row
 from embrew.modeling.verified import check_folder
 from embrew.protocol import vectors_hash
 from embrew.stored import content_of, read_json
-from embrew.writing import atomic_folder, read_unchanged, recover_all
+from embrew.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -149,9 +149,9 @@ def remove_context(folder: Path, name: str) -> None:
     if target not in _places(folder):
         names = ", ".join(place.name for place in _places(folder)) or "none"
         raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
-        target.rename(Path(scratch) / "old")  # gone at once, then deleted
-        shutil.rmtree(Path(scratch) / "old")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.", suffix=PARTIAL) as scratch:
+        target.rename(Path(scratch) / "removed")  # gone at once, then deleted; after a kill, by the next reader
+        shutil.rmtree(Path(scratch) / "removed", ignore_errors=True)
     with suppress(OSError):  # others are in it
         target.parent.rmdir()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +159,7 @@ class Encoder(Inference):
         """
         place = pick_device(device)
         folder = final_stage(Path(name))
-        if (folder / SETTINGS).is_file():
+        if os.path.lexists(folder / SETTINGS):
             added = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
             given = sorted(settings) + [name for name, count in added.items() if count]
             if given:

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from embrew.checksums import file_sha256
 from embrew.modeling.foreign import asks_for_code, check_kernel, check_weights, own_code
-from embrew.stored import REPAIR, BrokenFile, is_content_error, reason
+from embrew.stored import broken, broken_in, is_content_error, reason
 
 logger = logging.getLogger(__name__)
 
@@ -193,8 +193,11 @@ def open_base(
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        if not isinstance(error, OSError | RuntimeError) and not is_content_error(error):
+        if not is_content_error(error, also=(OSError, RuntimeError)):
             raise
+        found = None if folder is None else broken_in(folder)
+        if found is not None:
+            raise found from error
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
     _probe(model.eval(), name, architecture)
@@ -273,7 +276,7 @@ def open_config(name: str, source: str, *, trust_remote_code: bool = False, **op
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except UNREADABLE as error:
-        raise BrokenFile(f"{name}: config.json cannot be read: {reason(error)}; {REPAIR}") from error
+        raise broken(Path(source), error) from error
     except ValueError as error:
         if asks_for_code(error):
             raise own_code(name) from error

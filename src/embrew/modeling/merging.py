@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from embrew.modeling.encoder import Encoder
@@ -38,7 +39,7 @@ def merge_encoder(
         RuntimeError: the merged weights give other vectors.
     """
     folder, out = final_stage(Path(source)), Path(target)
-    if not (folder / SETTINGS).is_file():
+    if not os.path.lexists(folder / SETTINGS):
         raise FileNotFoundError(f"{source} is no encoder written by embrew; name a trained folder to merge")
     settings = read_settings(folder)
     if not settings["adapters"]:

@@ -140,7 +140,7 @@ def final_stage(folder: Path) -> Path:
     if not folder.exists():
         recover(folder)
     run = folder / RUN.file
-    if (folder / SETTINGS).is_file() or not run.is_file():
+    if os.path.lexists(folder / SETTINGS) or not os.path.lexists(run):
         return folder
     final = inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
     if not final.exists():
@@ -160,7 +160,7 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
         ValueError: it is damaged, cannot be read, or was written by a newer embrew.
     """
     path = folder / SETTINGS
-    if not path.is_file() and not (folder / checksums.NAME).is_file():
+    if not os.path.lexists(path) and not (folder / checksums.NAME).is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     if not verified:
         check_folder(folder, large=False)
@@ -214,7 +214,7 @@ def _load(
     cast_weights(backbone, target)
     if active:
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
-    if (folder / LEARNED).is_file():
+    if os.path.lexists(folder / LEARNED):
         for part, rows in read_tensors(folder / LEARNED).items():
             if part not in LEARNED_PARTS:
                 raise ValueError(
@@ -224,22 +224,24 @@ def _load(
     backbone.to(device).note_weights(own=settings["full_weights"])
     if settings["full_weights"] and not active:
         backbone.train_all()
-    encoder = kind(
-        backbone,
-        open_tokenizer(folder),
-        base,
-        template=settings["template"],
-        preparation=settings.get("preparation", "none"),
-        memory_ratio=settings.get("memory_ratio"),
-        words_after=settings.get("words_after", "separate"),
-        attention=settings["attention"],
-        pooling=pooling,
-        prompts=settings["prompts"],
-        default_prompt_name=settings.get("default_prompt_name"),
-        max_length=settings["max_length"],
-        normalize=settings["normalize"],
-        demonstrations=demonstrations,
-    )
+    tokenizer = open_tokenizer(folder)
+    with content_of(folder / SETTINGS):
+        encoder = kind(
+            backbone,
+            tokenizer,
+            base,
+            template=settings["template"],
+            preparation=settings.get("preparation", "none"),
+            memory_ratio=settings.get("memory_ratio"),
+            words_after=settings.get("words_after", "separate"),
+            attention=settings["attention"],
+            pooling=pooling,
+            prompts=settings["prompts"],
+            default_prompt_name=settings.get("default_prompt_name"),
+            max_length=settings["max_length"],
+            normalize=settings["normalize"],
+            demonstrations=demonstrations,
+        )
     for part in parts(encoder):
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.modeling.foreign import asks_for_code
-from embrew.stored import REPAIR, BrokenFile, is_content_error, reason
+from embrew.stored import broken, is_content_error, read_json
 
 GENERIC = "TokenizersBackend"  # reads tokenizer.json as it is; other classes rebuild parts of it when they are loaded
 REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
@@ -55,11 +55,12 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         BrokenFile: its files are missing or broken.
         ValueError: it asks for code of the folder, which no tokenizer written here does.
     """
+    read_json(folder / "tokenizer_config.json", keys=("tokenizer_class",))  # without it another one is opened
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
-        if not asks_for_code(error) and (is_content_error(error) or isinstance(error, OSError)):
-            raise BrokenFile(f"{folder}: its tokenizer cannot be read: {reason(error)}; {REPAIR}") from error
+        if not asks_for_code(error) and is_content_error(error, also=(OSError,)):
+            raise broken(folder, error) from error
         if not asks_for_code(error):
             raise
         raise ValueError(

@@ -1,0 +1,133 @@
+"""Every file that a verb opens, damaged in every way: one line that names it, no traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.cli.scene import DAMAGES, ask, damaged, write_rest, write_small
+
+
+class Verb(NamedTuple):
+    """A command, the folder of the files that it reads, and these."""
+
+    arguments: str
+    folder: str
+    files: str
+
+    @property
+    def cases(self) -> list[tuple[str, str, str]]:
+        """Command, file, damage."""
+        files = [f"{self.folder}/{name}".removeprefix("./") for name in self.files.split()]
+        return [(self.arguments, file, how) for file in files for how in DAMAGES if (file, how) not in FINE]
+
+
+ENCODER = "embrew.json tokenizer.json tokenizer_config.json memory.safetensors adapters/0/adapter_model.safetensors "
+ENCODER += "adapters/0/adapter_config.json base/config.json base/model.safetensors "
+CONTEXT = "contexts/task/context.json contexts/task/vectors.safetensors"
+MERGED = "weights/config.json weights/model.safetensors"
+EXPORT = "modules.json config.json model.safetensors tokenizer.json tokenizer_config.json"
+RESULT = "sts.test.json sts.test.run.json sts.test.examples.json"
+INDEX = "manifest.json index.faiss documents.jsonl"
+ADD = "context add encoder other --instruction x --demos"
+STS = "--data sts.jsonl.gz --kind sts"
+
+QUICK = (
+    Verb("context list encoder", "encoder", f"embrew.json {CONTEXT}"),
+    Verb("context list run", "run", "run.json"),
+    Verb("table results", "results", RESULT),
+    Verb("diff results results-2", "results", RESULT),
+    Verb("analyze efficiency run", "run", "run.json"),
+    Verb("recipe check recipe.yaml", ".", "recipe.yaml"),
+    Verb("table results --suite suite.yaml", ".", "suite.yaml"),
+    Verb(f"{ADD} demos.json", ".", "demos.json"),
+    Verb(f"{ADD} demos.csv", ".", "demos.csv"),
+)
+REST = (
+    Verb(f"evaluate encoder {STS}", "encoder", ENCODER + CONTEXT),
+    Verb(f"evaluate encoder {STS}", ".", "sts.jsonl.gz"),
+    Verb(f"evaluate merged {STS}", "merged", MERGED),
+    Verb(f"evaluate export {STS}", "export", EXPORT),
+    Verb(f"evaluate model {STS}", "model", EXPORT.removeprefix("modules.json ")),
+    Verb("evaluate encoder --data beir", "beir", "qrels/test.tsv corpus.jsonl queries.jsonl"),
+    Verb("evaluate encoder --suite suite.yaml --data .", ".", "suite.yaml"),
+    Verb("merge encoder out --verify off", "encoder", ENCODER + CONTEXT),
+    Verb("merge run out --verify off", "run", "run.json"),
+    Verb("export merged out --verify off", "merged", MERGED),
+    Verb("analyze spectrum encoder --data texts.parquet", ".", "texts.parquet"),
+    Verb("data mine encoder pairs.jsonl out/mined.jsonl", ".", "pairs.jsonl encoder/embrew.json"),
+    Verb("data show recipe.yaml", ".", "pairs.jsonl recipe.yaml"),
+    Verb("train recipe.yaml -o out", ".", "pairs.jsonl recipe.yaml model/config.json model/tokenizer.json"),
+    Verb("train recipe.yaml -o out --from plain", "plain", "embrew.json tokenizer.json base/model.safetensors"),
+    Verb("domain docs -o out --pairs pairs.jsonl", ".", "pairs.jsonl"),
+    Verb("domain docs -o made", "made", "data/manifest.json"),
+    Verb("search plain question --index index", "index", INDEX),
+    Verb("encode encoder texts.parquet --output out", ".", "texts.parquet"),
+)
+FINE = {
+    *((f"results/{RESULT.split()[2]}", how) for how in ("no_keys", "folder", "loop")),  # no intervals without them
+    *(("model/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # transformers has defaults
+    *(("export/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # checksums name these
+}
+"""Damage after which a verb works, or of which it cannot say more than that a text is not tokenised."""
+ELSEWHERE = {
+    "results/sts.test.run.json": "results",  # it is what makes the other file a result
+    "beir/corpus.jsonl": "beir",
+    "beir/queries.jsonl": "beir",
+    "beir/qrels/test.tsv": "qrels",
+}
+"""What is named where a file is a folder, or holds nothing at all."""
+CASES, MORE = ([case for verb in verbs for case in verb.cases] for verbs in (QUICK, REST))
+
+
+@pytest.fixture(scope="module")
+def small(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("scene")
+    write_small(place, model_folder("llama"))
+    return place
+
+
+@pytest.fixture(scope="module")
+def scene(small: Path) -> Path:
+    write_rest(small)
+    return small
+
+
+def check(place: Path, command: str, file: str, how: str) -> None:
+    with damaged(place / file, how):
+        done = ask(place, *command.split())
+    assert isinstance(done.exception, SystemExit), (done.exception, done.output)
+    assert done.exit_code == 1, done.output
+    said = done.stderr.splitlines()
+    (error,) = [line for line in said if line.startswith("error: ")]
+    where = [file, Path(file).name, *([ELSEWHERE[file]] if file in ELSEWHERE else [])]
+    assert any(name in error for name in where), error
+    assert "rows are read from these columns" in error or error == said[-1], done.stderr
+    assert "Traceback" not in done.output
+    assert len(error) < 700
+
+
+@pytest.mark.parametrize(("command", "file", "how"), CASES)
+def test_one_line(command: str, file: str, how: str, small: Path) -> None:
+    check(small, command, file, how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "file", "how"), MORE)
+def test_one_line_of_every_verb(command: str, file: str, how: str, scene: Path) -> None:
+    check(scene, command, file, how)
+
+
+def test_every_file_and_damage_is_there() -> None:
+    assert (len(DAMAGES), len(CASES), len(MORE)) == (9, 120, 483)
+
+
+@pytest.mark.slow
+def test_whole_files_are_no_error(scene: Path) -> None:
+    """The same commands run through, so that it is the damage that each of them names."""
+    for command in {verb.arguments for verb in (*QUICK, *REST)} - {"domain docs -o made"}:
+        done = ask(scene, *command.split())
+        assert done.exit_code == 0, (command, done.output)
