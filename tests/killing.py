@@ -174,7 +174,7 @@ def loop(
 def content(folder: Path, *, leave_out: Sequence[str] = ()) -> dict[str, str]:
     """sha256 of all files below a folder, or of a file, by name."""
     if folder.is_file():
-        return {folder.name: hashlib.sha256(folder.read_bytes()).hexdigest()}
+        return {"": hashlib.sha256(folder.read_bytes()).hexdigest()}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {str(path.relative_to(folder)): path for path in files}
     return {

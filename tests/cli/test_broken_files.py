@@ -70,6 +70,7 @@ REST = (
 FINE = {
     *((f"results/{RESULT.split()[2]}", how) for how in ("no_keys", "folder", "loop")),  # no intervals without them
     *(("model/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # transformers has defaults
+    *((file, "deep") for file in ("recipe.yaml", "suite.yaml")),  # YAML has limits of its own
     *(("export/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # checksums name these
 }
 """Damage after which a verb works, or of which it cannot say more than that a text is not tokenised."""
@@ -105,9 +106,8 @@ def check(place: Path, command: str, file: str, how: str) -> None:
     (error,) = [line for line in said if line.startswith("error: ")]
     where = [file, Path(file).name, *([ELSEWHERE[file]] if file in ELSEWHERE else [])]
     assert any(name in error for name in where), error
-    assert "rows are read from these columns" in error or error == said[-1], done.stderr
+    assert error == said[-1] or "rows are read from these columns" in error or "is required" in error, done.stderr
     assert "Traceback" not in done.output
-    assert len(error) < 700
 
 
 @pytest.mark.parametrize(("command", "file", "how"), CASES)
@@ -122,7 +122,7 @@ def test_one_line_of_every_verb(command: str, file: str, how: str, scene: Path) 
 
 
 def test_every_file_and_damage_is_there() -> None:
-    assert (len(DAMAGES), len(CASES), len(MORE)) == (9, 120, 483)
+    assert (len(DAMAGES), len(CASES), len(MORE)) == (9, 127, 504)
 
 
 @pytest.mark.slow
