@@ -51,48 +51,47 @@ def killed_while_it_replaces(
 
     With `--verify off` too (`off`): most of the time after writing has begun is then that of writing and replacing.
     """
-    target = place / "out" / "target"
+    target, kept = place / "out" / "target", place / "old"
     target.parent.mkdir(parents=True)
-    kept = place / "undisturbed"
-    old, new = (contents(command(source, kept / str(i)), kept / str(i), place) for i, source in enumerate(sources))
-    assert old != new
-
-    def state() -> str:
-        if not target.exists():
-            return "nothing"
-        return {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
+    run(command(sources[0], kept), place=place)
+    old = content(kept)
 
     def remove() -> None:
         shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
 
     def renew() -> None:
         remove()
-        (shutil.copytree if (kept / "0").is_dir() else shutil.copy)(kept / "0", target)
+        (shutil.copytree if kept.is_dir() else shutil.copy)(kept, target)
 
     def killed(options: list[object], kills: int, seed: int, again: Callable[[], None]) -> Found:
-        again()
         asked = [*command(sources[1], target), *options]
-        times = measured(asked, target.parent, place=place)
         again()
+        times = measured(asked, target.parent, place=place)
+        new = content(target)
+        assert new != old
+        again()
+
+        def state() -> str:
+            if not target.exists():
+                return "nothing"
+            return {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
+
         said = " ".join(map(str, [name, *options])) + (", where nothing was" if again is remove else "")
         found = loop(said, asked, target.parent, state, place=place, kills=kills, seed=seed, times=times, again=again)
+        again()
         run(asked, place=place)
+        assert content(target) == new, "the same bytes as of a run that nothing disturbed"
         assert sorted(path.name for path in target.parent.iterdir()) == ["target"], "leftovers are gone"
         assert not partial(place)
         return found
 
     first = killed([], KILLS // 4, 0, remove)
-    assert content(target) == new and first.states.keys() <= {"nothing", "the new one"}
+    assert first.states.keys() <= {"nothing", "the new one"}
     over = killed(["--overwrite"], KILLS // 2 if off else KILLS, 1, renew)
-    assert content(target) == new and "nothing" not in over.states
+    assert "nothing" not in over.states
     if off:
         quick = killed(["--overwrite", "--verify", "off"], KILLS // 2, 2, renew)
         assert "nothing" not in quick.states
-
-
-def contents(command: list[object], target: Path, place: Path) -> dict[str, str]:
-    run(command, place=place)
-    return content(target)
 
 
 def test_merge(trained: tuple[Path, Path], tmp_path: Path) -> None:

@@ -75,8 +75,9 @@ def disk_error(error: Exception, path: Path) -> int | None:
 
 
 def _about(error: Exception, temporary: Path) -> bool:
-    name = getattr(error, "filename", None)
-    return not isinstance(name, str | bytes | os.PathLike) or _is_in(Path(os.fsdecode(name)), temporary)
+    given = [getattr(error, name, None) for name in ("filename", "filename2")]
+    named = [Path(os.fsdecode(name)) for name in given if isinstance(name, str | bytes | os.PathLike)]
+    return not named or any(_is_in(path, temporary) for path in named)
 
 
 def _is_in(path: Path, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import (
@@ -28,7 +28,9 @@ from transformers import (
 )
 
 from embrew.data.mixing import MixedOrder
+from embrew.disk import writing_to
 from embrew.distributed import mean_gradients, mean_of_figures
+from embrew.modeling.tensor_files import read_tensors
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import EvaluateAt, samples_a_step
@@ -212,7 +214,7 @@ class StageTrainer(Trainer):
         Raises:
             ValueError: it was written for other parameters.
         """
-        tensors, parameters = load_file(path), self.step.trainable()
+        tensors, parameters = read_tensors(path), self.step.trainable()
         if tensors.keys() != parameters.keys():
             odd = sorted(tensors.keys() ^ parameters.keys())
             raise ValueError(f"{path} holds other parameters than are trained now: {', '.join(odd[:3])}")
@@ -245,7 +247,8 @@ class StageTrainer(Trainer):
             self.load_weights(checkpoint / WEIGHTS)  # only the stage's folder was not written yet
         else:
             try:
-                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+                with writing_to(Path(self.args.output_dir or ".")):
+                    self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             except UnpicklingError as error:  # tensors and numbers only are read, whatever the checkpoint holds
                 raise ValueError(checkpoints.not_state(checkpoint)) from error
         if self.watch is None or self.watch.metric is None:
