@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from embrew.encode.layout import scratch_of
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
-from tests.killing import Found, content, loop, measured, partial, run
+from tests.killing import Found, Running, content, loop, measured, partial, run
 
 KILLS = 16
 pytestmark = pytest.mark.slow
@@ -106,19 +109,67 @@ def test_search_update(model: Path, tmp_path: Path) -> None:
 
 
 def test_encode_update(model: Path, tmp_path: Path) -> None:
-    def encode(corpus: Path, folder: Path) -> list[object]:
-        return ["encode", model, corpus, folder, "--shard-rows", 32]
+    """At random moments between its first file and its end; whatever a kill left, the next run resumes it."""
+    older, newer = corpora(tmp_path)
+    old_folder, undisturbed, target = (tmp_path / name / "target" for name in ("old", "undisturbed", "out"))
 
-    def update(corpus: Path, folder: Path) -> list[object]:
-        return [*encode(corpus, folder), "--update"]
+    def encode(corpus: Path, folder: Path, *more: str) -> list[object]:
+        return ["encode", model, corpus, folder, "--shard-rows", 16, *more]
 
-    killed("encode --update", encode, update, lambda folder: read_vectors(folder).load(), model, tmp_path)
+    run(encode(older, old_folder), place=tmp_path)
+    shutil.copytree(old_folder, undisturbed)
+    running = Running(encode(newer, undisturbed, "--update"), place=tmp_path)
+    running.wait(scratch_of(undisturbed).exists)
+    first = running.seconds
+    running.wait(lambda: not scratch_of(undisturbed).exists())
+    window = running.seconds - first
+    running.wait()
+    running.check()
+    old, new = content(old_folder), content(undisturbed)
+    assert old != new
+
+    def renew() -> None:
+        for folder in (target, scratch_of(target)):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(old_folder, target)
+
+    renew()
+    generator, found, began = random.Random(0), Found("encode --update", 0), time.monotonic()
+    while found.kills < KILLS:
+        assert found.finished < 4 * KILLS, "moments come too late"
+        running = Running(encode(newer, target, "--update"), place=tmp_path)
+        running.wait(scratch_of(target).exists) if not scratch_of(target).exists() else running.wait(
+            lambda running=running: running.seconds > first
+        )
+        moment = running.seconds + generator.uniform(0, window)
+        if not running.wait(lambda running=running, moment=moment: running.seconds > moment):
+            running.check()
+            found.finished += 1
+            assert content(target) == new and not scratch_of(target).exists()
+            renew()
+            continue
+        running.kill()
+        found.kills += 1
+        read_vectors(target).load()
+        what = {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
+        if what == "the old one":
+            parts = [len(list((scratch_of(target) / name).glob("part-*"))) for name in ("fresh", "new")]
+            what += ", texts being encoded" if not parts[1] else ", the new one being put together"
+            found.writing += sum(parts) > 0
+        found.states[what] = found.states.get(what, 0) + 1
+        if what == "the new one":
+            renew()
+    found.seconds = time.monotonic() - began
+    sys.stdout.write(f"\n{found}\n")
+    assert found.writing >= 3
+    run(encode(newer, target, "--update"), place=tmp_path)
+    assert content(target) == new, "to the byte that of a run that nothing stopped"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["target"], "leftovers are gone"
+    assert not partial(tmp_path)
 
 
 def test_no_update_encodes_a_shard_twice(model: Path, tmp_path: Path) -> None:
     """Every run that is killed gets further: shards of new texts that were finished stay as they are."""
-    from tests.killing import Running
-
     older, newer = corpora(tmp_path)
     target, fresh = tmp_path / "out" / "target", tmp_path / "out" / ".target.update" / "fresh"
     run(["encode", model, older, target, "--shard-rows", 32], place=tmp_path)

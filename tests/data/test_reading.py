@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -145,3 +146,23 @@ def test_json_lines_round_trip(tmp_path, rows):
     file = tmp_path / "rows.jsonl.gz"
     file.write_bytes(gzip.compress("\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()))
     assert values(file) == rows
+
+
+def test_a_pipe_is_no_file_and_a_file_that_changes_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match="a.jsonl is a named pipe or a device; data are read from regular files"):
+        values(tmp_path / "a.jsonl")
+    file = tmp_path / "b.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "b"}\n')
+    rows = read(file)
+    next(rows)
+    with file.open("a") as end:
+        end.write('{"text": "c"}\n')
+    with pytest.raises(ValueError, match=r"b.jsonl, after line \d: changed or was replaced while it was read"):
+        list(rows)
+
+
+def test_a_truncated_last_line_is_said(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b')
+    with pytest.raises(ValueError, match="a.jsonl, line 2: not valid JSON .* may be truncated"):
+        values(tmp_path / "a.jsonl")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embrew.encode import Changes, encode_corpus, read_vectors, update_corpus
+from embrew.encode import Changes, encode_corpus, read_vectors, texts_of, update_corpus
 from embrew.encode.layout import MANIFEST
 from embrew.modeling.encoder import Encoder
 from tests.encode.conftest import edit
@@ -51,6 +51,7 @@ def test_the_folder_is_that_of_a_fresh_run(precision: str, tmp_path: Path) -> No
     encode_corpus(Stub(), corpus, tmp_path / "fresh", **settings)
     assert content(tmp_path / "out") == content(tmp_path / "fresh")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "fresh", "out"]
+    assert texts_of(read_vectors(tmp_path / "out"), corpus) == [text for _, text in newer()], "for embrew search"
     again = Stub()
     same = update_corpus(again, corpus, tmp_path / "out", **settings)
     assert same.changes == Changes(kept=63, changed=0, new=0, dropped=0) and again.asked == []
