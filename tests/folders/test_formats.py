@@ -126,6 +126,18 @@ def test_unknown_keys_are_ignored(kind: str) -> None:
     read()
 
 
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize(("kind", "inside"), [("encoder", "base"), ("encoder", "pooling"), ("vectors", "shards")])
+def test_unknown_keys_of_what_decides_vectors_are_refused(kind: str, inside: str) -> None:
+    found, read = KINDS[kind]
+    assert isinstance(found, str)
+    part = json.loads(Path(found).read_text())[inside]
+    (part[0] if inside == "shards" else part)["of a later version"] = 1
+    change(Path(found), kind, **{inside: part})
+    with pytest.raises(ValueError, match=rf"{Path(found).name} cannot be read: ?.*of a later version|\(.*of a later"):
+        read()
+
+
 @pytest.mark.parametrize("number", [0, -1, "1", 1.0, True, None, [1]])
 def test_a_number_that_no_embrew_wrote_is_damage(number: Any) -> None:
     with pytest.raises(ValueError, match=r"^a/b.json is damaged: its format is .*; copy it again"):
