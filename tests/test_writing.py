@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from embrew import writing
-from embrew.writing import atomic_folder, atomic_path, claimed, exchange, recover, write_json, write_jsonl
+from embrew.locks import claimed
+from embrew.writing import atomic_folder, atomic_path, exchange, recover, write_json, write_jsonl
 
 
 def half_written(file):
@@ -192,7 +193,7 @@ def test_what_counts_is_on_the_disk_first(tmp_path, monkeypatch):
 
 
 def test_one_process_at_a_time(tmp_path):
-    script = "import sys; from pathlib import Path; from embrew.writing import claimed\n"
+    script = "import sys; from pathlib import Path; from embrew.locks import claimed\n"
     script += "with claimed(Path(sys.argv[1]), 'training into'):\n  print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embrew.disk import writing_to
+from embrew.locks import is_held, lock
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         with writing_to(path, temporary):
-            _lock(handle)
+            lock(handle)
             yield temporary
             temporary.chmod(0o644)  # mkstemp's files are for the owner only
             flush(temporary)
@@ -68,7 +68,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `folder`.
-        FileExistsError: `folder` may not be replaced.
+        FileExistsError: `folder` may not be replaced, or another process is writing it.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
     recover(folder)
@@ -79,7 +79,11 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
     handle = os.open(scratch, os.O_RDONLY)
     try:
         with writing_to(folder, scratch):
-            _lock(handle)
+            lock(handle)
+            if any(is_held(other) for other in _beside(folder) if other != scratch):
+                raise FileExistsError(
+                    f"another process is writing {folder}; wait until it ends, or choose another folder"
+                )
             new = scratch / "new"
             new.mkdir()
             yield new
@@ -167,29 +171,6 @@ def remove_leftovers(path: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-@contextmanager
-def claimed(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder, which is made if need be, for this process alone.
-
-    The claim ends with the process, however it ends.
-
-    Args:
-        folder: what is claimed.
-        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
-
-    Raises:
-        FileExistsError: another process holds it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if _lock(handle) is False:
-            raise FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
-        yield
-    finally:
-        os.close(handle)
-
-
 def flush(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -256,13 +237,17 @@ def _of_libc(name: str) -> Callable[..., int] | None:
 
 def _leftovers(path: Path) -> list[Path]:
     """Temporary files and folders beside `path` whose process is gone."""
+    return [leftover for leftover in _beside(path) if _is_free(leftover)]
+
+
+def _beside(path: Path) -> list[Path]:
+    """Temporary files and folders of `path`."""
     named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
     try:
         with os.scandir(path.parent) as entries:
-            found = [Path(entry.path) for entry in entries if named.fullmatch(entry.name)]
+            return [Path(entry.path) for entry in entries if named.fullmatch(entry.name)]
     except FileNotFoundError:
         return []
-    return [leftover for leftover in found if _is_free(leftover)]
 
 
 def _is_free(path: Path) -> bool:
@@ -271,18 +256,6 @@ def _is_free(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return _lock(handle) is True
+        return lock(handle) is True
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> bool | None:
-    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        logger.debug("no locks on this file system: %s", error)
-        return None
-    return True
