@@ -162,6 +162,7 @@ def test_runs_of_earlier_versions(stopped: dict[str, Any], once: dict[str, Path]
         text = json.dumps(canonical(resolved), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         written = {"hash": hashlib.sha256(text.encode()).hexdigest(), "recipe": resolved}
         (tmp_path / "out" / folder / "stage.json").write_text(json.dumps(written))
+    (tmp_path / "out" / "compress" / "checksums.json").unlink()
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
     train(recipe, tmp_path / "out", resume=True)
     equal(once["whole"], tmp_path / "out")
@@ -173,13 +174,14 @@ def test_runs_of_earlier_versions(stopped: dict[str, Any], once: dict[str, Path]
 def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
     """It is named, and what to do."""
     recipe, out = Recipe.from_values(stopped), tmp_path / "out"
+    (out / "compress" / "checksums.json").unlink()  # or it would be noticed by that
     for file, words in (
-        ("compress/stage.json", r"compress/stage.json is damaged; remove .*compress and give --resume"),
-        ("supervised.work/stage.json", r"stage.json is damaged; remove .*supervised.work and give --resume"),
-        ("run.json", r"run.json is damaged; remove it and give --resume: scores and times"),
+        ("compress/stage.json", r"compress/stage.json cannot be read: .*; remove .*compress and give --resume"),
+        ("supervised.work/stage.json", r"stage.json cannot be read: .*; remove .*supervised.work and give --resume"),
+        ("run.json", r"run.json (cannot be read|is damaged): .*(remove it and give --resume: scores|copy it again)"),
     ):
         whole = (out / file).read_text()
-        for damaged in ("", "[]", "null", whole[:-20], '{"hash": 1, "scores": 1}'):
+        for damaged in ("", "[]", "null", whole[:-20], '{"hash": 1, "recipe": {}, "scores": 1}'):
             (out / file).write_text(damaged)
             with pytest.raises(ValueError, match=words):
                 train(recipe, out, resume=True)
