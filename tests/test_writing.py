@@ -3,15 +3,27 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from embrew import writing
-from embrew.locks import claimed
-from embrew.writing import atomic_folder, atomic_path, exchange, recover, write_json, write_jsonl
+from embrew.exchange import exchange
+from embrew.writing import (
+    atomic_folder,
+    atomic_path,
+    claimed,
+    read_unchanged,
+    recover,
+    recover_all,
+    remove_leftovers,
+    write_json,
+    write_jsonl,
+)
 
 
 def half_written(file):
@@ -193,7 +205,7 @@ def test_what_counts_is_on_the_disk_first(tmp_path, monkeypatch):
 
 
 def test_one_process_at_a_time(tmp_path):
-    script = "import sys; from pathlib import Path; from embrew.locks import claimed\n"
+    script = "import sys; from pathlib import Path; from embrew.writing import claimed\n"
     script += "with claimed(Path(sys.argv[1]), 'training into'):\n  print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -203,3 +215,66 @@ def test_one_process_at_a_time(tmp_path):
         other.kill()
     with claimed(tmp_path / "run", "training into"):
         pass
+
+
+def test_clearing_up_never_takes_what_is_just_begun(tmp_path):
+    """Between the making of a temporary folder and its lock, another process could take it for one of a killed one."""
+    stop = threading.Event()
+
+    def clear():
+        while not stop.is_set():
+            recover_all(tmp_path)
+            remove_leftovers(tmp_path / "file")
+
+    with ThreadPoolExecutor(4) as pool:
+        clearing = [pool.submit(clear) for _ in range(4)]
+        try:
+            for number in range(20):
+                with atomic_folder(tmp_path / "folder", marker="m", overwrite=True) as out:
+                    (out / "m").write_text(str(number))
+                with atomic_path(tmp_path / "file") as out:
+                    out.write_text(str(number))
+        finally:
+            stop.set()
+        for done in clearing:
+            done.result(timeout=60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(tmp_path):
+    """Files of the old one and of the new one together are neither."""
+    folder = tmp_path / "folder"
+
+    def write(content):
+        with atomic_folder(folder, marker="m", overwrite=True) as out:
+            (out / "m").write_text(content)
+            (out / "other").write_text(content)
+
+    write("0")
+    reads = []
+
+    def read(times):
+        first = (folder / "m").read_text()
+        reads.append(first)
+        if len(reads) <= times:
+            write(str(len(reads)))
+        return first, (folder / "other").read_text()
+
+    assert read(1) == ("0", "1"), "as anyone would read it"
+    reads.clear()
+    assert read_unchanged(folder, "m", lambda: read(2)) == ("2", "2") and len(reads) == 3
+    with pytest.raises(OSError, match="was replaced 5 times while it was read; try again"):
+        read_unchanged(folder, "m", lambda: read(99))
+    with pytest.raises(ZeroDivisionError):
+        read_unchanged(folder, "m", lambda: 1 // 0)
+
+
+def test_folders_that_were_left_aside_are_found_by_their_parent(tmp_path):
+    for name in ("task", "a.b"):
+        (tmp_path / f".{name}.a1b2c3d4.partial" / "old").mkdir(parents=True)
+        (tmp_path / f".{name}.a1b2c3d4.partial" / "old" / "m").write_text(name)
+    (tmp_path / "other").mkdir()
+    recover_all(tmp_path)
+    recover_all(tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.b", "other", "task"]
+    assert (tmp_path / "a.b" / "m").read_text() == "a.b"

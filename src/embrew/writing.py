@@ -1,13 +1,12 @@
 """Write files and folders so that they are there whole or not at all, also after a power failure."""
 
-import ctypes
 import errno
+import fcntl
 import json
 import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embrew.disk import writing_to
-from embrew.locks import is_held, lock
+from embrew.exchange import exchange
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +38,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
-    temporary = Path(name)
+        temporary, handle = _locked(lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
     try:
         with writing_to(path, temporary):
-            lock(handle)
             yield temporary
             temporary.chmod(0o644)  # mkstemp's files are for the owner only
             flush(temporary)
@@ -68,22 +65,18 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `folder`.
-        FileExistsError: `folder` may not be replaced, or another process is writing it.
+        FileExistsError: `folder` may not be replaced.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
     recover(folder)
     check_free(folder, marker=marker, overwrite=overwrite)
     with writing_to(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
-    handle = os.open(scratch, os.O_RDONLY)
+        scratch, handle = _locked(
+            lambda: (None, tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
+        )
     try:
         with writing_to(folder, scratch):
-            lock(handle)
-            if any(is_held(other) for other in _beside(folder) if other != scratch):
-                raise FileExistsError(
-                    f"another process is writing {folder}; wait until it ends, or choose another folder"
-                )
             new = scratch / "new"
             new.mkdir()
             yield new
@@ -113,12 +106,17 @@ def recover(folder: Path) -> None:
 
     Where one was killed between moving the old folder away and the new one in its place, the old one is moved back.
     """
-    for scratch in _leftovers(folder):
-        old = scratch / "old"
-        if old.exists() and not folder.exists():
-            os.rename(old, folder)
-            logger.warning("%s was being replaced by a process that was killed; it is there again, as before", folder)
-        shutil.rmtree(scratch, ignore_errors=True)
+    for scratch in _temporary(folder):
+        with _held(scratch) as ours:
+            if not ours:
+                continue
+            old = scratch / "old"
+            if old.exists() and not folder.exists():
+                os.rename(old, folder)
+                logger.warning(
+                    "%s was being replaced by a process that was killed; it is there again, as before", folder
+                )
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def recover_all(parent: Path) -> None:
@@ -166,9 +164,33 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of killed processes that were writing `path`."""
-    for leftover in _leftovers(path):
-        if not leftover.is_dir():
-            leftover.unlink(missing_ok=True)
+    for leftover in _temporary(path):
+        with _held(leftover) as ours:
+            if ours and not leftover.is_dir():
+                leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder, which is made if need be, for this process alone.
+
+    The claim ends with the process, however it ends.
+
+    Args:
+        folder: what is claimed.
+        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
+
+    Raises:
+        FileExistsError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if _lock(handle) is False:
+            raise FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
+        yield
+    finally:
+        os.close(handle)
 
 
 def flush(path: Path) -> None:
@@ -212,36 +234,8 @@ def put(new: Path, folder: Path, *, aside: Path) -> None:
             raise
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders on one file system in one step; return False where system or file system cannot."""
-    name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
-    rename = _of_libc(name)
-    if rename is None:
-        return False
-    ctypes.set_errno(0)
-    if rename(here, os.fsencode(one), here, os.fsencode(other), 2) == 0:  # 2: RENAME_EXCHANGE, RENAME_SWAP
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-def _of_libc(name: str) -> Callable[..., int] | None:
-    function: Any = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-        function.restype = ctypes.c_int
-    return function
-
-
-def _leftovers(path: Path) -> list[Path]:
-    """Temporary files and folders beside `path` whose process is gone."""
-    return [leftover for leftover in _beside(path) if _is_free(leftover)]
-
-
-def _beside(path: Path) -> list[Path]:
-    """Temporary files and folders of `path`."""
+def _temporary(path: Path) -> list[Path]:
+    """Temporary files and folders beside `path`."""
     named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
     try:
         with os.scandir(path.parent) as entries:
@@ -250,12 +244,40 @@ def _beside(path: Path) -> list[Path]:
         return []
 
 
-def _is_free(path: Path) -> bool:
+def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
+    """Make a temporary file or folder and lock it; another, where a process that clears up was faster than the lock."""
+    while True:
+        handle, name = make()
+        try:
+            handle = os.open(name, os.O_RDONLY) if handle is None else handle
+        except FileNotFoundError:
+            continue
+        if _lock(handle) is not False and os.path.lexists(name):
+            return Path(name), handle
+        os.close(handle)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Give whether no running process writes a temporary file or folder; while the block runs, none begins to."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
-        return False
+        yield False
+        return
     try:
-        return lock(handle) is True
+        yield _lock(handle) is True
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("no locks on this file system: %s", error)
+        return None
+    return True

@@ -48,10 +48,11 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
         return encoder(recipe)
     if not folder.exists():
         recover(folder)
+    ours = (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file()
+    if ours and not os.path.lexists(folder / "embrew.json"):
+        check_folder(folder)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    if (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file():  # an export of embrew's
-        check_folder(folder)
     on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
     if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)

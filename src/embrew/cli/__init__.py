@@ -22,7 +22,6 @@ from embrew.cli import (
     recipe,
     results,
     search,
-    signals,
     sink,
     surface,
     train,
@@ -78,5 +77,4 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
-    signals.listen()
     app(prog_name="embrew")

@@ -11,8 +11,7 @@ import typer
 from rich.markup import escape
 
 from embrew.cli.arguments import Computes, Dtype, Model
-from embrew.cli.console import out
-from embrew.cli.signals import stopping
+from embrew.cli.console import err, out
 
 if TYPE_CHECKING:
     from embrew.encode import Summary
@@ -104,8 +103,7 @@ def encode(
     corpus_files(corpus)  # before a model is opened
     if update:
         read_vectors(folder, partial=True)
-    kept = f"{folder} is as it was; what was encoded is kept" if update else f"finished shards are in {folder}"
-    with stopping(lambda: f"{kept}; the same command resumes"):
+    try:
         if engine == Engine.RAY:
             from embrew.encode.on_ray import encode_corpus_on_ray
 
@@ -119,6 +117,12 @@ def encode(
             bars = out().is_terminal
             make = update_corpus if update else encode_corpus
             summary = make(encoder, corpus, folder, show_progress_bar=bars, **settings)
+    except KeyboardInterrupt:
+        said = f"finished shards are in {folder}; the same command goes on from there"
+        if update:
+            said = f"{folder} is as it was; what was encoded is kept, and the same command resumes"
+        err().print(escape(said), soft_wrap=True)
+        raise
     show(summary, folder)
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 from pathlib import Path
 
-from embrew.locks import claimed
+from embrew.writing import claimed
 
 logger = logging.getLogger(__name__)
 

@@ -163,7 +163,7 @@ def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
     own = vectors_hash(encoder)
     return {
         name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
-        for name, context in encoder.contexts.items()
+        for name, context in list(encoder.contexts.items())
     }
 
 

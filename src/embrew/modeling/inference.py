@@ -44,26 +44,30 @@ class Inference(Pooled, Protocols):
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
-        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
-            if not isinstance(value, str | None):
-                raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
-        if prompt is not None:
-            return prompt
-        name = self.default_prompt_name if prompt_name is None else prompt_name
-        if name is None:
-            return ""
-        context = self.contexts.get(name)
-        if context is not None:
-            return context.context.instruction
-        if name not in self.prompts:
-            names = ", ".join(sorted([*self.prompts, *self.contexts]))
-            raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
-        return self.prompts[name]
+        return self.asked(prompt_name, prompt)[0]
 
     def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
         """The context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
         name = self.default_prompt_name if prompt_name is None else prompt_name
         return None if prompt is not None or name is None else self.contexts.get(name)
+
+    def asked(self, prompt_name: str | None, prompt: str | None) -> tuple[str, PreparedContext | None]:
+        """Return `instruction` and `context` of one moment: another thread may replace a context in between."""
+        for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
+            if not isinstance(value, str | None):
+                raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
+        if prompt is not None:
+            return prompt, None
+        name = self.default_prompt_name if prompt_name is None else prompt_name
+        if name is None:
+            return "", None
+        context = self.contexts.get(name)
+        if context is not None:
+            return context.context.instruction, context
+        if name not in self.prompts:
+            names = ", ".join(sorted([*self.prompts, *self.contexts]))
+            raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
+        return self.prompts[name], None
 
     def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
         """Texts as a list, and whether a single one was given; see `modeling.inputs`."""
@@ -145,7 +149,7 @@ class Inference(Pooled, Protocols):
         shown = logger.isEnabledFor(logging.INFO) if show_progress_bar is None else show_progress_bar
         shown = flag("show_progress_bar", shown)
         texts, single = self.texts_of(inputs)
-        instruction, context = self.instruction(prompt_name, prompt), self.context(prompt_name, prompt)
+        instruction, context = self.asked(prompt_name, prompt)
         if device is not None:
             self.to(torch.device(device))
         if self.training:

@@ -51,6 +51,7 @@ TEXTS = (
 )
 """Texts of every kind that a saved folder is compared on."""
 
+PROOF = "<proof>"  # no name that a user can give
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
@@ -65,11 +66,11 @@ def proof_vectors(encoder: Encoder) -> Tensor:
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
         context = prepare(encoder, Context("Find a similar text: ", pairs))
-        kept, encoder.contexts = encoder.contexts, {"proof": context}
+        encoder.contexts[PROOF] = context  # beside the others: another thread may encode with them
         try:
-            found.append(encoder.encode(list(TEXTS), "proof", batch_size=8, show_progress_bar=False))
+            found.append(encoder.encode(list(TEXTS), PROOF, batch_size=8, show_progress_bar=False))
         finally:
-            encoder.contexts = kept
+            del encoder.contexts[PROOF]
     return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
 
 

@@ -141,7 +141,7 @@ def final_stage(folder: Path) -> Path:
     if not folder.exists():
         recover(folder)
     run = folder / RUN.file
-    if os.path.lexists(folder / SETTINGS) or not os.path.lexists(run):
+    if not os.path.lexists(run) or any(os.path.lexists(folder / name) for name in (SETTINGS, checksums.NAME)):
         return folder
     final = inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
     if not final.exists():

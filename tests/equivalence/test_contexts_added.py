@@ -1,0 +1,137 @@
+"""A context is added, in this process and by the command line, while eight threads encode and reopen the folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embrew.modeling.context_files import digest, read_contexts, write_context
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES
+
+ONE = Context("Find the answer: ", (Demonstration("fox", SENTENCES[0]),))
+OTHER = Context("Find a similar sentence: ", (Demonstration("sea", SENTENCES[3]),))
+TEXTS = SENTENCES[1:3]
+
+
+@pytest.fixture
+def encoder(model_folder: Callable[[str], Path]) -> Encoder:
+    made = Encoder.from_pretrained(
+        model_folder("llama"), device="cpu", template="{instruction}{text}{eos}", demonstrations=Demonstrations()
+    )
+    made.add_context("task", ONE)
+    return made
+
+
+def which(vectors: np.ndarray, wanted: dict[str, np.ndarray]) -> str:
+    """Which of the known vectors these are; a mixture of two is none of them."""
+    return next((name for name, known in wanted.items() if np.abs(vectors - known).max() < 1e-6), "neither")
+
+
+def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_path: Path) -> None:
+    """A reader that opens its files one by one would see the words of one context with the vectors of another."""
+    encoder.save_pretrained(tmp_path / "model", verify="off")
+    prepared = {"one": encoder.contexts["task"], "other": encoder.add_context("task", OTHER)}
+    known = {digest(context): name for name, context in prepared.items()}
+    stop = threading.Event()
+
+    def read() -> list[str]:
+        found = []
+        while not stop.is_set():
+            context = read_contexts(tmp_path / "model")["task"]
+            assert context.context == prepared[known[digest(context)]].context
+            found.append(known[digest(context)])
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(read) for _ in range(8)]
+        try:
+            for name in ["other", "one"] * 6:
+                write_context(tmp_path / "model", "task", prepared[name], overwrite=True)
+        finally:
+            stop.set()
+        found = [name for reader in readers for name in reader.result(timeout=60)]
+    assert {*found} == {"one", "other"} and len(found) > 12
+
+
+def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Encoder) -> None:
+    """Every vector is that of one of the two contexts, and plain vectors never move."""
+    wanted = {"one": encoder.encode(TEXTS, prompt_name="task")}
+    encoder.add_context("task", OTHER)
+    wanted["other"] = encoder.encode(TEXTS, prompt_name="task")
+    plain = {"plain": encoder.encode(TEXTS)}
+    assert np.abs(wanted["one"] - wanted["other"]).max() > 0.01
+    stop = threading.Event()
+
+    def work(number: int) -> list[str]:
+        found = []
+        while not stop.is_set():
+            found.append(which(encoder.encode(TEXTS, prompt_name="task"), wanted))
+            found.append(which(encoder.encode(TEXTS), plain))
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work, number) for number in range(8)]
+        try:
+            for number, context in zip(range(6), cycle((ONE, OTHER)), strict=False):
+                encoder.add_context("task", context)
+                encoder.add_context(f"further-{number}", context)
+        finally:
+            stop.set()
+        found = [name for worker in workers for name in worker.result(timeout=60)]
+    assert {*found} == {"one", "other", "plain"} and len(found) > 32
+    assert len(encoder.contexts) == 7
+
+
+@pytest.mark.slow
+def test_the_command_line_replaces_a_context_while_eight_threads_reopen_the_folder(
+    encoder: Encoder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    encoder.save_pretrained(folder, verify="off")
+    wanted = {"one": encoder.encode(TEXTS, prompt_name="task")}
+    encoder.add_context("task", OTHER)
+    wanted["other"] = encoder.encode(TEXTS, prompt_name="task")
+    plain = {"plain": encoder.encode(TEXTS)}
+    for name, context in (("one", ONE), ("other", OTHER)):
+        (pair,) = context.demonstrations
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"query": "{pair.query}", "response": "{pair.passage}"}}\n')
+    stop = threading.Event()
+
+    def work(number: int) -> list[str]:
+        found = []
+        while not stop.is_set():
+            again = Encoder.from_pretrained(folder, device="cpu") if number % 2 else encoder
+            if number % 2:
+                found.append(which(again.encode(TEXTS, prompt_name="task"), wanted))
+            found.append(which(again.encode(TEXTS), plain))
+        return found
+
+    def add(name: str, as_name: str, *options: str) -> None:
+        words = {"one": ONE, "other": OTHER}[name].instruction
+        command = [sys.executable, "-m", "embrew", "context", "add", str(folder), as_name, "--instruction", words]
+        demos = ["--demos", str(tmp_path / f"{name}.jsonl")]
+        done = subprocess.run([*command, *demos, *options], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    with ThreadPoolExecutor(8) as pool:
+        workers = [pool.submit(work, number) for number in range(8)]
+        try:
+            for round_, name in enumerate(("other", "one", "other", "one")):
+                add(name, "task", "--overwrite")
+                add(name, f"further-{round_}")
+        finally:
+            stop.set()
+        found = [name for worker in workers for name in worker.result(timeout=120)]
+    assert {*found} == {"one", "other", "plain"} and len(found) > 32
+    assert sorted(read_contexts(folder)) == [*(f"further-{i}" for i in range(4)), "task"]

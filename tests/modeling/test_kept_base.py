@@ -1,0 +1,166 @@
+"""A local base kept with its encoder: what happens to the user's model afterwards, and to its weights by a link."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+from embrew.checksums import NAME, Damaged, read_checksums, write_checksums
+from embrew.modeling import verified
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES, stir, tiny_model
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def base(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The user's own model."""
+    return shutil.copytree(model_folder("llama"), tmp_path / "mine")
+
+
+def saved(base: Path, folder: Path) -> Encoder:
+    encoder = Encoder.from_pretrained(base, device="cpu", pooling="mean")
+    encoder.backbone.add_lora({"r": 2})
+    stir(encoder.backbone)
+    encoder.save_pretrained(folder, verify="off")
+    return encoder
+
+
+def vectors(folder: Path) -> np.ndarray:
+    return np.asarray(Encoder.from_pretrained(folder, device="cpu").encode(SENTENCES))
+
+
+def edit_in_place(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(b"\x12\x3f")
+
+
+def test_only_weights_are_links(base: Path, tmp_path: Path) -> None:
+    """An edit of the user's config.json moved the vectors by 0.4, since the encoder's was the same file."""
+    saved(base, tmp_path / "encoder")
+    before, kept = vectors(tmp_path / "encoder"), tmp_path / "encoder" / "base"
+    names = {path.name: path.stat().st_nlink for path in kept.iterdir()}
+    assert names.pop(WEIGHTS) == 2 and len(names) >= 3 and {*names.values()} == {1}
+    for name in names:
+        values = json.loads((base / name).read_text())
+        (base / name).write_text(json.dumps({**values, "rms_norm_eps": 0.5, "bos_token": "</s>"}))
+    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
+
+
+def test_weights_that_are_saved_again_leave_the_encoder_alone(base: Path, tmp_path: Path) -> None:
+    saved(base, tmp_path / "encoder")
+    before = vectors(tmp_path / "encoder")
+    tiny_model("llama", seed=5).save_pretrained(base)
+    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
+
+
+@pytest.mark.parametrize("with_checksums", [True, False])
+def test_weights_that_are_edited_in_place_are_noticed(with_checksums: bool, base: Path, tmp_path: Path) -> None:
+    """The message says how, and what it says repairs the encoder and leaves the edited model as it is."""
+    original = shutil.copyfile(base / WEIGHTS, tmp_path / "original.safetensors")
+    saved(base, tmp_path / "encoder")
+    before = vectors(tmp_path / "encoder")
+    if not with_checksums:
+        (tmp_path / "encoder" / NAME).unlink()
+    edit_in_place(base / WEIGHTS)
+    with pytest.raises(Damaged, match="it is a hard link, one file with the weights of the model") as error:
+        vectors(tmp_path / "encoder")
+    kept = tmp_path / "encoder" / "base" / WEIGHTS
+    assert "\n" not in str(error.value) and f"delete {kept}, then copy the original weights there" in str(error.value)
+    edited = (base / WEIGHTS).read_bytes()
+    kept.unlink()
+    shutil.copyfile(original, kept)
+    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
+    assert (base / WEIGHTS).read_bytes() == edited
+
+
+def test_weights_that_change_before_saving_are_not_kept(base: Path, tmp_path: Path) -> None:
+    """The adapter would be saved with weights that it was not trained on."""
+    encoder = Encoder.from_pretrained(base, device="cpu", pooling="mean")
+    encoder.backbone.add_lora({"r": 2})
+    edit_in_place(base / WEIGHTS)
+    with pytest.raises(ValueError, match="changed after the encoder was opened"):
+        encoder.save_pretrained(tmp_path / "encoder")
+    assert not (tmp_path / "encoder").exists()
+
+
+def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) -> None:
+    """As in the Hub's cache, where every file is a link into a folder of contents; and with a folder of its own."""
+    AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(base / name, tmp_path / "sharded" / name)
+    (tmp_path / "snapshot" / "tokenizer").mkdir(parents=True)
+    for number, path in enumerate(sorted((tmp_path / "sharded").iterdir())):
+        path.rename(tmp_path / f"blob{number}")
+        (tmp_path / "snapshot" / path.name).symlink_to(tmp_path / f"blob{number}")
+    encoder = saved(tmp_path / "snapshot", tmp_path / "encoder")
+    kept = tmp_path / "encoder" / "base"
+    shards = sorted(kept.glob("model-*.safetensors"))
+    assert len(shards) >= 3 and (kept / "model.safetensors.index.json").is_file()
+    assert not any(path.is_symlink() for path in kept.iterdir())
+    assert {path.stat().st_nlink for path in shards} == {2}
+    listed = read_checksums(tmp_path / "encoder") or {}
+    assert {f"base/{path.name}" for path in kept.iterdir()} <= listed.keys()
+    assert np.abs(vectors(tmp_path / "encoder") - encoder.encode(SENTENCES)).max() < 1e-6
+    edit_in_place(shards[1].resolve())
+    with pytest.raises(Damaged, match=rf"base/{shards[1].name} changed after"):
+        vectors(tmp_path / "encoder")
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_weights_are_read_once(shards: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For checksums and for the base's sha256 in embrew.json together; also where they are saved again."""
+    from embrew import checksums
+
+    if shards > 1:
+        AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
+        (base / WEIGHTS).unlink()
+        for path in (tmp_path / "sharded").glob("model*"):
+            path.rename(base / path.name)
+    saved(base, tmp_path / "encoder")
+    monkeypatch.setattr(checksums, "LARGE", 1000)
+    monkeypatch.setattr(checksums, "_known", {})
+    read: list[str] = []
+    opened = Path.open
+
+    def counted(self: Path, *args: object, **options: object) -> object:
+        read.append(self.name) if self.suffix == ".safetensors" and self.parent.name == "base" else None
+        return opened(self, *args, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", counted)
+    digest = checksums.hashlib.file_digest
+    hashed: list[str] = []
+    monkeypatch.setattr(
+        checksums.hashlib, "file_digest", lambda file, name: hashed.append(Path(file.name).name) or digest(file, name)
+    )
+    encoder = Encoder.from_pretrained(tmp_path / "encoder", device="cpu")
+    weights = [name for name in hashed if name.endswith(".safetensors") and name.startswith("model")]
+    assert len(weights) == len({*weights}) == len(list(base.glob("*.safetensors")))
+    assert len(read) == len(weights), "nothing else reads them, but for transformers"
+    if shards == 1:
+        encoder.save_pretrained(tmp_path / "again", verify="off")
+        assert hashed.count(WEIGHTS) == 1
+
+
+def test_folders_of_earlier_versions_open(base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They have links for all files of the base, and no checksums."""
+    saved(base, tmp_path / "encoder")
+    before = vectors(tmp_path / "encoder")
+    (tmp_path / "encoder" / NAME).unlink()
+    for path in (tmp_path / "encoder" / "base").iterdir():
+        path.unlink()
+        os.link(base / path.name, path)
+    verified._said.clear()
+    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
+    assert "has no checksums.json" in caplog.text
+    write_checksums(tmp_path / "encoder")
+    np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)

@@ -1,0 +1,342 @@
+"""Every file that embrew writes, damaged in every way: noticed when it is opened, or harmless for a stated reason."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from embrew.build import open_model
+from embrew.checksums import NAME, Damaged, read_checksums
+from embrew.cli import app
+from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling import verified
+from embrew.modeling.contexts import Context
+from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.pooling import Pooling
+from embrew.modeling.verified import LOOKED_UP
+from embrew.training import checkpoints
+from tests.conftest import SENTENCES, stir
+
+HARMLESS = {"README.md": "the card, for readers; users may edit it, and no program reads it"}
+FILES = {"encoder": 19, "full weights": 10, "export": 14}  # with checksums.json and README.md
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, model_folder: Callable[[str], Path]) -> dict[str, Path]:
+    """What embrew writes, each once more beside it with other weights: what files are swapped with."""
+    root = tmp_path_factory.mktemp("written")
+    for seed, twin in ((2, ""), (9, " twin")):
+        encoder = Encoder.from_pretrained(
+            model_folder("llama"),
+            device="cpu",
+            memory_tokens=2,
+            template="{instruction}{text}{memory}",
+            pooling=Pooling("mean", "memory"),
+            demonstrations=Demonstrations(),
+            seed=seed,
+        )
+        encoder.backbone.add_lora({"r": 4})
+        stir(encoder.backbone, seed=seed)
+        encoder.add_context("task", Context(f"Find {seed}: ", (Demonstration("fox", SENTENCES[seed % 4]),)))
+        extra = {"recipe.yaml": f"seed: {seed}\n", "training.json": json.dumps({"seed": seed})}
+        encoder.save_pretrained(root / f"encoder{twin}", extra=extra, verify="off")
+        export_sentence_transformer(encoder, root / f"export{twin}", verify="off")
+        encoder.merge_adapter()
+        encoder.backbone.train_all()
+        encoder.contexts = {}
+        encoder.save_pretrained(root / f"full weights{twin}", verify="off")
+    return {name: root / name for name in FILES}
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def write(path: Path, content: bytes) -> None:
+    path.unlink()  # weights are hard links
+    path.write_bytes(content)
+
+
+def flip(path: Path, twin: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    write(path, bytes(content))
+
+
+def swap(path: Path, twin: Path) -> None:
+    """The file of the same name of another encoder; where it is equal, another file."""
+    others = [twin, *sorted(other for place in (path, twin) for other in place.parent.parent.rglob("*.*"))]
+    contents = (other.read_bytes() for other in others if other.is_file())
+    write(path, next(content for content in contents if content != path.read_bytes()))
+
+
+DAMAGE: dict[str, Callable[[Path, Path], None]] = {
+    "flipped bit": flip,
+    "truncated": lambda path, _: write(path, path.read_bytes()[: path.stat().st_size // 2]),
+    "empty": lambda path, _: write(path, b""),
+    "missing": lambda path, _: path.unlink(),
+    "swapped": swap,
+}
+
+
+def vectors(folder: Path) -> np.ndarray:
+    return np.asarray(open_model(str(folder)).encode(SENTENCES[:2]))
+
+
+SAMPLE = (("encoder", "flipped bit"), ("encoder", "missing"), ("export", "swapped"))  # of the default run
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in [(kind, damage) for kind in FILES for damage in DAMAGE]
+    ],
+)
+def test_every_damaged_file_is_noticed(
+    kind: str, damage: str, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line that names the file. Without checksums 19 of 205 such cases gave other vectors, by up to 0.67."""
+    source = folders[kind]
+    names = files_of(source)
+    assert len(names) == FILES[kind], names
+    listed = {f"{place}{name}" for place in ("", "contexts/task/") for name in read_checksums(source / place) or ()}
+    assert listed | {f"{place}{NAME}" for place in ("", "contexts/task/")} >= {*names} - {*HARMLESS}
+    folder = shutil.copytree(source, tmp_path / "model")
+    for name in names:
+        DAMAGE[damage](folder / name, source.parent / f"{kind} twin" / name)
+        if name in HARMLESS:
+            np.testing.assert_array_equal(vectors(folder), vectors(source))
+        elif name.endswith(NAME) and damage == "missing":
+            caplog.clear()
+            np.testing.assert_array_equal(vectors(folder), vectors(source))
+            assert f"{(folder / name).parent} has no {NAME}, so damage to its files is not noticed" in caplog.text
+        else:
+            with pytest.raises(Damaged) as error:
+                vectors(folder)
+            said = str(error.value)
+            assert "\n" not in said and str(folder) in said and (Path(name).name in said), (name, said)
+        shutil.copyfile(source / name, folder / name)
+    assert vectors(folder).shape == (2, 32), "all is as it was"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["encode", "MODEL", "TEXTS", "OUT"],
+        ["evaluate", "MODEL", "--data", "STS", "--output", "OUT"],
+        ["search", "MODEL", "--build", "TEXTS", "--index", "OUT", "one"],
+        ["export", "MODEL", "OUT"],
+        ["merge", "MODEL", "OUT"],
+        ["context", "list", "MODEL"],
+        ["context", "add", "MODEL", "more", "--instruction", "x"],
+        ["train", "llm2comp/nano", "--from", "MODEL", "--output", "OUT", "evaluation=null"],
+    ],
+    ids=lambda command: " ".join(command[:2]) if command[0] == "context" else command[0],
+)
+@pytest.mark.parametrize("name", ["tokenizer.json", pytest.param("embrew.json", marks=pytest.mark.slow)])
+def test_every_verb_says_so_in_one_line(
+    name: str, command: list[str], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["encoder"], tmp_path / "MODEL")
+    flip(tmp_path / "MODEL" / name, Path())
+    (tmp_path / "texts.jsonl").write_text('{"_id": "1", "text": "one"}\n')
+    (tmp_path / "sts").mkdir()
+    (tmp_path / "sts" / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n' * 3)
+    places = {"MODEL": "MODEL", "TEXTS": "texts.jsonl", "OUT": "OUT", "STS": "sts"}
+    arguments = [str(tmp_path / places[word]) if word in places else word for word in command]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "160"})
+    assert result.exit_code == 1, result.output
+    said = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert len(said) == 1 and f"{name} has changed" in said[0], result.stderr
+    assert not (tmp_path / "OUT").exists() or not any((tmp_path / "OUT").rglob("*.safetensors"))
+
+
+IGNORED = {
+    "sentence_*_config.json": "the first of these names that is there counts, and sentence_bert_config.json is",
+    "router_config.json": "read by a module for routes, which no export has",
+    "wordembedding_config.json": "read by a module for word embeddings, which no export has",
+    "*.bin": "pickled weights are never read",
+    "*.bin.index.json": "likewise",
+    "adapter_model.safetensors": "without adapter_config.json, which may not be added, there is no adapter",
+    "chat_template.jinja": "texts are never rendered through a chat template",
+    "additional_chat_templates": "likewise",
+    "recipe.yaml": "what the encoder was trained with, for its card and for saving again",
+    "training.json": "likewise",
+    "README.md": HARMLESS["README.md"],
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_name_that_is_looked_for_is_listed_or_refused(
+    kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded while transformers, peft and Sentence-Transformers open the folder."""
+    folder, seen = folders[kind], set()
+
+    def recording(function: Callable) -> Callable:
+        def called(path, *args, **options):  # type: ignore[no-untyped-def]
+            if isinstance(path, str | os.PathLike) and str(path).startswith(f"{folder}/"):
+                seen.add(Path(path).relative_to(folder).as_posix())
+            return function(path, *args, **options)
+
+        return called
+
+    for module, name in ((os, "stat"), (builtins, "open"), (io, "open"), (os, "listdir"), (os, "scandir")):
+        monkeypatch.setattr(module, name, recording(getattr(module, name)))
+    vectors(folder)
+    monkeypatch.undo()
+    found = {name for name in seen if not (folder / name).is_dir()}
+    known = {*files_of(folder)}
+    assert len(found & known) >= FILES[kind] - 2, "the recording works"
+    unknown = {Path(name).name for name in found - known if name.split("/")[0] not in ("contexts", "base", "adapters")}
+    unknown |= {Path(name).name for name in found - known if name.startswith("base/")}
+    open_to = [name for name in unknown - LOOKED_UP if not any(fnmatch(name, pattern) for pattern in IGNORED)]
+    assert not open_to, "a loader looks for these files, and nothing refuses them when they are added"
+    assert len(unknown) >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", '{"qu": 299, "fox": 298}'),
+        ("special_tokens_map.json", '{"additional_special_tokens": ["fox"], "bos_token": "</s>"}'),
+    ],
+)
+def test_an_added_file_would_change_vectors_and_is_refused(
+    name: str, content: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["encoder"], tmp_path / "model")
+    (folder / name).write_text(content)
+    with pytest.raises(Damaged, match=f"{name} was added"):
+        vectors(folder)
+    (folder / NAME).unlink()
+    assert np.abs(vectors(folder) - vectors(folders["encoder"])).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "export" else pytest.mark.slow) for kind in FILES]
+)
+def test_names_that_loaders_read_may_not_be_added(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders[kind], tmp_path / "model")
+    places = {"encoder": ("", "base/"), "full weights": ("", "weights/"), "export": ("",)}[kind]
+    added = [f"{place}{name}" for place in places for name in sorted(LOOKED_UP) if not (folder / place / name).exists()]
+    assert len(added) >= 10
+    for name in added:
+        (folder / name).write_text("{}")
+        with pytest.raises(Damaged, match=rf"{name} was added"):
+            vectors(folder)
+        (folder / name).unlink()
+    for name in ("notes.txt", "results.json", "mine/config.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    np.testing.assert_array_equal(vectors(folder), vectors(folders[kind]))
+
+
+def test_folders_without_checksums_open_and_say_so_once(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(folders["encoder"], tmp_path / "model")
+    for path in folder.rglob(NAME):
+        path.unlink()
+    for _ in range(3):
+        vectors(folder)
+    said = [record.getMessage() for record in caplog.records if "damage" in record.getMessage()]
+    version = json.loads((folder / "embrew.json").read_text())["versions"]["embrew"]
+    assert len(said) == 1 and "\n" not in said[0] and f"(written by embrew {version}); save it again" in said[0]
+    encoder = Encoder.from_pretrained(folder, device="cpu")
+    encoder.record = None
+    encoder.save_pretrained(tmp_path / "again")
+    assert read_checksums(tmp_path / "again") and read_checksums(tmp_path / "again" / "contexts" / "task")
+
+
+def test_large_weights_are_read_when_a_process_first_opens_them(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once per process; by commands that need settings only, not at all."""
+    from embrew import checksums
+    from embrew.modeling.saving import read_settings
+
+    monkeypatch.setattr(checksums, "LARGE", 30_000)
+    folder = shutil.copytree(folders["full weights"], tmp_path / "model")
+    content = bytearray((folder / "weights" / "model.safetensors").read_bytes())
+    assert len(content) > 30_000
+    before = vectors(folder)
+    content[-1] ^= 0x40
+    (folder / "weights" / "model.safetensors").write_bytes(content)
+    assert read_settings(folder)["full_weights"]
+    with pytest.raises(Damaged, match=r"weights/model\.safetensors has changed"):
+        vectors(folder)
+    content[-1] ^= 0x40
+    (folder / "weights" / "model.safetensors").write_bytes(content)
+    read: list[str] = []
+    digest = checksums.hashlib.file_digest
+
+    def counted(file: io.BufferedReader, name: str) -> object:
+        read.append(file.name)
+        return digest(file, name)
+
+    monkeypatch.setattr(checksums.hashlib, "file_digest", counted)
+    for _ in range(2):
+        np.testing.assert_array_equal(vectors(folder), before)
+    assert sum("model.safetensors" in name for name in read) == 1 and len(read) > 6
+
+
+@pytest.fixture
+def checkpoint_folder(model_folder: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Two checkpoints of a run that was stopped before its stage was saved."""
+    from embrew.recipe import Recipe
+    from embrew.training.stages import train
+
+    rows = [{"query": text[:20], "positive": text[20:]} for text in SENTENCES * 2]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {"max_steps": 4, "learning_rate": 0.01, "save_steps": 2, "use_cpu": True}
+    stage = {"name": "one", "objective": {"type": "contrastive"}, "batch": {"size": 4}, "training": training}
+    stage["data"] = {"path": str(tmp_path / "pairs.jsonl")}
+    recipe = Recipe.from_values(
+        {
+            "encoder": {"model": str(model_folder("llama")), "pooling": {"mode": "last"}, "lora": {"r": 2}},
+            "stages": [stage],
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "run")
+    return tmp_path / "run" / "one.work"
+
+
+@pytest.mark.slow
+def test_every_damaged_file_of_a_checkpoint_is_noticed(
+    checkpoint_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest, older = checkpoint_folder / "checkpoint-4", checkpoint_folder / "checkpoint-2"
+    names = files_of(newest)
+    assert len(names) >= 6 and checkpoints.MANIFEST in names
+    cases = 0
+    for name in names:
+        for damage in DAMAGE.values():
+            kept = (newest / name).read_bytes()
+            damage(newest / name, older / name)
+            caplog.clear()
+            assert checkpoints.newest(checkpoint_folder) == older, name
+            assert "checkpoint-4 is not whole" in caplog.text
+            (newest / name).write_bytes(kept)
+            cases += 1
+    assert cases == 5 * len(names) and checkpoints.newest(checkpoint_folder) == newest
+
+
+@pytest.fixture(autouse=True)
+def _say_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verified, "_said", set())
