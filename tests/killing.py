@@ -123,7 +123,8 @@ def loop(
 ) -> Found:
     """Kill a command `kills` times, and ask after each what state things are in.
 
-    Every other moment is drawn from the whole run; the others from the time after something is being written.
+    Every other moment is drawn from the whole run; the others from the time after something is being written, a third
+    of them from the first 3 ms, a third from the first 30 ms.
 
     Args:
         name: for the report.
@@ -150,7 +151,7 @@ def loop(
         moment = generator.uniform(0, whole)
         if (found.kills + found.finished) % 2:
             running.wait(writes)
-            moment = running.seconds + generator.uniform(0, max(whole - writes_from, 0.05))
+            moment = running.seconds + generator.uniform(0, generator.choice([0.003, 0.03, whole - writes_from]))
         if running.wait(lambda running=running, moment=moment: running.seconds > moment):
             found.writing += writes()
             running.kill()
