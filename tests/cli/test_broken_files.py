@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,3 +136,33 @@ def test_whole_files_are_no_error(scene: Path) -> None:
     for command in {verb.arguments for verb in (*QUICK, *REST)} - {"domain docs -o made"}:
         done = ask(scene, *command.split())
         assert done.exit_code == 0, (command, done.output)
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Root, who may read everything, is another user in this block."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_no_permission(small: Path) -> None:
+    """In a folder outside pytest's, which only its owner may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "scene"
+        shutil.copytree(small, place)
+        for path in (Path(name), *Path(name).rglob("*")):
+            path.chmod(0o755)
+        for command, file in sorted({(command, file) for command, file, _ in CASES}):
+            (place / file).chmod(0)
+            with unprivileged():
+                done = ask(place, *command.split())
+            (place / file).chmod(0o644)
+            assert done.exit_code == 1, (command, file, done.output)
+            assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+            assert f"{file}: Permission denied" in done.stderr, (command, file, done.stderr)
