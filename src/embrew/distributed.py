@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
+
+from embrew.locks import claimed
+
+Decision = TypeVar("Decision")
 
 
 def world_size() -> int:
@@ -17,6 +23,37 @@ def world_size() -> int:
 def rank() -> int:
     """This process' number."""
     return distributed.get_rank() if world_size() > 1 else 0
+
+
+def decided(decide: Callable[[], Decision]) -> Decision:
+    """Return what the first process decides; where it raises one of a user's errors, all processes raise it.
+
+    Raises:
+        ValueError, TypeError, OSError: the first process raised it.
+    """
+    if world_size() == 1:
+        return decide()
+    told: list[Any] = [None, None]
+    mine: Exception | None = None
+    if rank() == 0:
+        try:
+            told[0] = decide()
+        except (ValueError, TypeError, OSError) as error:
+            mine = error
+            told[1] = error if type(error).__module__ == "builtins" else ValueError(str(error))
+    distributed.broadcast_object_list(told, src=0)
+    if mine is not None or told[1] is not None:
+        raise mine or told[1]
+    decision: Decision = told[0]
+    return decision
+
+
+@contextmanager
+def claimed_by_first(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder as `locks.claimed` does, for all processes that train together: the first of them holds it."""
+    with ExitStack() as stack:
+        decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process alone
+        yield
 
 
 def share_of_rows(rows: int, device: torch.device) -> float:

@@ -1,13 +1,13 @@
 """Write files and folders so that they are there whole or not at all, also after a power failure."""
 
 import errno
-import fcntl
 import json
 import logging
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from embrew.disk import writing_to
 from embrew.exchange import exchange
+from embrew.locks import is_held, lock
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `folder`.
-        FileExistsError: `folder` may not be replaced.
+        FileExistsError: `folder` may not be replaced, or another process is writing it.
     """
     folder = folder.resolve() if folder.is_symlink() else folder
     recover(folder)
@@ -77,6 +78,10 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
         )
     try:
         with writing_to(folder, scratch):
+            if _is_written(folder, but=scratch):
+                raise FileExistsError(
+                    f"another process is writing {folder}; wait until it ends, or choose another folder"
+                )
             new = scratch / "new"
             new.mkdir()
             yield new
@@ -106,7 +111,7 @@ def recover(folder: Path) -> None:
 
     Where one was killed between moving the old folder away and the new one in its place, the old one is moved back.
     """
-    for scratch in _temporary(folder):
+    for scratch in _beside(folder):
         with _held(scratch) as ours:
             if not ours:
                 continue
@@ -164,33 +169,10 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of killed processes that were writing `path`."""
-    for leftover in _temporary(path):
+    for leftover in _beside(path):
         with _held(leftover) as ours:
             if ours and not leftover.is_dir():
                 leftover.unlink(missing_ok=True)
-
-
-@contextmanager
-def claimed(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder, which is made if need be, for this process alone.
-
-    The claim ends with the process, however it ends.
-
-    Args:
-        folder: what is claimed.
-        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
-
-    Raises:
-        FileExistsError: another process holds it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if _lock(handle) is False:
-            raise FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
-        yield
-    finally:
-        os.close(handle)
 
 
 def flush(path: Path) -> None:
@@ -234,8 +216,17 @@ def put(new: Path, folder: Path, *, aside: Path) -> None:
             raise
 
 
-def _temporary(path: Path) -> list[Path]:
-    """Temporary files and folders beside `path`."""
+def _is_written(folder: Path, *, but: Path) -> bool:
+    """Whether another process writes a folder, for longer than it takes one to clear up."""
+    for pause in (0.0, 0.1, 0.3):
+        time.sleep(pause)
+        if not any(is_held(other) for other in _beside(folder) if other != but):
+            return False
+    return True
+
+
+def _beside(path: Path) -> list[Path]:
+    """Temporary files and folders of `path`."""
     named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
     try:
         with os.scandir(path.parent) as entries:
@@ -252,7 +243,7 @@ def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
             handle = os.open(name, os.O_RDONLY) if handle is None else handle
         except FileNotFoundError:
             continue
-        if _lock(handle) is not False and os.path.lexists(name):
+        if lock(handle) is not False and os.path.lexists(name):
             return Path(name), handle
         os.close(handle)
 
@@ -266,18 +257,6 @@ def _held(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _lock(handle) is True
+        yield lock(handle) is True
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> bool | None:
-    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        logger.debug("no locks on this file system: %s", error)
-        return None
-    return True

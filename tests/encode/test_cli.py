@@ -60,7 +60,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, corpus: Path,
     monkeypatch.setattr(embrew.build, "open_model", lambda name, dtype: Stopped())
     result = run(corpus, tmp_path / "out", "--shard-rows", 25)
     assert result.exit_code == 130
-    assert "the same command goes on from there" in result.stderr.replace("\n", " ")
+    assert "the same command resumes" in result.stderr.replace("\n", " ")
     assert len(json.loads((tmp_path / "out" / MANIFEST).read_text())["shards"]) == 1
 
 

@@ -169,5 +169,5 @@ def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_fo
 def test_a_half_written_result_is_named(bag_of_words, sts_folder, tmp_path):
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     (tmp_path / "out" / "STS.test.json").write_text('{"task_name": "STS"')
-    with pytest.raises(ValueError, match="STS.test.json or its .run.json is no result of embrew"):
+    with pytest.raises(ValueError, match="STS.test.json cannot be read: not valid JSON"):
         evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")

@@ -144,9 +144,3 @@ def test_killed_at_any_time(seed: int, command: Callable[..., list[str]], tmp_pa
         assert kills < 60
     for name in ("compress", "unsupervised"):
         equal(tmp_path / "whole" / name, tmp_path / "halves" / name)
-
-
-def test_ctrl_c_says_where_things_are(command: Callable[..., list[str]], tmp_path: Path) -> None:
-    target = tmp_path / "run" / "compress.work" / "checkpoint-3"
-    assert run(command(tmp_path / "run"), until=target.exists, kill=signal.SIGINT) == 130
-    assert target.exists()

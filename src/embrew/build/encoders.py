@@ -52,7 +52,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
                 built.template.pattern,
             )
         make_trainable(built, recipe)
-    built.recipe = recipe.to_yaml()
+    built.recipe = recipe.public().to_yaml()
     return built
 
 

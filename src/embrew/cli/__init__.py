@@ -22,6 +22,7 @@ from embrew.cli import (
     recipe,
     results,
     search,
+    signals,
     sink,
     surface,
     train,
@@ -77,4 +78,5 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    signals.listen()
     app(prog_name="embrew")

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from embrew.cli.analyze_domain import Columns, columns_of, read_sample
 from embrew.cli.arguments import Overrides
-from embrew.cli.console import err, out
+from embrew.cli.console import out
+from embrew.cli.signals import stopping
 
 
 class Learn(StrEnum):
@@ -76,11 +77,8 @@ def domain(
         overrides=tuple(overrides or ()),
         export=export,
     )
-    try:
+    with stopping(lambda: f"what is finished is in {output}; the same command resumes"):
         run(documents, pairs, output, settings)
-    except KeyboardInterrupt:
-        err().print("\nstopped; the same command goes on", markup=False)
-        raise typer.Exit(130) from None
     console = out()
     console.print((output / "report.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
     console.print(f"report: [bold]{escape(str(output / 'report.md'))}[/]", soft_wrap=True)

@@ -11,7 +11,8 @@ import typer
 from rich.markup import escape
 
 from embrew.cli.arguments import Computes, Dtype, Model
-from embrew.cli.console import err, out
+from embrew.cli.console import out
+from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
     from embrew.encode import Summary
@@ -103,7 +104,8 @@ def encode(
     corpus_files(corpus)  # before a model is opened
     if update:
         read_vectors(folder, partial=True)
-    try:
+    kept = f"{folder} is as it was; what was encoded is kept" if update else f"finished shards are in {folder}"
+    with stopping(lambda: f"{kept}; the same command resumes"):
         if engine == Engine.RAY:
             from embrew.encode.on_ray import encode_corpus_on_ray
 
@@ -117,12 +119,6 @@ def encode(
             bars = out().is_terminal
             make = update_corpus if update else encode_corpus
             summary = make(encoder, corpus, folder, show_progress_bar=bars, **settings)
-    except KeyboardInterrupt:
-        said = f"finished shards are in {folder}; the same command goes on from there"
-        if update:
-            said = f"{folder} is as it was; what was encoded is kept, and the same command resumes"
-        err().print(escape(said), soft_wrap=True)
-        raise
     show(summary, folder)
 
 

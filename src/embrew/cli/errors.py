@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
 from embrew.cli.console import err, log_to_terminal, rank
+from embrew.cli.signals import exit_code
 
 USER_ERRORS = (ValueError, TypeError, OSError)
 """What we raise for things a user can mend. Anything else is our own mistake and keeps its traceback."""
 
 
 class Commands(TyperGroup):
-    """Runs a verb; prints `error: ...` and exits with 1 where it was used wrongly, with 130 on Ctrl-C."""
+    """Runs a verb; prints `error: ...` and exits with 1 where it was used wrongly; 130 on Ctrl-C, 143 on SIGTERM."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
@@ -24,16 +26,21 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # `embrew recipe show ... | head`
             raise
-        except USER_ERRORS as error:
+        except (typer.Exit, click.ClickException, click.Abort):
+            raise
+        except BaseException as error:
+            code = exit_code(error)
+            if code is not None:
+                if rank() == 0:
+                    err().print("stopped; what was not finished was not written; give the same command again")
+                raise typer.Exit(code) from None
+            if not isinstance(error, USER_ERRORS):
+                raise
             if ctx.params.get("debug"):
                 raise
             where = f" (process {rank()})" if rank() else ""
             err().print(Text(f"error{where}: {message(error)}"), style="bold red", soft_wrap=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            if rank() == 0:
-                err().print("stopped")
-            raise typer.Exit(130) from None
 
 
 def message(error: BaseException) -> str:

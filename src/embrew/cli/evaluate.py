@@ -12,6 +12,7 @@ from rich.table import Table
 
 from embrew.cli.arguments import Computes, Dtype, Model, Overrides
 from embrew.cli.console import out
+from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
     from embrew.evaluation import Result
@@ -95,20 +96,22 @@ def evaluate(
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK, or --suite with one of its names")
     from embrew import build, evaluation
 
-    encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value)
-    results = evaluation.evaluate(
-        encoder,
-        tasks,
-        output_dir=output,
-        split=split,
-        kind=chosen,
-        sts_protocol=protocol,
-        generator=generator,
-        batch_tokens=batch_tokens,
-        context=context,
-        overwrite=overwrite,
-        show_progress_bar=out().is_terminal,
-    )
+    kept = "no results are kept without --output" if output is None else f"finished tasks are in {output}"
+    with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
+        encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value)
+        results = evaluation.evaluate(
+            encoder,
+            tasks,
+            output_dir=output,
+            split=split,
+            kind=chosen,
+            sts_protocol=protocol,
+            generator=generator,
+            batch_tokens=batch_tokens,
+            context=context,
+            overwrite=overwrite,
+            show_progress_bar=out().is_terminal,
+        )
     header, rows = evaluation.grid_table(results)
     if named or len(rows) < len(results):
         out().print(results_table(results, named))

@@ -11,7 +11,9 @@ import typer
 from rich.markup import escape
 
 from embrew.cli.arguments import Overrides
-from embrew.cli.console import err, out
+from embrew.cli.console import out, rank
+from embrew.cli.signals import stopping
+from embrew.locks import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
@@ -56,6 +58,8 @@ def train(
     from embrew.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or ())
+    if rank() == 0:  # before anything is loaded; training itself holds the folder
+        check_unclaimed(output, "training into")
     console = out()
     _announce(recipe, loaded)
     evaluate: DevSets | None = None
@@ -65,13 +69,8 @@ def train(
         evaluate = watched_by(loaded)
     from embrew.training import stages
 
-    try:
+    with stopping(lambda: f"{_finished(loaded, output)}; the same command with --resume resumes"):
         stages.train(loaded, output, resume=resume, evaluate=evaluate, verify=verify.value, start=start)
-    except KeyboardInterrupt:
-        finished = _finished(loaded, output)
-        said = f"finished: {', '.join(map(str, finished))}" if finished else f"no stage is finished in {output}"
-        err().print(f"\nstopped; {said}; the same command with --resume goes on", markup=False)
-        raise typer.Exit(130) from None
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
 
 
@@ -81,11 +80,8 @@ def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **op
     rows = read_sweep(sweep, recipe, overrides)
     console = out()
     console.print(f"[bold]{escape(recipe)}[/], {escape(rows.source)}: {len(rows.rows)} rows", soft_wrap=True)
-    try:
+    with stopping(lambda: f"finished rows are in {output}; the same command with --resume resumes"):
         run_sweep(rows, output, **options)
-    except KeyboardInterrupt:
-        err().print("\nstopped; the same command with --resume goes on", markup=False)
-        raise typer.Exit(130) from None
     console.print((output / "sweep.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
 
 
@@ -95,5 +91,6 @@ def _announce(name: str, recipe: Recipe) -> None:
     console.print(f"[bold]{escape(name)}[/] on {escape(recipe.encoder.model)}: {escape(stages)}")
 
 
-def _finished(recipe: Recipe, output: Path) -> list[Path]:
-    return [output / stage.name for stage in recipe.stages if (output / stage.name / "embrew.json").is_file()]
+def _finished(recipe: Recipe, output: Path) -> str:
+    found = [output / stage.name for stage in recipe.stages if (output / stage.name / "embrew.json").is_file()]
+    return f"finished: {', '.join(map(str, found))}" if found else f"no stage is finished in {output}"

@@ -27,6 +27,8 @@ __all__ = [
     "stop",
 ]
 
+from embrew.names import check_not_by_name
+
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "validation", "valid", "test")
@@ -42,6 +44,7 @@ def expand(path: str | Path) -> str:
         '/data/STSB'
     """
     text = str(path)
+    check_not_by_name(text)
     for name in re.findall(r"\$\{?(\w+)\}?", text):
         if not os.environ.get(name):
             raise ValueError(f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER")

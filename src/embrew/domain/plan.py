@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from embrew.domain.prepare import Prepared
+from embrew.names import public_path
 from embrew.overrides import apply_overrides, dump_yaml
 from embrew.recipe import Recipe
+from embrew.recipe.paths import with_paths
 
 BASE = "lbr/medical-nano"
 LEARN, REPRESENT = "learn", "represent"
@@ -27,11 +30,19 @@ class Plan:
     overrides: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def to_yaml(self) -> str:
-        """The recipe with the reasons above it."""
+    def to_yaml(self, folder: Path) -> str:
+        """Return the recipe with the reasons above it.
+
+        Args:
+            folder: where the file is; paths below it are written relative to it, others as in any saved recipe.
+        """
         lines = ["Learn Before Represent on a domain: written by embrew domain; train it with embrew train.", ""]
         text = "\n".join(f"# {line}".rstrip() for line in [*lines, *self.reasons])
-        values = self.recipe.model_dump(mode="json", exclude_defaults=True)
+        here = f"{folder.resolve()}/"
+        values = with_paths(
+            self.recipe.model_dump(mode="json", exclude_defaults=True),
+            lambda path: path.removeprefix(here) if path.startswith(here) else public_path(path),
+        )
         return f"{text}\n\n{dump_yaml(values)}"
 
 

@@ -15,6 +15,7 @@ from embrew.analysis.separation import Separation, separation_of
 from embrew.analysis.watched import watched_by
 from embrew.data.qa import QA
 from embrew.data.reading import expand, public_name, read_file
+from embrew.distributed import claimed_by_first
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
@@ -23,11 +24,11 @@ from embrew.evaluation import Result, evaluate
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
+from embrew.names import public_path
 from embrew.protocol import vectors_hash
 from embrew.provenance import versions
 from embrew.recipe import Recipe
 from embrew.stored import content_of, read_json
-from embrew.training.record import without_paths
 from embrew.training.stages import train
 from embrew.writing import atomic_path, write_json
 
@@ -92,11 +93,15 @@ def run(
         The content of `report.json`.
 
     Raises:
-        FileExistsError: `output` was made of other files or settings.
+        FileExistsError: `output` was made of other files or settings; another process works in it.
         FileNotFoundError, ValueError: data that cannot be read or used; training files that hold a held-out question or
             answer; anything training can refuse.
     """
-    folder = Path(output)
+    with claimed_by_first(Path(output), "working in"):
+        return _run(documents, pairs, Path(output), settings)
+
+
+def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings: Settings) -> dict[str, Any]:
     if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     data = prepare(
@@ -142,10 +147,10 @@ def run(
     report = {
         "documents": public_name(documents)[0],
         "pairs": None if pairs is None else public_name(pairs)[0],
-        "model": settings.model,
+        "model": public_path(settings.model),
         "data": dict(data.manifest),
         "plan": list(made.reasons),
-        "recipe": without_paths(recipe.resolved()),
+        "recipe": recipe.public().resolved(),
         "diagnosis": {key: value for key, value in diagnosis.items() if key != "separation"},
         "steps": [step.summary() for step in steps],
         "versions": versions(),
@@ -171,15 +176,15 @@ def _write_recipe(path: Path, made: Plan) -> None:
     """
     if path.is_file():
         there = Recipe.load(path)
-        if there != made.recipe:
-            keys = made.recipe.differing_keys(there.resolved())
+        keys = made.recipe.differing_keys(there.resolved())
+        if keys:
             raise FileExistsError(
                 f"{path} says other settings ({', '.join(keys)}); choose another output folder, give the same "
                 f"settings, or train it as it is: embrew train {path} --output DIR"
             )
         return
     with atomic_path(path) as temporary:
-        temporary.write_text(made.to_yaml(), encoding="utf-8")
+        temporary.write_text(made.to_yaml(path.parent), encoding="utf-8")
 
 
 def _sample(data: Prepared, name: str) -> Sample:

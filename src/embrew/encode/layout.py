@@ -10,7 +10,7 @@ import logging
 import os
 from pathlib import Path
 
-from embrew.writing import claimed
+from embrew.locks import claimed
 
 logger = logging.getLogger(__name__)
 

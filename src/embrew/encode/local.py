@@ -23,9 +23,10 @@ from embrew.encode.precision import Ranges
 from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
 from embrew.formats import say_missing
+from embrew.locks import claimed
 from embrew.modeling.encoding import ahead
 from embrew.protocol import TextEncoder
-from embrew.writing import check_free, claimed
+from embrew.writing import check_free
 
 logger = logging.getLogger(__name__)
 

@@ -28,9 +28,10 @@ from embrew.encode.local import Summary, add, cleared, settle, summary_of
 from embrew.encode.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
 from embrew.encode.rejects import open_rejects
 from embrew.encode.shards import device_of, encode_options_of, is_whole, shard_vectors, write_codes, write_shard
+from embrew.locks import claimed
 from embrew.modeling.encoding import ahead
 from embrew.protocol import TextEncoder
-from embrew.writing import claimed, flush, put
+from embrew.writing import flush, put
 
 logger = logging.getLogger(__name__)
 

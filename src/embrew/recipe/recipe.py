@@ -10,12 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from embrew.names import last_part, public_path
 from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig
 from embrew.recipe.evaluation import EvaluationConfig
 from embrew.recipe.files import read_recipe
+from embrew.recipe.paths import beside, with_data_paths, with_paths
 from embrew.recipe.stage import StageConfig
 from embrew.recipe_errors import KeyPath, dotted, explain
 
@@ -74,6 +76,9 @@ class Recipe(Config):
         values = parse_yaml(text, source=source)
         if not isinstance(values, dict):
             raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
+        file = Path(name_or_path).expanduser()
+        if file.is_file():
+            values = with_data_paths(values, beside(file.parent))
         return cls.from_values(apply_overrides(values, overrides), source=source, text=text, overrides=overrides)
 
     @classmethod
@@ -103,24 +108,40 @@ class Recipe(Config):
         values = self.model_dump(mode="json")
         return values if index is None else deciding(values, index)
 
-    def stage_hash(self, index: int) -> str:
+    def public(self) -> Recipe:
+        """Return the recipe as it is saved: paths of this machine by their names (see `names.public_path`)."""
+        return type(self).model_validate(with_paths(self.model_dump(mode="json"), public_path))
+
+    def stage_hash(self, index: int, *, by_name: bool = True) -> str:
         """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed.
 
         Where a best step is chosen within a stage, so do the dev sets and how it is chosen.
+
+        Args:
+            index: of the stage.
+            by_name: Of paths and Hub ids, take the name at their end only; what is there is compared by its content.
         """
-        text = json.dumps(canonical(self.resolved(index)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        values = canonical(_named(self.resolved(index), by_name))
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def differing_keys(self, other_resolved: Mapping[str, Any], index: int | None = None) -> list[str]:
+    def differing_keys(
+        self, other_resolved: Mapping[str, Any], index: int | None = None, *, by_name: bool = True
+    ) -> list[str]:
         """Paths of the keys whose values differ from another recipe's `resolved()`.
 
-        With `index`, only what decides the outcome of that stage is compared.
+        With `index`, only what decides the outcome of that stage is compared. `by_name`: as for `stage_hash`.
         """
         other = dict(other_resolved)
         if index is not None:
             other = deciding(other, index)
-        return [dotted(path) for path in differences(canonical(self.resolved(index)), canonical(other))]
+        ours, theirs = (canonical(_named(values, by_name)) for values in (self.resolved(index), other))
+        return [dotted(path) for path in differences(ours, theirs)]
 
     def to_yaml(self) -> str:
         """The resolved recipe as YAML; `Recipe.load` reads it back to the same recipe."""
         return dump_yaml(self.model_dump(mode="json"))
+
+
+def _named(values: Mapping[str, Any], by_name: bool) -> dict[str, Any]:
+    return with_paths(values, last_part) if by_name else dict(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from embrew.analysis.plots import new_figure, save_figure
 from embrew.evaluation import tables
 from embrew.evaluation.report import Result, averages
 from embrew.formats import SWEEP
+from embrew.names import public_path
 from embrew.provenance import versions
 from embrew.sweep.rows import Row, Sweep
 from embrew.writing import atomic_path, write_json
@@ -23,21 +25,23 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     """Write `sweep.md`, `sweep.json` and, where one number varies and two rows are there, `sweep.png`."""
     header, cells = tables.grid([tables.Row(row.name, tuple(map(tuple, results))) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
-    lines = [f"# {sweep.source}", "", tables.as_markdown(header, cells)]
+    source = public_path(sweep.source)
+    lines = [f"# {source}", "", tables.as_markdown(header, cells)]
     lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
     if any(result.split == "test" for _, several in done for results in several for result in results):
         lines += ["Some of these are scores on a test split: choose no row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
     lines += [
-        f"- {row.name}: {', '.join(row.overrides) or 'the recipe as it is'}; stages {_stages(row)}" for row, _ in done
+        f"- {row.name}: {', '.join(map(_public, row.overrides)) or 'the recipe as it is'}; stages {_stages(row)}"
+        for row, _ in done
     ]
     if len(done) < len(sweep.rows):
         lines.append(f"- not trained yet: {', '.join(row.name for row in sweep.rows[len(done) :])}")
     rows = [
         {
             "name": row.name,
-            "set": list(row.overrides),
+            "set": [_public(setting) for setting in row.overrides],
             "x": row.x,
             "stages": _stages(row).split(", "),
             "seeds": list(row.recipes),
@@ -45,13 +49,13 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
             "sets": [
                 {"task": result.task, "split": result.split, "counts": dict(result.counts)} for result in several[0]
             ],
-            "recipe": next(iter(row.recipes.values())).resolved(),
+            "recipe": next(iter(row.recipes.values())).public().resolved(),
         }
         for row, several, seeds in ((row, several, [_scores(results) for results in several]) for row, several in done)
     ]
     record = {
         "format": SWEEP.newest,
-        "sweep": sweep.source,
+        "sweep": source,
         "suite": sweep.suite,
         "x": sweep.axis,
         "versions": versions(),
@@ -91,6 +95,12 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     save_figure(figure, path)
+
+
+def _public(setting: str) -> str:
+    """An override without a path of this machine."""
+    key, equals, value = setting.partition("=")
+    return key + equals + re.sub(r"(?<![\w.$}:/-])(?:/|~/)[^\s,\]}\"']+", lambda path: public_path(path[0]), value)
 
 
 def _scores(results: Sequence[Result]) -> Mapping[str, float]:

@@ -12,6 +12,7 @@ from accelerate import PartialState
 
 from embrew import build
 from embrew.analysis.watched import watched_by
+from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
 from embrew.formats import SWEEP
@@ -20,7 +21,7 @@ from embrew.stored import read_json
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages
-from embrew.training.stages import STAGE
+from embrew.training.origin import STAGE
 from embrew.training.takeover import take_over
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,23 @@ def run_sweep(
         batch_tokens: padded tokens a batch, in judging.
 
     Raises:
-        FileExistsError: `folder` holds a sweep and `resume` is off.
+        FileExistsError: `folder` holds a sweep and `resume` is off; another process sweeps in it.
         FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; data is looked for before any training.
     """
-    root = Path(folder)
     process = PartialState(cpu=not torch.accelerator.is_available())
+    with claimed_by_first(Path(folder), "sweeping in"):
+        return _all_rows(sweep, Path(folder), process, resume, verify, start, batch_tokens)
+
+
+def _all_rows(
+    sweep: Sweep,
+    root: Path,
+    process: PartialState,
+    resume: bool,
+    verify: str,
+    start: str | Path | None,
+    batch_tokens: int | None,
+) -> list[Trained]:
     if (root / JSON).exists() and not resume:
         raise FileExistsError(f"{root} holds a sweep already; say --resume to go on, or choose another folder")
     if (root / JSON).exists():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from transformers.trainer_pt_utils import safe_globals
@@ -33,24 +37,35 @@ def seal(checkpoint: Path) -> None:
     os.replace(temporary, checkpoint / MANIFEST)
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether every file of the manifest is there with its content."""
+def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
+    """Return whether the manifest lists all that is needed, and every file of it is there with its content.
+
+    Args:
+        checkpoint: a folder.
+        needed: names of files, as patterns: each must match one that the manifest lists.
+    """
     try:
-        hashes = json.loads((checkpoint / MANIFEST).read_text())
-    except (OSError, json.JSONDecodeError):
+        hashes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return False
-    return all(
-        is_plain(name) and (checkpoint / name).is_file() and _sha256(checkpoint / name) == sha
-        for name, sha in hashes.items()
-    )
+    if not isinstance(hashes, dict) or not hashes or not all(_is_entry(*entry) for entry in hashes.items()):
+        return False
+    if not all(fnmatch.filter(hashes, pattern) for pattern in needed):
+        return False
+    return all((checkpoint / name).is_file() and _sha256(checkpoint / name) == sha for name, sha in hashes.items())
 
 
-def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run; broken ones are named and passed over."""
+def _is_entry(name: str, sha256: Any) -> bool:
+    """Whether a line of a manifest can be one: the name of a file within the checkpoint, and a sha256."""
+    return is_plain(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
+
+
+def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:
+    """Return the newest whole checkpoint of a run; broken ones are named and passed over. `needed`: see `is_whole`."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        if is_whole(checkpoint):
+        if is_whole(checkpoint, needed):
             return checkpoint
-        logger.warning("%s is not whole (stopped while it was written, or damaged); an older one is used", checkpoint)
+        logger.warning("%s is not whole (stopped while it was written, or damaged) and is passed over", checkpoint)
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embrew import build
@@ -50,7 +49,7 @@ def stage_record(
     record: dict[str, Any] = {
         "stage": names[-1],
         "objectives": {stage.name: _named(stage.objective) for stage in recipe.stages[: index + 1]},
-        "recipe": dump_yaml(without_paths(recipe.model_dump(mode="json", exclude_defaults=True))),
+        "recipe": dump_yaml(recipe.public().model_dump(mode="json", exclude_defaults=True)),
         "data": {name: log["data"][name] for name in names if name in log["data"]},
         "scores": {name: log["scores"][name] for name in ("base", *names) if name in log["scores"]},
         "curves": {name: curve for name, curve in log.get("curves", {}).items() if name in names},
@@ -66,15 +65,3 @@ def _named(objective: Mapping[str, Any]) -> str:
     """An objective's type; where it has presets, which of them, since they are different sums."""
     preset = getattr(build.objective(objective), "preset", None)
     return objective["type"] + ("" if preset is None else f", preset {preset}")
-
-
-def without_paths(value: Any) -> Any:
-    """The same values, with the last part only of every path that begins at the root or at a home folder."""
-    match value:
-        case dict():
-            return {key: without_paths(item) for key, item in value.items()}
-        case list():
-            return [without_paths(item) for item in value]
-        case str() if value.startswith(("/", "~/")) and (Path(value).expanduser().exists() or " " not in value):
-            return Path(value).name or value
-    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,35 @@ from embrew import formats
 from embrew.data import overlap
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, StageConfig
-from embrew.stored import read_json
+from embrew.stored import content_of, read_json
 from embrew.training.record import facts, stage_record
 from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words, set_lines
+from embrew.writing import atomic_path
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
+LOST = "remove it and give --resume: scores and times of finished stages are lost with it, their models are not"
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return the content of a run's `run.json`; `{}` where there is none.
+
+    Raises:
+        BrokenFile: the file is damaged.
+        OtherFormat: another version of embrew wrote it.
+    """
+    path = folder / RUN
+    if not path.is_file():
+        return {}
+    values = read_json(path, kind=formats.RUN, repair=LOST)
+    with content_of(path, repair=LOST):
+        for key in ("scores", "seconds", "data"):
+            if not isinstance(values.get(key, {}), dict):
+                raise TypeError(f"{key} is no object")
+    return values
 
 
 class RunLog:
@@ -46,7 +65,7 @@ class RunLog:
         self.reserved = self._reserved()
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
         if (folder / RUN).exists():
-            self.values |= read_json(folder / RUN, kind=formats.RUN)
+            self.values |= read_run(folder)
         self.values["format"] = formats.RUN.newest
         self.values["final"] = recipe.stages[-1].name
 
@@ -60,10 +79,8 @@ class RunLog:
         """Put the file in its place."""
         if not self.writes:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f".{RUN}"
-        temporary.write_text(json.dumps(self.values, indent=2))
-        os.replace(temporary, self.folder / RUN)
+        with atomic_path(self.folder / RUN) as temporary:
+            temporary.write_text(json.dumps(self.values, indent=2), encoding="utf-8")
 
     def score(self, name: str, encoder: Encoder) -> None:
         """Score the encoder after a stage, or as it was before (`base`, which is done once), and say it."""

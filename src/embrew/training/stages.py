@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import time
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,27 @@ from accelerate import PartialState
 from datasets import concatenate_datasets
 from transformers import set_seed
 
-from embrew import build, formats
+from embrew import build
+from embrew.distributed import claimed_by_first, decided
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.precision import train_in_float32
-from embrew.modeling.saving import SETTINGS, final_stage, read_settings
-from embrew.modeling.verified import check_folder
-from embrew.protocol import vectors_hash
+from embrew.modeling.saving import final_stage
+from embrew.names import check_not_by_name
 from embrew.recipe import Recipe, StageConfig
-from embrew.stored import read_json
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import samples_a_step
 from embrew.training.gradcache import Chunks
 from embrew.training.launched import refuse
+from embrew.training.origin import STAGE, Origin
 from embrew.training.runlog import RUN, RunLog
 from embrew.training.step import TrainStep
-from embrew.training.trainer import StageTrainer, put_trained
+from embrew.training.trainer import StageTrainer, files_needed, put_trained
 from embrew.training.watch import Evaluate
 from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
-STAGE, COMPUTED = formats.STAGE.file, "computed"
+COMPUTED, TRAINING = "computed", "training into"
 
 
 def train(
@@ -67,17 +66,21 @@ def train(
         The encoder after the last stage.
 
     Raises:
-        FileExistsError: `output_dir` holds a run and `resume` is off.
-        ValueError: a finished stage was trained with other settings; too few rows; anything a recipe can get wrong;
-            `evaluation.metric` is no score; `start` has another template, attention or pooling than the recipe.
+        FileExistsError: `output_dir` holds a run and `resume` is off; another process trains into it.
+        FileNotFoundError: a path of the recipe was stored by name.
+        ValueError: a finished stage was trained with other settings or on other data; too few rows; anything a recipe
+            can get wrong; `evaluation.metric` is no score; `start` has another template, attention or pooling than the
+            recipe.
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
     with sharding.asked_by_launcher() as sharded:
-        run = Run(
-            recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
-        )
-        return run.all_stages()
+        PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
+        with claimed_by_first(Path(output_dir), TRAINING):
+            run = Run(
+                recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
+            )
+            return run.all_stages()
 
 
 class Run:
@@ -99,7 +102,9 @@ class Run:
         self.verify = verify
         self.trusts = recipe.encoder.trust_remote_code
         self.before: dict[str, Any] | None = None  # the record of `start`
-        self.process = PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
+        self.origin = Origin(recipe, folder, self.start)
+        self.begun: dict[int, dict[str, Any]] = {}  # what stages of this process were begun with
+        self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):  # wrong keys are found before anything is loaded
@@ -112,10 +117,11 @@ class Run:
 
     def all_stages(self) -> Encoder:
         """Run what is not finished."""
+        finished = decided(self._finished)
         self.log.write()
         encoder: Encoder | None = None
         for index in range(len(self.recipe.stages)):
-            if self._finished(index):
+            if finished[index]:
                 logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
                 if self.process.is_main_process:  # checkpoints of a run that was stopped between saving and tidying up
                     shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
@@ -137,8 +143,8 @@ class Run:
                 place,
                 overwrite=self.resume,
                 verify=self.verify,
-                recipe=self.recipe.to_yaml(),
-                extra={STAGE: json.dumps(self._settings(index), indent=2, sort_keys=True)},
+                recipe=self.recipe.public().to_yaml(),
+                extra={STAGE: json.dumps(self.begun[index], indent=2, sort_keys=True)},
             )
             shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
         self.process.wait_for_everyone()
@@ -175,7 +181,7 @@ class Run:
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
         watch = self.log.watch(index, encoder)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, watch)
-        steps = trainer.fit(checkpoints.newest(Path(args.output_dir)) if self.resume else None)
+        steps = trainer.fit(checkpoints.newest(Path(args.output_dir), files_needed(args)) if self.resume else None)
         self.log.count(stage.name, steps=trainer.state.global_step)
         self.log.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # begun again as it was, and what was trained is put in
@@ -198,12 +204,15 @@ class Run:
     def _begin_work(self, index: int) -> None:
         """The folder of checkpoints, and of what is computed once: empty, or of a run with these settings."""
         work = Path(self._arguments(index).output_dir)
-        if self.process.is_main_process:
+
+        def begin() -> None:
             if not self.resume:
                 shutil.rmtree(work, ignore_errors=True)
-            if not self._is_of_this_run(work, index):
-                write_json(work / STAGE, self._settings(index))
-        self.process.wait_for_everyone()
+            self.begun[index] = self.origin.settings(index)
+            if not self.origin.is_of(work, index):
+                write_json(work / STAGE, self.begun[index])
+
+        decided(begin)
 
     def _set_up(self, index: int, encoder: Encoder) -> None:
         encoder.train()
@@ -240,27 +249,10 @@ class Run:
         self.before = encoder.record if not index else (encoder.record or {}).get("before")
         if not index:
             build.check_same_encoder(self.recipe, encoder, source)
-            encoder.recipe = self.recipe.to_yaml()
+            encoder.recipe = self.recipe.public().to_yaml()
         if not build.carries_on(encoder, self.recipe, source):
             build.make_trainable(encoder, self.recipe, stage=index)
         return encoder
-
-    def _settings(self, index: int) -> dict[str, Any]:
-        """What decides the outcome of a stage, for those who come back to it."""
-        found = {
-            "format": formats.STAGE.newest,
-            "hash": self.recipe.stage_hash(index),
-            "recipe": self.recipe.resolved(index),
-        }
-        return {**found, **self.started_with}
-
-    @cached_property
-    def started_with(self) -> dict[str, str]:
-        """Hashes of the encoder that training began with, where it is not the recipe's language model."""
-        if self.start is None:
-            return {}
-        encoder = Encoder.from_pretrained(self.start, device="cpu", trust_remote_code=self.trusts)
-        return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
 
     def _arguments(self, index: int) -> Any:
         stage = self.recipe.stages[index]
@@ -274,46 +266,19 @@ class Run:
     def _place(self, index: int) -> Path:
         return self.folder / self.recipe.stages[index].name
 
-    def _finished(self, index: int) -> bool:
-        """Whether a stage is there, trained with these settings.
-
-        Raises:
-            ValueError: it is there, but with other settings; names them.
-        """
-        return self._is_of_this_run(self._place(index), index)
-
-    def _is_of_this_run(self, folder: Path, index: int) -> bool:
-        """Whether a folder holds stage `index`, finished or in progress, with these settings; raises if with others."""
-        path = folder / STAGE
-        if (folder / SETTINGS).is_file():
-            check_folder(folder, large=False)
-        if not path.is_file():
-            return False
-        written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE)
-        if written["hash"] != self.recipe.stage_hash(index):
-            keys = self.recipe.differing_keys(written["recipe"], index)
-            raise ValueError(
-                f"{folder} was trained with other settings ({', '.join(keys)}); "
-                "choose another output folder, or remove this stage and those after it"
-            )
-        if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
-            raise ValueError(
-                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
-                "trained on; choose another output folder, or remove this stage and those after it"
-            )
-        ours = self.started_with
-        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions did not note the tokenizer
-        if any(started.get(name) != ours.get(name) for name in ("start", "start_vectors")):
-            raise ValueError(
-                f"{folder} was not trained from {self.start or 'the language model of the recipe'}; choose "
-                "another output folder, or remove this stage and those after it"
-            )
-        return True
-
-    def _lost_weights(self, folder: Path, index: int) -> bool:
-        before = self._place(index - 1) if index else self.start
-        whole = before is not None and (before / SETTINGS).is_file() and read_settings(before)["full_weights"]
-        return whole and not read_settings(folder)["full_weights"]
+    def _finished(self) -> list[bool]:
+        """Which stages are there, trained with these settings; paths of the others are looked at."""
+        finished = [self.origin.is_of(self._place(index), index) for index in range(len(self.recipe.stages))]
+        if not finished[0] and self.start is None:
+            check_not_by_name(self.recipe.encoder.model, "encoder.model")
+        for stage, done in zip(self.recipe.stages, finished, strict=True):
+            several = isinstance(stage.data, list)
+            for number, config in enumerate(stage.datasets):
+                for path in [config.path] if isinstance(config.path, str) else config.path:
+                    if not done:
+                        key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
+                        check_not_by_name(path, key)
+        return finished
 
 
 def _chunks(stage: StageConfig) -> Chunks | None:

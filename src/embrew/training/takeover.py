@@ -6,13 +6,11 @@ import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from embrew import formats
 from embrew.recipe import Recipe
-from embrew.stored import read_json
-from embrew.training.runlog import RUN
-from embrew.training.stages import STAGE
+from embrew.training.origin import STAGE, Origin
+from embrew.training.runlog import RUN, read_run
 from embrew.writing import atomic_folder, write_json
 
 logger = logging.getLogger(__name__)
@@ -35,15 +33,15 @@ def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tupl
         The names of the stages that were copied, and the run each is from.
     """
     taken = []
+    origin = Origin(recipe, folder)
     runs = [other for other in others if other != folder]
     for index, stage in enumerate(recipe.stages):
         if (folder / stage.name / STAGE).exists():
             continue
-        wanted = recipe.stage_hash(index)
-        found = next((run for run in runs if _hash(run / stage.name / STAGE) == wanted), None)
+        found = next((run for run in runs if origin.is_same(run / stage.name, index)), None)
         if found is None:
             break
-        _note(stage.name, found / RUN, folder / RUN)
+        _note(stage.name, found, folder)
         with atomic_folder(folder / stage.name, marker=STAGE) as new:
             shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
         logger.info("%s  taken over from %s", stage.name, found)
@@ -51,19 +49,11 @@ def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tupl
     return taken
 
 
-def _hash(path: Path) -> str | None:
-    written = read_json(path, kind=formats.STAGE) if path.is_file() else {}
-    return None if "start" in written else written.get("hash")
-
-
 def _note(stage: str, theirs: Path, ours: Path) -> None:
-    """Add what one run knows of a stage, and of the untrained encoder, to the file of another."""
-    known: dict[str, Any] = {"format": formats.RUN.newest}
-    if ours.is_file():
-        known = read_json(ours, kind=formats.RUN)
-    found = read_json(theirs, kind=formats.RUN) if theirs.is_file() else {}
+    """Add what one run knows of a stage, and of the untrained encoder, to `run.json` of another."""
+    known, found = {"format": formats.RUN.newest, **read_run(ours)}, read_run(theirs)
     for key in KEPT:
         for name in ("base", stage):
             if name in found.get(key, {}):
                 known.setdefault(key, {}).setdefault(name, found[key][name])
-    write_json(ours, known)
+    write_json(ours / RUN, known)

@@ -223,7 +223,11 @@ class StageTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
-        if checkpoint.exists() and self.args.should_save and not checkpoints.is_whole(checkpoint):
+        if (
+            checkpoint.exists()
+            and self.args.should_save
+            and not checkpoints.is_whole(checkpoint, files_needed(self.args))
+        ):
             shutil.rmtree(checkpoint)
         super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()
@@ -265,6 +269,16 @@ class StageTrainer(Trainer):
             return False
         self.state = state
         return True
+
+
+def files_needed(args: TrainingArguments) -> tuple[str, ...]:
+    """Return the files, as patterns, without which a checkpoint cannot be continued to the same result."""
+    found: tuple[str, ...] = (WEIGHTS, "trainer_state.json")
+    if not args.save_only_model:
+        found += ("rng_state*.pth",)
+        if args.deepspeed_plugin is None:  # it saves optimiser and schedule in folders of its own
+            found += ("optimizer.pt", "scheduler.pt")
+    return found
 
 
 def _same_file(source: Path, target: Path) -> None:

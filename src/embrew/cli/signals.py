@@ -1,0 +1,77 @@
+"""SIGTERM, which schedulers send before they take a machine away, ends a verb as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+from embrew.cli.console import err, rank
+
+SAME_REQUEST = 1.0  # seconds in which launcher and scheduler may both send the signal of one request
+
+_first: float | None = None  # when SIGTERM came
+_owner = os.getpid()
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came; the process ends as on Ctrl-C, with 143."""
+
+
+def listen() -> None:
+    """Raise `Terminated` in the main thread at the first SIGTERM; a second one ends the process at once."""
+    global _owner
+    if threading.current_thread() is threading.main_thread():
+        _owner = os.getpid()
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def exit_code(error: BaseException) -> int | None:
+    """Return the exit code of a verb that was stopped: 143 by SIGTERM, 130 by Ctrl-C; None: it was not.
+
+    Whatever fails after SIGTERM, such as a worker process that the same signal ended, is part of stopping.
+    """
+    if isinstance(error, Terminated) or (_first is not None and isinstance(error, Exception)):
+        return 128 + signal.SIGTERM
+    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+
+
+@contextmanager
+def stopping(said: Callable[[], str]) -> Iterator[None]:
+    """End a verb that was stopped with its exit code and a line on stderr, which the first process prints.
+
+    Args:
+        said: what is finished, and how to resume.
+    """
+    try:
+        yield
+    except BaseException as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        if rank() == 0:
+            err().print(f"\nstopped; {said()}", markup=False, soft_wrap=True)
+        raise typer.Exit(code) from None
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    global _first
+    if os.getpid() != _owner:  # forked, and it has not set up its own signals yet
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    now = time.monotonic()
+    if _first is None:
+        _first = now
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or PyTorch raises an error for workers that got the signal too
+        raise Terminated
+    if "RANK" in os.environ and now - _first < SAME_REQUEST:
+        return
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

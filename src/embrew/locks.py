@@ -1,0 +1,104 @@
+"""Locks on folders: a process holds one until it ends, however it ends; processes forked from it do not keep it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_held: set[int] = set()  # file descriptors
+
+
+@contextmanager
+def claimed(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder, which is made if need be, for this process alone.
+
+    The claim ends with the process, however it ends. A folder that was made here and is still empty is removed.
+
+    Args:
+        folder: what is claimed.
+        doing: what this process does to it, as in "another process is training into FOLDER": "training into".
+
+    Raises:
+        FileExistsError: another process holds it.
+    """
+    is_new = not folder.exists()
+    handle, found = _opened(folder)
+    _held.add(handle)
+    try:
+        if found is False:
+            raise _refusal(folder, doing)
+        if found is None:
+            logger.warning(
+                "%s is on a file system without locks; make sure that no other process is %s it", folder, doing
+            )
+        yield
+    finally:
+        if is_new and found:
+            with suppress(OSError):
+                folder.rmdir()
+        if handle in _held:
+            _held.remove(handle)
+            os.close(handle)
+
+
+def check_unclaimed(folder: Path, doing: str) -> None:
+    """Raise where another process holds a folder; nothing is held or made. Arguments and errors as for `claimed`."""
+    if is_held(folder):
+        raise _refusal(folder, doing)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds a lock on a file or folder; False where there is none, or no locks."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return lock(handle) is False
+    finally:
+        os.close(handle)
+
+
+def lock(handle: int) -> bool | None:
+    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        logger.debug("no locks on this file system: %s", error)
+        return None
+    return True
+
+
+def _opened(folder: Path) -> tuple[int, bool | None]:
+    """A folder's descriptor, and whether it is locked; opened again if it was removed before it was locked."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+        found = lock(handle)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), folder.stat()):
+                return handle, found
+        os.close(handle)
+
+
+def _refusal(folder: Path, doing: str) -> FileExistsError:
+    return FileExistsError(f"another process is {doing} {folder}; wait until it ends, or choose another folder")
+
+
+def _let_go() -> None:
+    """In a forked process: close what its parent holds, or a lock would last as long as the last child."""
+    for handle in _held:
+        with suppress(OSError):
+            os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

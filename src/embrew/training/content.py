@@ -1,0 +1,131 @@
+"""What a run was trained on: its data sets and its language model by name and content, wherever they are."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+
+from embrew.checksums import LARGE, digest_of, file_sha256
+from embrew.data.content import data_identity, files_digest
+from embrew.modeling.loading import ASSETS
+from embrew.names import BY_NAME, last_part
+from embrew.recipe import DevRows, Recipe
+from embrew.writing import write_json
+
+logger = logging.getLogger(__name__)
+HASHES = "content.json"
+MODEL = "encoder.model"
+MODEL_FILES = (
+    "*.safetensors",
+    "*.py",
+    "added_tokens.json",
+    "config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer*",
+    "vocab*",
+)
+Identity = Mapping[str, Any]
+
+
+class Content:
+    """Names and sha256 of what a recipe is trained on.
+
+    Files of 16 MiB and more are noted in `content.json` with size and times, without
+    their path, so that a run that is resumed reads a large corpus once less.
+
+    Args:
+        recipe: names them.
+        folder: of the run.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe, self.path = recipe, folder / HASHES
+
+    def of_stage(self, index: int) -> dict[str, Identity]:
+        """Return what decides the outcome of stage `index`, by the recipe's key: see `data_identity`."""
+        found: dict[str, Identity] = {MODEL: self._model()}
+        for i, stage in enumerate(self.recipe.stages[: index + 1]):
+            several = isinstance(stage.data, list)
+            for number, config in enumerate(stage.datasets):
+                key = f"stages.{i}.data.{number}.path" if several else f"stages.{i}.data.path"
+                paths = [config.path] if isinstance(config.path, str) else config.path
+                for n, path in enumerate(paths):
+                    name = key if isinstance(config.path, str) else f"{key}.{n}"
+                    found[name] = self._data(path, config.split, config.revision)
+        deciding = self.recipe.resolved(index)
+        if self.recipe.evaluation is not None and ("evaluation" in deciding or "dev_rows" in deciding):
+            for n, one in enumerate(self.recipe.evaluation.dev):
+                if "evaluation" in deciding or isinstance(one, DevRows):
+                    found[f"evaluation.dev.{n}"] = self._data(one if isinstance(one, str) else one.path, None, None)
+        return found
+
+    def _data(self, path: str, split: str | None, revision: str | None) -> Identity:
+        return data_identity(path, split=split, revision=revision, sha256=self._sha256)
+
+    def _model(self) -> Identity:
+        """Of a folder, the sha256 of weights, configuration and tokenizer; of a Hub model, the commit."""
+        name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
+        found: dict[str, Any] = {"name": last_part(name)}
+        folder = ASSETS.get(name) or Path(name)
+        if folder.is_dir():
+            files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+            return {**found, "sha256": files_digest(folder, files, self._sha256)}
+        if name.startswith(BY_NAME):
+            return found
+        try:
+            cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        except ValueError:  # no Hub id
+            return found
+        return {**found, "hub": name, "revision": Path(cached).parent.name if isinstance(cached, str) else revision}
+
+    def _sha256(self, file: Path) -> str:
+        about = file.stat()
+        if about.st_size < LARGE:
+            return file_sha256(file)
+        times = [about.st_mtime_ns, about.st_ctime_ns]
+        key = digest_of([os.path.realpath(file), about.st_ino, about.st_size, *times])
+        if key not in self._noted:
+            began = time.perf_counter()
+            self._noted[key] = file_sha256(file, known=True)
+            seconds = time.perf_counter() - began
+            if seconds > 1:
+                logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
+            write_json(self.path, {"format": 1, "files": self._noted})
+        return self._noted[key]
+
+    @cached_property
+    def _noted(self) -> dict[str, str]:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))["files"]
+            return {str(key): str(value) for key, value in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is made again
+            return {}
+
+
+def changed(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
+    """Return the keys of what is another data set or model now, of which `theirs` holds what was trained on.
+
+    What is unknown on one side, such as the sha256 of files that are not here, is not compared.
+    """
+    return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
+
+
+def is_known(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> bool:
+    """Return whether everything could be compared."""
+    return all("sha256" in ours.get(key, {}) for key, value in theirs.items() if "sha256" in value)
+
+
+def _differ(one: Identity, other: Identity) -> bool:
+    both = [name for name in ("sha256", "hub", "revision") if one.get(name) is not None and other.get(name) is not None]
+    return any(one[name] != other[name] for name in both)

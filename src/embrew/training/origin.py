@@ -1,0 +1,128 @@
+"""`stage.json`: what a stage was trained with, and whether that is what it would be trained with now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from embrew import formats
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.saving import SETTINGS, read_settings
+from embrew.modeling.verified import check_folder
+from embrew.protocol import vectors_hash
+from embrew.recipe import Recipe
+from embrew.stored import content_of, read_json
+from embrew.training.content import MODEL, Content, changed
+
+STAGE = formats.STAGE.file
+OR = "choose another output folder, or remove this stage and those after it"
+
+
+class Origin:
+    """What decides the outcome of a recipe's stages, compared with what folders say.
+
+    Args:
+        recipe: of the run.
+        folder: of the run.
+        start: folder of the encoder that training begins with, where it is not the recipe's language model.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, start: Path | None = None) -> None:
+        self.recipe, self.folder, self.start = recipe, folder, start
+        self.content = Content(recipe, folder)
+
+    def settings(self, index: int) -> dict[str, Any]:
+        """Return what decides the outcome of stage `index`, without a path of this machine."""
+        return {
+            "format": formats.STAGE.newest,
+            "hash": self.recipe.stage_hash(index),
+            "recipe": self.recipe.public().resolved(index),
+            "content": self.content.of_stage(index),
+            **self.started_with,
+        }
+
+    @cached_property
+    def started_with(self) -> dict[str, str]:
+        """Hashes of the encoder that training began with, where it is not the recipe's language model."""
+        if self.start is None:
+            return {}
+        encoder = Encoder.from_pretrained(
+            self.start, device="cpu", trust_remote_code=self.recipe.encoder.trust_remote_code
+        )
+        return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
+
+    def is_of(self, folder: Path, index: int) -> bool:
+        """Return whether a folder holds stage `index`, finished or in progress, with these settings.
+
+        Raises:
+            ValueError: it holds the stage with other settings, or of other data; names them.
+        """
+        if (folder / SETTINGS).is_file():
+            check_folder(folder, large=False)
+        written = read_stage(folder)
+        if written is None:
+            return False
+        keys = self.differing_keys(written, index)
+        if keys is not None:
+            raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
+        ours: Mapping[str, Any] = self.content.of_stage(index) if "content" in written else {}
+        for key in changed(ours, written.get("content", {})):
+            what = "language model" if key == MODEL else "data set"
+            raise ValueError(
+                f"{folder}: the {what} {ours[key]['name']!r} ({key}): its files have changed since the stage was "
+                f"trained; put them back, {OR}"
+            )
+        if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
+            raise ValueError(
+                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
+                f"trained on; {OR}"
+            )
+        ours = self.started_with
+        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions did not note the tokenizer
+        if any(started.get(name) != ours.get(name) for name in ("start", "start_vectors")):
+            raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
+        return True
+
+    def is_same(self, folder: Path, index: int) -> bool:
+        """Return whether a folder holds stage `index` with these settings, begun with the recipe's language model."""
+        written = read_stage(folder)
+        if written is None or "start" in written or self.differing_keys(written, index) is not None:
+            return False
+        return "content" not in written or not changed(self.content.of_stage(index), written["content"])
+
+    def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
+        """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
+
+        Earlier versions compared paths as they were written.
+        """
+        by_name = "content" in written
+        if written["hash"] == self.recipe.stage_hash(index, by_name=by_name):
+            return None
+        return self.recipe.differing_keys(written["recipe"], index, by_name=by_name)
+
+    def _lost_weights(self, folder: Path, index: int) -> bool:
+        before = self.folder / self.recipe.stages[index - 1].name if index else self.start
+        whole = before is not None and (before / SETTINGS).is_file() and read_settings(before)["full_weights"]
+        return whole and not read_settings(folder)["full_weights"]
+
+
+def read_stage(folder: Path) -> dict[str, Any] | None:
+    """Return the content of a folder's `stage.json`; None where there is none.
+
+    Raises:
+        BrokenFile: the file is damaged.
+        OtherFormat: another version of embrew wrote it.
+    """
+    path = folder / STAGE
+    if not path.is_file():
+        return None
+    repair = f"remove {folder} and give --resume: the stage is trained again"
+    written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE, repair=repair)
+    with content_of(path, repair=repair):
+        if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
+            raise TypeError("hash is no text, or recipe no object")
+        if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):
+            raise TypeError("content is no object of objects")
+    return written

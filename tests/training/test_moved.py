@@ -1,0 +1,301 @@
+"""Saved folders hold no path of the machine, and a run goes on wherever its data lie, if they are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.domain import run as domain
+from embrew.overrides import dump_yaml
+from embrew.recipe import Recipe
+from embrew.recipe.comparing import canonical
+from embrew.sweep import read_sweep, run_sweep
+from embrew.training import content
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from tests.training.test_stages import equal, values
+
+__all__ = ["values"]  # the fixture
+
+
+def paths_in(folder: Path, *roots: Path) -> list[str]:
+    """Files below a folder that hold a path of this machine, whatever they are."""
+    wanted = [str(root).encode() for root in (*roots, Path.home(), Path.cwd())]
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert files
+    return [str(path.relative_to(folder)) for path in files if any(name in path.read_bytes() for name in wanted)]
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let training end with Ctrl-C in a step; returns what lets it train again."""
+    whole, seen = StageTrainer.training_step, {"steps": 0}
+
+    def training_step(self: StageTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen["steps"] += 1
+        if seen["steps"] == step:
+            raise KeyboardInterrupt
+        return whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(StageTrainer, "training_step", training_step)
+    return lambda: monkeypatch.setattr(StageTrainer, "training_step", whole)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Where the run of `stopped` is, and one that nothing stopped, once they are made."""
+    return {name: tmp_path_factory.mktemp("once") / name for name in ("stopped", "whole")}
+
+
+@pytest.fixture
+def stopped(
+    once: dict[str, Path], values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Values of a run in `out` whose first stage is finished and whose second was stopped; the model is a copy."""
+    shutil.copytree(values["encoder"]["model"], tmp_path / "model")
+    values["encoder"]["model"] = str(tmp_path / "model")
+    values["stages"] = [values["stages"][0], {**values["stages"][2], "adapter": "continue"}]
+    if not once["stopped"].exists():
+        train(Recipe.from_values(values), once["whole"], verify="off")
+        go_on = stop_at(7, monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            train(Recipe.from_values(values), once["stopped"], verify="off")
+        go_on()
+    shutil.copytree(once["stopped"], tmp_path / "out")
+    return values
+
+
+def moved(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same recipe, its data and model moved to another folder."""
+    folder.mkdir()
+    for stage in values["stages"]:
+        path = Path(stage["data"]["path"])
+        if path.exists():
+            shutil.move(path, folder)
+        stage["data"] = {"path": str(folder / path.name)}
+    shutil.move(values["encoder"]["model"], folder)
+    values["encoder"]["model"] = str(folder / Path(values["encoder"]["model"]).name)
+    return values
+
+
+def test_moved_data_are_resumed(stopped: dict[str, Any], once: dict[str, Path], tmp_path: Path) -> None:
+    """Finished stages are skipped, the stopped one goes on to the same weights, and no folder names a place."""
+    recipe = Recipe.from_values(moved(stopped, tmp_path / "elsewhere"))
+    before = (tmp_path / "out" / "compress" / "embrew.json").stat().st_mtime_ns
+    train(recipe, tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "compress" / "embrew.json").stat().st_mtime_ns == before, "skipped"
+    equal(once["whole"], tmp_path / "out")
+    assert paths_in(tmp_path / "out", tmp_path) == []
+    saved = Recipe.load(tmp_path / "out" / "supervised" / "recipe.yaml")
+    assert saved.encoder.model == "local:model" and saved.stages[0].datasets[0].path == "local:texts.jsonl"
+    assert saved.stages[0].training == recipe.stages[0].training
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("texts.jsonl", r"compress: the data set 'texts.jsonl' \(stages.0.data.path\): its files have changed since"),
+        ("pairs.jsonl", r"supervised.work: the data set 'pairs.jsonl' \(stages.1.data.path\): its files have changed"),
+        ("model/config.json", r"compress: the language model 'model' \(encoder.model\): its files have changed since"),
+        ("model/model.safetensors", r"the language model 'model' \(encoder.model\): its files have changed since"),
+        ("model/tokenizer.json", r"the language model 'model' \(encoder.model\): its files have changed since"),
+    ],
+)
+def test_changed_files_are_refused(file: str, words: str, stopped: dict[str, Any], tmp_path: Path) -> None:
+    """Also where size and time are the same."""
+    path = tmp_path / file
+    about, data = path.stat(), bytearray(path.read_bytes())
+    data[data.index(b"0") if b"0" in data else -2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    with pytest.raises(ValueError, match=words):
+        train(Recipe.from_values(stopped), tmp_path / "out", resume=True)
+
+
+def test_other_names_and_settings_are_named(stopped: dict[str, Any], tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "texts.jsonl", tmp_path / "other.jsonl")
+    stopped["stages"][0]["data"] = {"path": str(tmp_path / "other.jsonl")}
+    with pytest.raises(ValueError, match=r"compress was trained with other settings \(stages.0.data.path\)"):
+        train(Recipe.from_values(stopped), tmp_path / "out", resume=True)
+    stopped["stages"][0]["data"] = {"path": str(tmp_path / "texts.jsonl"), "max_rows": 20}
+    with pytest.raises(ValueError, match=r"compress was trained with other settings \(stages.0.data.max_rows\)"):
+        train(Recipe.from_values(stopped), tmp_path / "out", resume=True)
+
+
+def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> None:
+    """Finished stages need no data; for the others it says which path is to be given."""
+    saved = tmp_path / "out" / "compress" / "recipe.yaml"
+    moved(stopped, tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=r"encoder.model: 'local:model' was stored by name, .*encoder.model="):
+        train(Recipe.load(saved), tmp_path / "new")
+    model = f"encoder.model={tmp_path / 'elsewhere' / 'model'}"
+    result = CliRunner().invoke(app, ["train", str(saved), "-o", str(tmp_path / "new"), model])
+    assert result.exit_code == 1 and result.stderr == (
+        "error: stages.compress.data.path: 'local:texts.jsonl' was stored by name, without the folder it was in; say "
+        "where it is here: stages.compress.data.path=FOLDER/texts.jsonl\n"
+    )
+    assert not (tmp_path / "new").exists()
+    data = [f"stages.{name}.data.path={tmp_path / 'elsewhere' / file}" for name, file in ANSWERS]
+    resumed = train(Recipe.load(saved, [model, *data]), tmp_path / "out", resume=True)
+    shutil.rmtree(tmp_path / "elsewhere")
+    assert train(Recipe.load(saved, [model, *data]), tmp_path / "out", resume=True).steps == resumed.steps == 8
+
+
+ANSWERS = (("compress", "texts.jsonl"), ("supervised", "pairs.jsonl"))
+
+
+def test_runs_of_earlier_versions(stopped: dict[str, Any], once: dict[str, Path], tmp_path: Path) -> None:
+    """Their hash is that of the recipe with its paths, computed by hand; they resume with it, and with no other."""
+    recipe = Recipe.from_values(stopped)
+    for index, folder in enumerate(("compress", "supervised.work")):
+        resolved = recipe.resolved(index)
+        text = json.dumps(canonical(resolved), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        written = {"hash": hashlib.sha256(text.encode()).hexdigest(), "recipe": resolved}
+        (tmp_path / "out" / folder / "stage.json").write_text(json.dumps(written))
+    (tmp_path / "out" / "compress" / "checksums.json").unlink()
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    train(recipe, tmp_path / "out", resume=True)
+    equal(once["whole"], tmp_path / "out")
+    assert "content" in json.loads((tmp_path / "out" / "supervised" / "stage.json").read_text())
+    with pytest.raises(ValueError, match=r"other settings \(encoder.model, stages.0.data.path"):
+        train(Recipe.from_values(moved(stopped, tmp_path / "elsewhere")), tmp_path / "copy", resume=True)
+
+
+def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
+    """It is named, and what to do."""
+    recipe, out = Recipe.from_values(stopped), tmp_path / "out"
+    (out / "compress" / "checksums.json").unlink()  # or it would be noticed by that
+    for file, words in (
+        ("compress/stage.json", r"compress/stage.json cannot be read: .*; remove .*compress and give --resume"),
+        ("supervised.work/stage.json", r"stage.json cannot be read: .*; remove .*supervised.work and give --resume"),
+        ("run.json", r"run.json (cannot be read|is damaged): .*(remove it and give --resume: scores|copy it again)"),
+    ):
+        whole = (out / file).read_text()
+        for damaged in ("", "[]", "null", whole[:-20], '{"hash": 1, "recipe": {}, "scores": 1}'):
+            (out / file).write_text(damaged)
+            with pytest.raises(ValueError, match=words):
+                train(recipe, out, resume=True)
+        (out / file).write_text(whole)
+
+
+def test_large_files_are_read_once(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their sha256 is kept in the run's folder, without their path, until size or times change."""
+    monkeypatch.setattr(content, "LARGE", 1000)
+    recipe, read = Recipe.from_values(values), []
+    file_sha256 = content.file_sha256
+    monkeypatch.setattr(content, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path))
+    caplog.set_level(logging.INFO, logger="embrew")
+    (tmp_path / "out").mkdir()
+    first = content.Content(recipe, tmp_path / "out").of_stage(2)
+    assert {"texts.jsonl", "pairs.jsonl", "model.safetensors"} <= set(read)
+    assert first["stages.0.data.path"] == first["stages.1.data.path"] != first["stages.2.data.path"]
+    read.clear()
+    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+    assert not {"texts.jsonl", "pairs.jsonl", "model.safetensors"} & set(read)
+    os.utime(tmp_path / "texts.jsonl")
+    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+    assert read.count("texts.jsonl") == 1 and "pairs.jsonl" not in read
+    assert paths_in(tmp_path / "out", tmp_path) == []
+    (tmp_path / "out" / "content.json").write_text("[")
+    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+
+
+def test_hub_data_are_compared_by_revision() -> None:
+    """Without one, by the id alone."""
+    values: dict[str, Any] = {"encoder": {"model": "org/lm", "pooling": {"mode": "mean"}}}
+    stage = {"name": "a", "objective": {"type": "contrastive"}, "batch": {"size": 2}}
+
+    def of(path: str, revision: str | None) -> Any:
+        recipe = Recipe.from_values({**values, "stages": [{**stage, "data": {"path": path, "revision": revision}}]})
+        return content.Content(recipe, Path("no/folder")).of_stage(0)
+
+    pinned = of("org/pairs", "1234")
+    assert pinned["stages.0.data.path"] == {"name": "pairs", "hub": "org/pairs", "revision": "1234"}
+    assert content.changed(pinned, pinned) == []
+    assert content.changed(of("org/pairs", "5678"), pinned) == ["stages.0.data.path"]
+    assert content.changed(of("other/pairs", "1234"), pinned) == ["stages.0.data.path"]
+    assert content.changed(of("org/pairs", None), of("org/pairs", None)) == []
+
+
+@pytest.fixture
+def written_ways(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Data by a variable, below the home folder, relative to here, and relative to the recipe."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MY_DATA", str(tmp_path / "data"))
+    (tmp_path / "recipes" / "sets").mkdir(parents=True)
+    for name in ("home", "data", "here"):
+        (tmp_path / name).mkdir()
+    rows = (tmp_path / "pairs.jsonl").read_text()
+    for place in ("home/h.jsonl", "data/d.jsonl", "here/r.jsonl", "recipes/sets/s.jsonl"):
+        (tmp_path / place).write_text(rows)
+    monkeypatch.chdir(tmp_path / "here")
+    paths = ["$MY_DATA/d.jsonl", "~/h.jsonl", "r.jsonl", "sets/s.jsonl", str(tmp_path / "pairs.jsonl")]
+    values["stages"] = [{**values["stages"][2], "data": {"path": paths}}]
+    values["stages"][0]["training"] = {**values["stages"][0]["training"], "max_steps": 1}
+    (tmp_path / "recipes" / "recipe.yaml").write_text(dump_yaml(values))
+    return values
+
+
+def test_paths_as_written(written_ways: dict[str, Any], tmp_path: Path) -> None:
+    recipe = Recipe.load("../recipes/recipe.yaml")
+    train(recipe, "out")
+    assert paths_in(tmp_path / "here" / "out", tmp_path) == []
+    saved = Recipe.load("out/supervised/recipe.yaml")
+    assert saved.stages[0].datasets[0].path == [
+        "$MY_DATA/d.jsonl",
+        "local:h.jsonl",
+        "r.jsonl",
+        "../recipes/sets/s.jsonl",
+        "local:pairs.jsonl",
+    ]
+    assert train(recipe, "out", resume=True).steps == 1, "finished"
+
+
+@pytest.mark.slow
+def test_no_folder_of_a_sweep_or_a_domain_names_a_place(
+    written_ways: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a domain that was stopped and moved goes on."""
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        f"rows:\n- {{name: a, set: ['stages.supervised.data.path={tmp_path / 'pairs.jsonl'}']}}\n- {{name: b}}\n"
+    )
+    dev = [f"evaluation.dev=[{write_sts(tmp_path)}]"]
+    run_sweep(read_sweep(sweep, tmp_path / "recipes" / "recipe.yaml", dev), tmp_path / "swept")
+    assert paths_in(tmp_path / "swept", tmp_path) == []
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for i in range(12):
+        words = " ".join(f"word{i * 7 + j} is part of the subject number {j}." for j in range(40))
+        (documents / f"{i}.md").write_text(f"# Subject {i}\n\n{words}\n")
+    settings = domain.Settings(model="nano", steps=2, overrides=("stages.learn.training.save_steps=1",))
+    go_on = stop_at(2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        domain.run(documents, None, tmp_path / "domain", settings)
+    go_on()
+    assert paths_in(tmp_path / "domain", tmp_path) == []
+    (tmp_path / "moved").mkdir()
+    for name in ("domain", "documents"):
+        shutil.move(tmp_path / name, tmp_path / "moved" / name)
+    domain.run(tmp_path / "moved" / "documents", None, tmp_path / "moved" / "domain", settings)
+    assert paths_in(tmp_path / "moved" / "domain", tmp_path) == []
+    again = Recipe.load(tmp_path / "moved" / "domain" / "recipe.yaml", ["stages.learn.training.max_steps=1"])
+    assert train(again, tmp_path / "again", verify="off").steps > 0, "the recipe names its data relative to itself"
+
+
+def write_sts(folder: Path) -> Path:
+    rows = [{"sentence1": f"text {i}", "sentence2": f"text {i * i}", "score": i % 5} for i in range(12)]
+    (folder / "sts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "sts.jsonl"
