@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial as partial_of
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from embrew.encode.layout import scratch_of
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
-from tests.killing import Found, Running, content, loop, measured, partial, run
+from tests.killing import Found, Running, content, partial, run
 
 KILLS = 16
 pytestmark = pytest.mark.slow
@@ -49,42 +52,96 @@ def corpora(place: Path) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def killed(
-    name: str, make: Callable[[Path, Path], list[object]], command: Callable[[Path, Path], list[object]],
-    opens: Callable[[Path], object], model: Path, place: Path,
-) -> Found:  # fmt: skip
-    """Kill a command that replaces a folder; after each kill the folder opens, and is the old one or the new one."""
-    older, newer = corpora(place)
-    (place / "undisturbed").mkdir()
-    (place / "out").mkdir()
-    run(make(older, place / "old"), place=place)
-    shutil.copytree(place / "old", place / "undisturbed" / "new")
-    whole, writes_from = measured(command(newer, place / "undisturbed" / "new"), place / "undisturbed", place=place)
-    old, new = content(place / "old"), content(place / "undisturbed" / "new")
-    assert old != new
-    target = place / "out" / "target"
-    shutil.copytree(place / "old", target)
+@dataclass
+class Killed:
+    """A command that replaces a folder, and how to tell that it is at work.
 
-    def state() -> str:
-        opens(target)
-        return {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
+    Attributes:
+        name: for the report.
+        make: the command that makes the folder of the older version; of `corpus` and `folder`.
+        replace: the command that is killed; likewise.
+        opens: opens the folder, and raises unless it is whole.
+        beside: names of files and folders beside the folder while the command is at work.
+    """
 
-    def again() -> None:
-        shutil.rmtree(target)
-        shutil.rmtree(scratch_of(target), ignore_errors=True)
-        shutil.copytree(place / "old", target)
+    name: str
+    make: Callable[[Path, Path], list[object]]
+    replace: Callable[[Path, Path], list[object]]
+    opens: Callable[[Path], object]
+    beside: Callable[[Path], set[str]]
 
-    arguments = command(newer, target)
-    found = loop(
-        name, arguments, place / "out", state, place=place, kills=KILLS, seed=0, whole=whole, writes_from=writes_from,
-        again=again,
-    )  # fmt: skip
-    assert found.kills == KILLS and found.writing >= 3
-    run(arguments, place=place)
-    assert content(target) == new, "to the byte that of a run that nothing stopped"
-    assert sorted(path.name for path in (place / "out").iterdir()) == ["target"], "leftovers are gone"
-    assert not partial(place)
-    return found
+    def loop(self, place: Path) -> None:
+        """Kill it at random moments, every other one while it is at work: the old folder or the new one is there."""
+        older, newer = corpora(place)
+        old_folder, undisturbed, target = (place / name / "target" for name in ("old", "undisturbed", "out"))
+        for folder in (old_folder, undisturbed, target):
+            folder.parent.mkdir()
+        run(self.make(older, old_folder), place=place)
+        shutil.copytree(old_folder, undisturbed)
+        running = Running(self.replace(newer, undisturbed), place=place)
+        running.wait(lambda: bool(self.beside(undisturbed)))
+        first = running.seconds
+        running.wait(lambda: not self.beside(undisturbed))
+        window = running.seconds - first
+        running.wait()
+        running.check()
+        old, new = content(old_folder), content(undisturbed)
+        assert old != new
+
+        def renew() -> None:
+            shutil.rmtree(target.parent)
+            target.parent.mkdir()
+            shutil.copytree(old_folder, target)
+
+        renew()
+        generator, found, began = random.Random(0), Found(self.name, 0), time.monotonic()
+        while found.kills < KILLS:
+            assert found.finished < 4 * KILLS, "moments come too late"
+            left = self.beside(target)
+            running = Running(self.replace(newer, target), place=place)
+            moment = generator.uniform(0, first + window)
+            if (found.kills + found.finished) % 2:
+                running.wait(
+                    lambda left=left, running=running: self.at_work(target, left) or running.seconds > 4 * first
+                )
+                moment = running.seconds + generator.uniform(0, window)
+            if not running.wait(lambda running=running, moment=moment: running.seconds > moment):
+                running.check()
+                found.finished += 1
+                assert content(target) == new and not self.beside(target)
+                renew()
+                continue
+            running.kill()
+            found.kills += 1
+            found.writing += self.at_work(target, left)
+            self.opens(target)
+            what = {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
+            found.states[what] = found.states.get(what, 0) + 1
+            if what == "the new one":
+                renew()
+        found.seconds = time.monotonic() - began
+        sys.stdout.write(f"\n{found}\n")
+        sys.stdout.flush()
+        assert found.writing >= 3
+        run(self.replace(newer, target), place=place)
+        assert content(target) == new, "to the byte that of a run that nothing stopped"
+        assert [path.name for path in target.parent.iterdir()] == ["target"], "leftovers are gone"
+        assert not partial(place)
+
+    def at_work(self, target: Path, left: set[str]) -> bool:
+        """Whether there is more beside the folder than a killed run left."""
+        return bool(self.beside(target) - left)
+
+
+def temporary(folder: Path) -> set[str]:
+    """Temporary folders beside an index that is being saved."""
+    return {path.name for path in folder.parent.iterdir() if path != folder}
+
+
+def parts(folder: Path) -> set[str]:
+    """Shards of an update that is being made."""
+    walked = os.walk(scratch_of(folder))  # which ignores folders that are removed meanwhile
+    return {f"{place}/{name}" for place, _, names in walked for name in names if name.startswith("part-")}
 
 
 def test_search_build(model: Path, tmp_path: Path) -> None:
@@ -92,9 +149,8 @@ def test_search_build(model: Path, tmp_path: Path) -> None:
         return ["search", model, "--build", corpus, "--index", folder, "--overwrite"]
 
     encoder = Encoder.from_pretrained(model)
-    killed(
-        "search --build --overwrite", build, build, lambda folder: SearchIndex.load(folder, encoder), model, tmp_path
-    )
+    opens = partial_of(SearchIndex.load, encoder=encoder)
+    Killed("search --build --overwrite", build, build, opens, temporary).loop(tmp_path)
 
 
 def test_search_update(model: Path, tmp_path: Path) -> None:
@@ -105,67 +161,18 @@ def test_search_update(model: Path, tmp_path: Path) -> None:
         return ["search", model, "--update", corpus, "--index", folder]
 
     encoder = Encoder.from_pretrained(model)
-    killed("search --update", build, update, lambda folder: SearchIndex.load(folder, encoder), model, tmp_path)
+    opens = partial_of(SearchIndex.load, encoder=encoder)
+    Killed("search --update", build, update, opens, temporary).loop(tmp_path)
 
 
 def test_encode_update(model: Path, tmp_path: Path) -> None:
-    """At random moments between its first file and its end; whatever a kill left, the next run resumes it."""
-    older, newer = corpora(tmp_path)
-    old_folder, undisturbed, target = (tmp_path / name / "target" for name in ("old", "undisturbed", "out"))
+    def encode(corpus: Path, folder: Path) -> list[object]:
+        return ["encode", model, corpus, folder, "--shard-rows", 16]
 
-    def encode(corpus: Path, folder: Path, *more: str) -> list[object]:
-        return ["encode", model, corpus, folder, "--shard-rows", 16, *more]
+    def update(corpus: Path, folder: Path) -> list[object]:
+        return [*encode(corpus, folder), "--update"]
 
-    run(encode(older, old_folder), place=tmp_path)
-    shutil.copytree(old_folder, undisturbed)
-    running = Running(encode(newer, undisturbed, "--update"), place=tmp_path)
-    running.wait(scratch_of(undisturbed).exists)
-    first = running.seconds
-    running.wait(lambda: not scratch_of(undisturbed).exists())
-    window = running.seconds - first
-    running.wait()
-    running.check()
-    old, new = content(old_folder), content(undisturbed)
-    assert old != new
-
-    def renew() -> None:
-        for folder in (target, scratch_of(target)):
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(old_folder, target)
-
-    renew()
-    generator, found, began = random.Random(0), Found("encode --update", 0), time.monotonic()
-    while found.kills < KILLS:
-        assert found.finished < 4 * KILLS, "moments come too late"
-        running = Running(encode(newer, target, "--update"), place=tmp_path)
-        running.wait(scratch_of(target).exists) if not scratch_of(target).exists() else running.wait(
-            lambda running=running: running.seconds > first
-        )
-        moment = running.seconds + generator.uniform(0, window)
-        if not running.wait(lambda running=running, moment=moment: running.seconds > moment):
-            running.check()
-            found.finished += 1
-            assert content(target) == new and not scratch_of(target).exists()
-            renew()
-            continue
-        running.kill()
-        found.kills += 1
-        read_vectors(target).load()
-        what = {json.dumps(old): "the old one", json.dumps(new): "the new one"}[json.dumps(content(target))]
-        if what == "the old one":
-            parts = [len(list((scratch_of(target) / name).glob("part-*"))) for name in ("fresh", "new")]
-            what += ", texts being encoded" if not parts[1] else ", the new one being put together"
-            found.writing += sum(parts) > 0
-        found.states[what] = found.states.get(what, 0) + 1
-        if what == "the new one":
-            renew()
-    found.seconds = time.monotonic() - began
-    sys.stdout.write(f"\n{found}\n")
-    assert found.writing >= 3
-    run(encode(newer, target, "--update"), place=tmp_path)
-    assert content(target) == new, "to the byte that of a run that nothing stopped"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["target"], "leftovers are gone"
-    assert not partial(tmp_path)
+    Killed("encode --update", encode, update, lambda folder: read_vectors(folder).load(), parts).loop(tmp_path)
 
 
 def test_no_update_encodes_a_shard_twice(model: Path, tmp_path: Path) -> None:
