@@ -16,7 +16,8 @@ import torch
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.domain import run as domain
+from embrew.domain import Settings
+from embrew.domain import run as run_domain
 from embrew.overrides import dump_yaml
 from embrew.recipe import Recipe
 from embrew.recipe.comparing import canonical
@@ -24,9 +25,10 @@ from embrew.sweep import read_sweep, run_sweep
 from embrew.training import content
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
+from tests.domain.test_run import TINY, docs, write
 from tests.training.test_stages import equal, values
 
-__all__ = ["values"]  # the fixture
+__all__ = ["docs", "values", "write"]  # fixtures
 
 
 def paths_in(folder: Path, *roots: Path) -> list[str]:
@@ -265,7 +267,12 @@ def test_paths_as_written(written_ways: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_folder_of_a_sweep_or_a_domain_names_a_place(
-    written_ways: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written_ways: dict[str, Any],
+    docs: Path,
+    write: Callable[[int], Path],
+    model_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And a domain that was stopped and moved goes on."""
     sweep = tmp_path / "sweep.yaml"
@@ -275,23 +282,24 @@ def test_no_folder_of_a_sweep_or_a_domain_names_a_place(
     dev = [f"evaluation.dev=[{write_sts(tmp_path)}]"]
     run_sweep(read_sweep(sweep, tmp_path / "recipes" / "recipe.yaml", dev), tmp_path / "swept")
     assert paths_in(tmp_path / "swept", tmp_path) == []
-    documents = tmp_path / "documents"
-    documents.mkdir()
-    for i in range(12):
-        words = " ".join(f"word{i * 7 + j} is part of the subject number {j}." for j in range(40))
-        (documents / f"{i}.md").write_text(f"# Subject {i}\n\n{words}\n")
-    settings = domain.Settings(model="nano", steps=2, overrides=("stages.learn.training.save_steps=1",))
+    pairs = write(40)
+    settings = Settings(
+        model=str(model_folder("llama")), steps=2, overrides=(*TINY, "stages.learn.training.save_steps=1")
+    )
     go_on = stop_at(2, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        domain.run(documents, None, tmp_path / "domain", settings)
+        run_domain(docs, pairs, tmp_path / "domain", settings)
     go_on()
-    assert paths_in(tmp_path / "domain", tmp_path) == []
+    roots = tmp_path, model_folder("llama").parent
+    assert paths_in(tmp_path / "domain", *roots) == []
     (tmp_path / "moved").mkdir()
-    for name in ("domain", "documents"):
-        shutil.move(tmp_path / name, tmp_path / "moved" / name)
-    domain.run(tmp_path / "moved" / "documents", None, tmp_path / "moved" / "domain", settings)
-    assert paths_in(tmp_path / "moved" / "domain", tmp_path) == []
-    again = Recipe.load(tmp_path / "moved" / "domain" / "recipe.yaml", ["stages.learn.training.max_steps=1"])
+    for path in (tmp_path / "domain", docs, pairs):
+        shutil.move(path, tmp_path / "moved" / path.name)
+    place = tmp_path / "moved"
+    run_domain(place / docs.name, place / pairs.name, place / "domain", settings)
+    assert paths_in(place / "domain", *roots) == []
+    model = f"encoder.model={model_folder('llama')}"
+    again = Recipe.load(place / "domain" / "recipe.yaml", [model, "stages.learn.training.max_steps=1"])
     assert train(again, tmp_path / "again", verify="off").steps > 0, "the recipe names its data relative to itself"
 
 
