@@ -9,9 +9,61 @@ from typing import Any
 
 import yaml
 
+MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped ones have up to 10,000
+MAX_DEPTH = 50  # of lists and mappings in each other; shipped ones are up to 7 deep
+MAX_VALUES = 20_000  # values of a YAML text, each alias counted as all that it stands for
+_TOO_DEEP = f"lists and mappings are more than {MAX_DEPTH} deep"
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML with plain words as in YAML 1.2, string keys, and no key twice."""
+    """YAML with plain words as in YAML 1.2, string keys, no key twice, and limits on depth and on what aliases add."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.depth = self.values = 0
+        self.sizes: dict[str, int] = {}  # values below each anchor
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node; counts values as if each alias were written out."""
+        event: Any = self.peek_event()
+        is_alias, before = type(event) is yaml.AliasEvent, self.values
+        anchor = event.anchor
+        if is_alias:
+            if anchor in self.anchors and anchor not in self.sizes:
+                raise yaml.composer.ComposerError(
+                    None, None, f"the anchor {anchor!r} contains itself", event.start_mark
+                )
+            self.values += self.sizes.get(anchor, 1)
+        else:
+            self.values += 1
+        if self.values > MAX_VALUES:
+            problem = f"more than {MAX_VALUES:,} values, aliases written out; use fewer aliases"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, event.start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        if anchor is not None and not is_alias:
+            self.sizes[anchor] = self.values - before
+        return node
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        """A `[` or `{`; refused here, since the scanner looks far ahead of the composer."""
+        if self.flow_level > MAX_DEPTH:
+            raise yaml.scanner.ScannerError(None, None, _TOO_DEEP, self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # `!!int x`, 5000 digits
+            tag, shown = node.tag.rpartition(":")[2], str(node.value)
+            shown = shown if len(shown) <= 40 else shown[:37] + "..."
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown!r} cannot be read as {tag}", node.start_mark
+            ) from None
 
 
 class _Dumper(yaml.SafeDumper):
@@ -71,14 +123,19 @@ def parse_yaml(text: str, *, source: str = "YAML") -> Any:
     {'learning_rate': 5e-05}
 
     Raises:
-        ValueError: not YAML, or a key twice; names `source` and the line.
+        ValueError: not YAML, a key twice, or larger than the limits; names `source` and the line.
     """
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"{source}: {len(text):,} characters; a YAML text may have {MAX_CHARACTERS:,}")
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 -- it is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}" if mark else source
         raise ValueError(f"{place}: {error.problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(f"{source}:{line}: the character U+{error.character:04X} is not allowed in YAML") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{source}: {error}") from None
 
@@ -106,10 +163,19 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
     return line
 
 
-def nearest(word: str, choices: Sequence[str]) -> str:
-    """`"; did you mean 'x'?"`, or nothing if no choice is close."""
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def nearest(word: str, choices: Sequence[str], *, most: int = 1) -> str:
+    """`"; did you mean 'x'?"`, with up to `most` choices that are close, or nothing if none is.
+
+    >>> nearest("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], most=3)
+    "; did you mean 'llm2comp/nano' or 'epic/nano'?"
+    """
+    close = [repr(choice) for choice in difflib.get_close_matches(word, choices, n=most, cutoff=0.5)]
+    return f"; did you mean {one_of(close)}?" if close else ""
+
+
+def one_of(words: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
@@ -121,8 +187,17 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     path, equals, value = text.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
-        raise ValueError(f"override {text!r}; write key.path=value, for example encoder.max_length.query=256")
-    return keys, _value(value, source=f"override {text!r}")
+        raise ValueError(f"override {short(text)}; write key.path=value, for example encoder.max_length.query=256")
+    return keys, _value(value, source=f"override {short(text)}")
+
+
+def short(text: str, most: int = 300) -> str:
+    """The text in quotes, truncated where it is long.
+
+    >>> short("encoder.model=nano", 12)
+    "'encoder.m...'"
+    """
+    return repr(text if len(text) <= most else text[: most - 3] + "...")
 
 
 def _value(text: str, *, source: str) -> Any:
@@ -154,7 +229,9 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
                 if not last and node.get(key) is None:
                     node[key] = {}
             else:
-                raise ValueError(f"override {text!r}: {where} is {node!r}, which has no keys; set {where}=... itself")
+                raise ValueError(
+                    f"override {short(text)}: {where} is {node!r}, which has no keys; set {where}=... itself"
+                )
             if last:
                 node[place] = value
             else:
@@ -179,4 +256,6 @@ def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
     allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
     if known:
         allowed += f" or by name: {', '.join(known)}"
-    raise ValueError(f"override {override!r}: {where} has no item {key!r}; choose from {allowed}{nearest(key, known)}")
+    raise ValueError(
+        f"override {short(override)}: {where} has no item {key!r}; choose from {allowed}{nearest(key, known)}"
+    )

@@ -10,13 +10,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from embrew.overrides import nearest
+from embrew.settings import Keys
 
 KeyPath = tuple[str | int, ...]
+MOST = 24  # names that a message lists; of more, it gives the number and the nearest
 
 
 def explain(
     error: ValidationError,
-    root: type,
+    root: type | Keys,
     values: Any,
     *,
     prefix: KeyPath = (),
@@ -26,20 +28,24 @@ def explain(
 
     Args:
         error: what pydantic raised.
-        root: the pydantic model or dataclass that was to be made.
+        root: the pydantic model, dataclass or mapping that was to be made.
         values: what it was to be made from.
         prefix: where `root` itself stands, for example `("stages", 0, "objective")`.
         place: gives the words before a problem (file and line, say) from its path.
     """
     lines: dict[KeyPath, str] = {}
+    vague: dict[KeyPath, bool] = {}  # whether the line only says of which type a value should be
     for problem in error.errors(include_url=False):
         path = _path(problem["loc"], values, missing=problem["type"] in ("missing", "missing_argument"))
         words = _words(problem, (*prefix, *path), _owner(root, path[:-1]), _owner(root, path))
-        if path in lines:  # the other members of a union
+        is_vague = problem["type"].endswith("_type")
+        if path not in lines or (vague[path] and not is_vague):
+            lines[path], vague[path] = words, is_vague
+        elif vague[path] == is_vague:  # the other members of a union
             lines[path] += f" or {words.rpartition('; allowed: ')[2]}"
-        else:
-            lines[path] = words
-    return "\n".join((place((*prefix, *path)) if place else "") + words for path, words in lines.items())
+    inner = {path[:end] for path in lines for end in range(len(path))}  # of a union, the member that fits best is told
+    shown = {path: words for path, words in lines.items() if path not in inner or not path}
+    return "\n".join((place((*prefix, *path)) if place else "") + words for path, words in shown.items())
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -47,31 +53,52 @@ def dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(key) for key in path)
 
 
-def keys_of(owner: type | None) -> list[str]:
-    """The keys a pydantic model or a dataclass takes."""
+def keys_of(owner: type | Keys | None) -> list[str]:
+    """The keys a pydantic model, a dataclass or a mapping takes."""
     if owner is None:
         return []
+    if isinstance(owner, Keys):
+        return list(owner.types)
     if issubclass(owner, BaseModel):
         return list(owner.model_fields)
     return [field.name for field in dataclasses.fields(owner) if field.init] if dataclasses.is_dataclass(owner) else []
 
 
-def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
+def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type | Keys | None) -> str:
     key, kind, given = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        valid = keys_of(owner)
-        return f"unknown key {key}; valid keys: {', '.join(valid)}{nearest(str(path[-1]), valid)}"
+        if isinstance(owner, Keys) and path[-1] in owner.refused:
+            said = "..." if "token" in str(path[-1]) else _short(given)  # hub_token is a secret
+            return f"{key}={said}: {owner.refused[str(path[-1])]}"
+        return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing; it is required"
     if kind == "value_error":  # a check of our own: its words are complete
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={given!r}; choose from {', '.join(allowed)}{nearest(str(given), allowed)}"
+        return f"{key}={_short(given)}; {_choose(str(given), allowed)}"
+    if kind in ("too_short", "string_too_short"):
+        least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
+        return f"{key}={_short(given)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
     if kind in ("model_type", "dataclass_type"):
         return f"{key or 'recipe'}={_short(given)}; allowed: a mapping with keys {', '.join(keys_of(target))}"
     allowed = problem["msg"].removeprefix("Input should be ").replace("valid dictionary", "mapping")
     return f"{key}={_short(given)}; allowed: {allowed}"
+
+
+def _valid(word: str, owner: type | Keys | None) -> str:
+    valid = keys_of(owner)
+    if len(valid) > MOST:
+        of = f" of {owner.of}" if isinstance(owner, Keys) and owner.of else ""
+        return f"it is none of the {len(valid)} keys{of} that are allowed here{nearest(word, valid)}"
+    return f"valid keys: {', '.join(valid)}{nearest(word, valid)}"
+
+
+def _choose(word: str, allowed: Sequence[str]) -> str:
+    if len(allowed) > MOST:
+        return f"it is none of the {len(allowed)} names that are allowed{nearest(word, allowed, most=3)}"
+    return f"choose from {', '.join(allowed)}{nearest(word, allowed)}"
 
 
 def _short(value: Any) -> str:
@@ -90,18 +117,24 @@ def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
     return tuple(path)
 
 
-def _owner(root: type, path: KeyPath) -> type | None:
-    """The class that stands at `path` under `root`, or None where there is no class of ours."""
-    current: type | None = root
+def _owner(root: type | Keys, path: KeyPath) -> type | Keys | None:
+    """The class, or mapping, that stands at `path` under `root`, or None where there is none of ours."""
+    current: type | Keys | None = root
     for key in path:
         if isinstance(key, int):
             continue
-        annotations = {} if current is None else typing.get_type_hints(current)
+        annotations: dict[str, Any] = {}
+        if isinstance(current, Keys):
+            annotations = current.types
+        elif current is not None:
+            annotations = typing.get_type_hints(current, include_extras=True)
         current = _class_in(annotations[key]) if key in annotations else None
     return current
 
 
-def _class_in(annotation: Any) -> type | None:
+def _class_in(annotation: Any) -> type | Keys | None:
+    if isinstance(annotation, Keys):
+        return annotation
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _class_in(part))), None)

@@ -1,14 +1,18 @@
-"""YAML files that come with the package, by name: recipes and suites."""
+"""YAML files that come with the package, by name: recipes, suites and sweeps; or a user's own, by path."""
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from embrew.overrides import nearest
+from embrew.overrides import MAX_CHARACTERS, one_of, short
 from embrew.stored import content_of
+
+LISTED = 15  # names that a message lists; of more, it says which command lists them
 
 
 def list_shipped(folder: str) -> list[str]:
@@ -19,29 +23,95 @@ def list_shipped(folder: str) -> list[str]:
 def read_shipped(
     folder: str, name_or_path: str | Path, *, what: str, among: Sequence[str] | None = None
 ) -> tuple[str, str]:
-    """The YAML text of a shipped file or of a user's, and the words that say where it is from.
+    """Return the YAML text of a shipped file or of a user's, and the words that say where it is from.
 
     Args:
-        folder: `recipes` or `suites`.
+        folder: `recipes`, `suites` or `sweeps`.
+        name_or_path: a file's path, or a shipped file's name.
         what: What such a file is called, for messages.
         among: The names that are meant, where not every file is such a one.
 
     Raises:
-        FileNotFoundError: no such name or file; names the nearest.
+        FileNotFoundError: no such file, or no such name, whichever it looks like; names the nearest.
+        ValueError: a folder, a device, a file that is empty, too large or not UTF-8 text.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
-        with content_of(path, repair=f"give a {what}'s YAML file"):
-            return path.read_text(encoding="utf-8"), str(path)
-    files = _files(resources.files("embrew") / folder)
-    shipped = {name: file for name, file in files if among is None or name in among}
     name = str(name_or_path)
+    try:
+        path = Path(name_or_path).expanduser()
+    except RuntimeError:  # `~nobody/recipe.yaml`
+        raise FileNotFoundError(f"no file {short(name)}: there is no such user") from None
+    if not name:
+        raise FileNotFoundError(f"no {what} is named ''; give a {what}'s name or a YAML file")
+    if path.is_file():
+        return read_text(path, what=what), str(path)
+    files = dict(_files(resources.files("embrew") / folder))
+    shipped = {key: file for key, file in files.items() if among is None or key in among}
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8"), f"{what} {name}"
-    names = ", ".join(sorted(shipped))
     if path.is_dir():
-        raise ValueError(f"{name!r} is a folder; give a {what}'s YAML file or one of {names}")
-    raise FileNotFoundError(f"no {what} {name!r}; give a YAML file or one of {names}{nearest(name, list(shipped))}")
+        raise ValueError(f"{short(name)} is a folder; give a {what}'s YAML file, or the name of a {what}")
+    if path.exists():
+        raise ValueError(f"{short(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
+    if _looks_like_path(name, shipped):
+        raise FileNotFoundError(f"no file {short(name)}{_near_path(path, shipped, what)}")
+    close = [repr(one) for one in nearest_names(name, list(files))]
+    hint = f"did you mean {one_of(close)}? " if close else ""
+    raise FileNotFoundError(f"no {what} named {short(name)}; {hint}{_all(shipped)}")
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """Return the text of a small file that a user wrote.
+
+    Raises:
+        ValueError: it is empty, larger than any such file, or not UTF-8 text (`BrokenFile`).
+    """
+    size = path.stat().st_size
+    if size > 4 * MAX_CHARACTERS:
+        raise ValueError(f"{path}: {size:,} bytes; a {what} has at most {4 * MAX_CHARACTERS:,}")
+    with content_of(path, repair=f"give a {what}'s YAML file"):
+        text = path.read_text(encoding="utf-8")
+    if not text.strip():
+        raise ValueError(f"{path} is empty; give a {what}'s YAML file")
+    return text
+
+
+def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str]:
+    """Return the names that are most like a word, also in their last part alone.
+
+    >>> nearest_names("nanno", ["baselines/mean", "epic/nano", "lbr/ratio"])
+    ['epic/nano']
+    """
+
+    def alike(name: str) -> float:
+        parts = [name, name.rpartition("/")[2]]
+        return max(difflib.SequenceMatcher(None, word.lower(), part.lower()).ratio() for part in parts)
+
+    ratios = {name: alike(name) for name in names}
+    return sorted((name for name in names if ratios[name] >= 0.6), key=lambda name: -ratios[name])[:most]
+
+
+def _looks_like_path(name: str, shipped: dict[str, Traversable]) -> bool:
+    if name.endswith((".yaml", ".yml", ".json")) or name.startswith((".", "/", "~", os.sep)) or "\\" in name:
+        return True
+    first = name.split("/")[0]
+    return "/" in name and Path(first).is_dir() and not any(key.startswith(f"{first}/") for key in shipped)
+
+
+def _near_path(path: Path, shipped: dict[str, Traversable], what: str) -> str:
+    """The words `; did you mean …?`: files beside the one that is not there, or a shipped name with a suffix."""
+    folder = path.parent
+    beside = [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")] if folder.is_dir() else []
+    close = [repr(str(folder / one)) for one in difflib.get_close_matches(path.name, beside, n=2)]
+    stem = str(path).removesuffix(".yaml").removesuffix(".yml")
+    if stem in shipped:
+        close.append(f"the shipped {what} {stem!r}")
+    return f"; did you mean {one_of(close)}?" if close else ""
+
+
+def _all(shipped: dict[str, Traversable]) -> str:
+    if len(shipped) > LISTED:
+        return f"embrew recipe list shows all {len(shipped)}"
+    return f"give a YAML file, or choose from {', '.join(sorted(shipped))}"
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

@@ -546,7 +546,7 @@ def test_settings_without_effect_or_sense_are_refused(make_encoder):
     encoder = make_encoder(lora={})
     with pytest.raises(ValueError, match="nll_weight=0.5 goes with divergence=kl, not nll"):
         Compression(divergence="nll", nll_weight=0.5).setup(encoder)
-    with pytest.raises(ValueError, match="min_target_tokens=0; a continuation has 1 token or more"):
+    with pytest.raises(ValueError, match="min_target_tokens=0; allowed: greater than or equal to 1"):
         Compression(min_target_tokens=0).setup(encoder)
 
 

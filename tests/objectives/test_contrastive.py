@@ -227,7 +227,7 @@ def test_symmetric_is_the_mean_of_both_directions(make_encoder):
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
 def test_a_temperature_that_is_not_positive_is_refused(make_encoder, temperature):
-    with pytest.raises(ValueError, match="it must be positive"):
+    with pytest.raises(ValueError, match="temperature=.*; allowed: greater than 0"):
         Contrastive(temperature=temperature).setup(make_encoder(lora={}))
 
 

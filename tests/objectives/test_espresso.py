@@ -89,7 +89,8 @@ def test_both_terms_reach_what_they_should():
     default = build.objective({**SETTINGS, "compress_weight": 0.0})
     for grad in torch.autograd.grad(default.loss(embeddings, batch)["loss"], leaves):
         assert (grad[:-1, :, K:] == 0).all() and grad[-1, :, K:].abs().max() > 0
-    nothing = Espresso(base=Contrastive(), express_weight=0.0, compress_weight=0.0, compression_size=K)
+    nothing = Espresso(base=Contrastive(), express_weight=0.0, compression_size=K)
+    nothing.compress_weight = 0.0  # a recipe, or a call, that says so is refused
     assert nothing.loss(embeddings, batch)["loss"] == 0
 
 
@@ -207,8 +208,8 @@ def test_what_it_is_by_default():
     [
         ({"compression_size": 33}, "compression_size=33 of 32 dimensions"),
         ({"base": {"type": "angle", "rows": "pairs"}, "compression_size": 7}, "give an even number, such as 8"),
-        ({"express_weight": 0.0, "compress_weight": 0.0}, "not both 0"),
-        ({"temperature": 0.0}, "it must be positive"),
+        ({"express_weight": 0.0, "compress_weight": 0.0}, "train nothing; give one of them a weight"),
+        ({"temperature": 0.0}, "temperature=0.0; allowed: greater than 0"),
         ({"per_text": True, "compression": "max_k"}, "per_text goes with compression: dependencies"),
     ],
 )

@@ -285,8 +285,8 @@ def test_data_sets_are_told_apart(make_encoder):
         ({"compress": "none"}, {"type": "epic"}, "compress=none makes them plain text, which objective type: icl"),
         ({}, {"type": "icl"}, "compress=pair puts vectors into prompts, which objective type: epic"),
         ({"learnable": 3}, {"type": "epic"}, "demonstrations=5, and encoder.demonstrations.learnable=3"),
-        ({}, {"type": "epic", "demonstrations": -1}, "demonstrations=-1; give 0 or more"),
-        ({}, {"type": "epic", "plain_weight": -1.0}, "plain_weight=-1.0; give 0 or more"),
+        ({}, {"type": "epic", "demonstrations": -1}, "demonstrations=-1; allowed: greater than or equal to 0"),
+        ({}, {"type": "epic", "plain_weight": -1.0}, "plain_weight=-1.0; allowed: greater than or equal to 0"),
         (
             {"format": "instruction"},
             {"type": "epic", "plain_weight": 1.0},

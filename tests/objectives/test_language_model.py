@@ -77,7 +77,7 @@ def test_joint_is_the_sum(make_encoder):
     ("settings", "message"),
     [
         ({"target": "text"}, "joint learning reads pairs"),
-        ({"generative_weight": -1.0}, "generative_weight=-1.0; give 0 or more"),
+        ({"generative_weight": -1.0}, "generative_weight=-1.0; allowed: greater than or equal to 0"),
     ],
 )
 def test_what_joint_needs(settings, message, make_encoder):

@@ -158,7 +158,7 @@ def test_what_it_needs(change, message, make_encoder):
 
 def test_weights_that_mean_nothing(make_encoder):
     encoder, _, _ = ready(make_encoder)
-    with pytest.raises(ValueError, match="not both 0"):
+    with pytest.raises(ValueError, match="train nothing; give one of them a weight"):
         Llama2Vec(bag_weight=0.0, language_weight=0.0).setup(encoder)
 
 

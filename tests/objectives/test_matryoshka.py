@@ -81,10 +81,10 @@ def test_it_can_be_cached(settings, make_encoder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dims": []}, r"dims=\[\]; give different numbers from 1 to 32"),
+        ({"dims": []}, r"dims=\[\]; allowed: at least 1 item"),
         ({"dims": [8, 8], "weights": None}, r"dims=\[8, 8\]; give different"),
         ({"dims": [64], "weights": None}, r"dims=\[64\]; give different numbers from 1 to 32"),
-        ({"weights": [1.0]}, r"weights=\[1.0\] for dims=\[32, 8, 4\]; give one a dimension"),
+        ({"weights": [1.0]}, r"weights=\[1.0\] for dims=\[32, 8, 4\]; give one weight per dimension"),
     ],
 )
 def test_dimensions_that_do_not_fit(make_encoder, change, message):
@@ -170,7 +170,7 @@ def test_what_is_drawn_follows_from_how_far_the_stage_is(make_encoder):
     [
         ({"layers_per_step": 2}, "layers_per_step=2; there are 1 below the last"),
         ({"dims_per_step": 3}, "dims_per_step=3; beside the widest"),
-        ({"kl_temperature": 0.0}, "kl_temperature=0.0; it must be positive"),
+        ({"kl_temperature": 0.0}, "kl_temperature=0.0; allowed: greater than 0"),
     ],
 )
 def test_what_cannot_be_drawn(change, message, make_encoder):

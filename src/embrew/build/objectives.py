@@ -4,51 +4,80 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from embrew.build.names import check_known, nearest
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
+from embrew.objectives.settings import check_values
+from embrew.recipe_errors import KeyPath, dotted
 
 
-def objective(settings: Mapping[str, Any]) -> Objective:
+def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     """An objective from its recipe block, by name or as `package.module:Class`.
+
+    Args:
+        settings: the block.
+        path: where it stands in a recipe, for messages, for example `("stages", "align", "objective")`.
 
     Raises:
         ValueError: unknown type, unknown setting, or a value that does not fit.
     """
     settings = dict(settings)
-    name = settings.pop("type")
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        kind = getattr(importlib.import_module(module), attribute)
-    elif name in OBJECTIVES:
-        kind = OBJECTIVES[name]
-    else:
-        raise ValueError(f"objective type={name!r}; choose from {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}")
+    name = settings.pop("type", None)
+    kind = _kind(name, path)
+    words = "" if path else f"objective {name}: "
+    here = f"{dotted(path)}: objective {name}" if path else f"objective {name}"
     names = [field.name for field in fields(kind)]
     if "scale" in settings and "temperature" in names:
-        settings["temperature"] = _from_scale(settings, name)
-    check_known(settings, names, f"objective {name}")
+        settings["temperature"] = _from_scale(settings, here)
+    check_known(settings, names, here)
     if isinstance(settings.get("base"), Mapping):
-        settings["base"] = objective(settings["base"])
-        if not isinstance(settings["base"], EmbeddingObjective):
-            raise ValueError(f"objective {name}: base looks at more than embeddings; it cannot be nested")
+        settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
+    if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
+        if isinstance(settings["base"], Objective):
+            raise ValueError(f"{here}: base looks at more than embeddings; it cannot be nested")
+        raise ValueError(
+            f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
+        )
+    required = [field.name for field in fields(kind) if field.init and _is_required(field)]
+    missing = [key for key in required if key not in settings]
+    if missing:
+        raise ValueError(f"{words}{dotted((*path, missing[0]))} is missing; it is required")
+    settings = check_values(kind, settings, path=path, words=words)
     try:
-        return TypeAdapter(kind).validate_python(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"objective {name}: {key}={first['input']!r}: {first['msg']}") from None
+        return kind(**settings)
+    except ValueError as error:  # settings that do not go together
+        raise ValueError(f"{here}: {error}") from None
 
 
-def _from_scale(settings: dict[str, Any], name: str) -> float:
+def _kind(name: Any, path: KeyPath) -> type[Objective]:
+    here = f"{dotted((*path, 'type'))}" if path else "objective type"
+    if not isinstance(name, str):
+        raise ValueError(f"{here}={name!r}; give an objective's name, for example type: contrastive")
+    if ":" not in name:
+        if name not in OBJECTIVES:
+            raise ValueError(f"{here}={name!r}; choose from {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}")
+        return OBJECTIVES[name]
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{here}={name!r} cannot be imported ({error}); give package.module:Class") from None
+    if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
+        raise ValueError(f"{here}={name!r} is no dataclass derived from embrew.objectives.Objective")
+    return kind
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _from_scale(settings: dict[str, Any], here: str) -> float:
     """1 / scale, as Sentence-Transformers and LLM2Vec say a temperature; it is taken out of the settings."""
     scale = settings.pop("scale")
     if "temperature" in settings:
-        raise ValueError(f"objective {name}: scale is 1 / temperature; give one of them")
-    if not isinstance(scale, int | float) or scale <= 0:
-        raise ValueError(f"objective {name}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
+        raise ValueError(f"{here}: scale is 1 / temperature; give one of them")
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+        raise ValueError(f"{here}: scale={scale!r}; give a number above 0, such as 20 (temperature 0.05)")
     return 1.0 / scale

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
 
-from embrew.build.names import check_known
-from embrew.build.objectives import objective
 from embrew.distributed import world_size
 from embrew.objectives import EmbeddingObjective, Objective
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import StageConfig
 
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
@@ -22,22 +19,6 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
     "ddp_find_unused_parameters": False,
 }
-OURS = (
-    "dataloader_persistent_workers",
-    "output_dir",
-    "seed",
-    "data_seed",
-    "remove_unused_columns",
-    "label_names",
-    "save_total_limit",
-    "eval_strategy",
-    "eval_steps",
-    "eval_on_start",
-    "metric_for_best_model",
-    "greater_is_better",
-    "load_best_model_at_end",
-)
-BY_THE_LAUNCHER = ("fsdp", "fsdp_config", "deepspeed", "parallelism_config")
 
 
 def training_arguments(
@@ -54,25 +35,9 @@ def training_arguments(
     With `autocast`, it is computed in bfloat16 unless it says `bf16` or `fp16` itself.
 
     Raises:
-        ValueError: a key that it does not have, one that embrew sets itself, or a global batch that does not divide.
+        ValueError: settings that do not go together, or a global batch that does not divide.
     """
     given = dict(stage.training)
-    check_known(given, [field.name for field in fields(TrainingArguments)], f"stage {stage.name}: training")
-    for key in OURS:
-        if key in given:
-            hint = "; evaluation.every, metric and patience are for this" if "eval" in key or "best" in key else ""
-            raise ValueError(f"stage {stage.name}: training.{key} is set by embrew; leave it out{hint}")
-    for key in BY_THE_LAUNCHER:
-        if key in given:
-            raise ValueError(
-                f"stage {stage.name}: training.{key}: how weights are spread is said to the launcher (embrew recipe "
-                "copy launch/fsdp2 or launch/zero2, then accelerate launch --config_file FILE); leave it out"
-            )
-    if given.get("auto_find_batch_size"):
-        raise ValueError(
-            f"stage {stage.name}: training.auto_find_batch_size would change the experiment; give a batch that fits, "
-            "for a contrastive stage by batch.mini_batch_num_tokens"
-        )
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(
@@ -109,13 +74,3 @@ def _for_this_machine() -> dict[str, Any]:
     if torch.accelerator.is_available():
         return {}
     return {"use_cpu": True, "dataloader_pin_memory": False} | ({"ddp_backend": "gloo"} if world_size() > 1 else {})
-
-
-def check_stage(recipe: Recipe, index: int) -> None:
-    """Validate a stage's objective and training keys without loading anything.
-
-    Raises:
-        ValueError: as `objective` and `training_arguments`.
-    """
-    stage = recipe.stages[index]
-    training_arguments(stage, objective(stage.objective), Path(stage.name), seed=recipe.seed)

@@ -93,16 +93,13 @@ def copy(
 
 @app.command()
 def check(name: Name, overrides: Overrides = None) -> None:
-    """Check a recipe without loading a model: keys, values, the objectives' and the trainer's settings."""
+    """Check a recipe without loading a model: keys, values, objectives, LoRA, optimiser and learning rate schedule."""
     from embrew.recipe import Recipe
 
     recipe = Recipe.load(name, overrides or ())
     from embrew import build
 
-    for stage in recipe.stages:
-        # A recipe for a GPU is to pass on a laptop too, where bf16 is refused unless the CPU is asked for.
-        anywhere = stage.model_copy(update={"training": {"use_cpu": True, **stage.training}})
-        build.training_arguments(anywhere, build.objective(stage.objective), Path(stage.name), seed=recipe.seed)
+    build.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
     out().print(f"{name}: fine ({stages})", markup=False)
 

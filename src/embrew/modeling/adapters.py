@@ -33,15 +33,11 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
     Raises:
         ValueError: an unknown field, or a dropout on experts.
     """
-    settings = {"target_modules": "all-linear", **settings}
     if train_embeddings:
         name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
-        settings["modules_to_save"] = [*settings.get("modules_to_save", []), name.rsplit(".", 1)[-1]]
-    try:
-        task = "FEATURE_EXTRACTION" if model.get_output_embeddings() is None else "CAUSAL_LM"
-        config = LoraConfig(task_type=task, **settings)
-    except TypeError as error:
-        raise ValueError(f"lora={dict(settings)}: {error}; the keys are those of peft.LoraConfig") from None
+        saved = [*(settings.get("modules_to_save") or []), name.rsplit(".", 1)[-1]]
+        settings = {**settings, "modules_to_save": saved}
+    config = lora_config(settings, decoder=model.get_output_embeddings() is not None)
     try:
         with peft_warnings_off():
             adapted = get_peft_model(model, config).train(model.training)  # new dropouts would be on in a model at rest
@@ -56,6 +52,19 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
         if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
             parameter.data = parameter.data.float()
     return adapted
+
+
+def lora_config(settings: Mapping[str, Any], *, decoder: bool = True) -> LoraConfig:
+    """The LoRA of a recipe, for a causal LM or an encoder.
+
+    Raises:
+        ValueError: an unknown field, or fields that do not go together.
+    """
+    settings = {"target_modules": "all-linear", **settings}
+    try:
+        return LoraConfig(task_type="CAUSAL_LM" if decoder else "FEATURE_EXTRACTION", **settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lora={settings}: {error}; the keys are those of peft.LoraConfig") from None
 
 
 def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.compression import text_ids
 from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.references import keyed_scores
+from embrew.objectives.settings import Positive
 from embrew.protocol import vectors_hash
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,8 @@ class Alignment(Objective):
 
     kind: ClassVar[RowsKind] = "pairs"
     variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
-    beta: float = 0.1
-    temperature: float = 0.1
+    beta: Positive = 0.1
+    temperature: Positive = 0.1
     detach_self: bool = False
     end: bool = True
     decoder_bos: bool = False
@@ -71,8 +72,6 @@ class Alignment(Objective):
                 "alignment needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
         encoder.template.check_all_memory("alignment")
-        if self.beta <= 0 or self.temperature <= 0:
-            raise ValueError(f"beta={self.beta}, temperature={self.temperature}; both must be positive")
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)

@@ -15,6 +15,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
 from embrew.objectives.contrastive import Contrastive, collate_pairs, text_keys
+from embrew.objectives.settings import NotNegative, Positive
 
 
 @dataclass(kw_only=True)
@@ -43,12 +44,12 @@ class Angle(EmbeddingObjective):
     """
 
     rows: Literal["scored", "pairs"] = "scored"
-    cosine_weight: float = 1.0
-    in_batch_weight: float = 1.0
-    angle_weight: float = 1.0
-    hard_negative_weight: float = 1.0
-    temperature: float = 0.05
-    angle_temperature: float = 0.05
+    cosine_weight: NotNegative = 1.0
+    in_batch_weight: NotNegative = 1.0
+    angle_weight: NotNegative = 1.0
+    hard_negative_weight: NotNegative = 1.0
+    temperature: Positive = 0.05
+    angle_temperature: Positive = 0.05
     gather: bool = True
 
     @property
@@ -56,13 +57,14 @@ class Angle(EmbeddingObjective):
         """As `rows` says."""
         return self.rows
 
-    def setup(self, encoder: Encoder) -> None:
-        """No attention dropout; some term must have a weight."""
+    def check_settings(self) -> None:
+        """Some term must have a weight."""
         hard = self.hard_negative_weight if self.rows == "pairs" else 0.0
         if not (self.cosine_weight or self.in_batch_weight or self.angle_weight or hard):
             raise ValueError("all weights are 0; give cosine_weight, in_batch_weight or angle_weight")
-        if self.temperature <= 0 or self.angle_temperature <= 0:
-            raise ValueError(f"temperature={self.temperature}, angle_temperature={self.angle_temperature}; above 0")
+
+    def setup(self, encoder: Encoder) -> None:
+        """No attention dropout."""
         encoder.backbone.set_attention_dropout(0.0)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:

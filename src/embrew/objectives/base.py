@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.encoding import embed_by_length
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
+from embrew.objectives.settings import check_values
 
 RowsKind = Literal["text", "pairs", "scored"]
 
@@ -29,8 +30,15 @@ class Objective:
             sentence1, sentence2, score.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
     kind: ClassVar[RowsKind] = "text"
+
+    def __post_init__(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        check_values(type(self), given, words=f"{type(self).__name__}: ")
+        self.check_settings()
+
+    def check_settings(self) -> None:
+        """Refuse settings that do not go together; what needs an encoder is checked in `setup`."""
 
     @property
     def rows_kind(self) -> RowsKind:

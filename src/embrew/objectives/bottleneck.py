@@ -18,6 +18,7 @@ from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
 from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count, target_nll
+from embrew.objectives.settings import Count
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,7 @@ class Bottleneck(Objective):
     target: Literal["positive", "text", "rest"] = "positive"
     bos: Literal["visible", "strict"] = "visible"
     end: bool = True
-    min_tokens: int = 10
+    min_tokens: Count = 10
 
     @property
     def rows_kind(self) -> RowsKind:
@@ -64,8 +65,6 @@ class Bottleneck(Objective):
         encoder.backbone.check_attention(Attention("causal", bottleneck=self.bos))
         if self.end and encoder.tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no EOS token; set objective.end: false")
-        if self.min_tokens < 1:
-            raise ValueError(f"min_tokens={self.min_tokens}; a side has 1 token or more")
         if self.target == "rest":
             room = encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids)
             if room < self.min_tokens:

@@ -21,6 +21,7 @@ from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count
+from embrew.objectives.settings import Count, CountOrNone, NotNegative
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +58,25 @@ class Compression(Objective):
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
     rows: Literal["text", "pairs"] = "text"
     end: bool = False
-    min_context_tokens: int = 10
-    min_target_tokens: int = 10
+    min_context_tokens: CountOrNone = 10
+    min_target_tokens: Count = 10
     include_last: bool = True
     decoder_bos: bool = True
-    nll_weight: float = 0.0
+    nll_weight: NotNegative = 0.0
 
     @property
     def rows_kind(self) -> RowsKind:
         """As `rows` says."""
         return self.rows
+
+    def check_settings(self) -> None:
+        """Which targets go with which rows."""
+        if self.nll_weight and self.divergence != "kl":
+            raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
+        if self.rows == "pairs" and self.divergence == "reconstruction":
+            raise ValueError("rows=pairs brings targets of its own; divergence=reconstruction repeats the context")
+        if self.end and self.rows == "text":
+            raise ValueError("end goes with rows=pairs; a text that is split has no end of its own")
 
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
@@ -76,14 +86,8 @@ class Compression(Objective):
                 "compression needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
         encoder.template.check_all_memory("compression")
-        if self.nll_weight and self.divergence != "kl":
-            raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
-        if self.rows == "pairs" and self.divergence == "reconstruction":
-            raise ValueError("rows=pairs brings targets of its own; divergence=reconstruction repeats the context")
-        if self.end and (self.rows == "text" or encoder.tokenizer.eos_token_id is None):
-            raise ValueError("end goes with rows=pairs and a tokenizer that has an EOS token; a split text goes on")
-        if self.min_target_tokens < 1:
-            raise ValueError(f"min_target_tokens={self.min_target_tokens}; a continuation has 1 token or more")
+        if self.end and encoder.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
         self._check_lengths(encoder)
         encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)

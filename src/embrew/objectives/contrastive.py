@@ -17,6 +17,7 @@ from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
+from embrew.objectives.settings import CosineMargin, Dropout, NotNegative, Positive, Share
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,13 @@ class Contrastive(EmbeddingObjective):
     """
 
     positives: Literal["dropout", "column"] = "column"
-    temperature: float = 0.05
-    attention_dropout: float = 0.0
+    temperature: Positive = 0.05
+    attention_dropout: Dropout = 0.0
     mask_same_text: bool = True
-    false_negative_margin: float | None = None
-    false_negative_warmup: float = 0.1
-    distillation_weight: float = 0.0
-    distillation_temperature: float = 1.0
+    false_negative_margin: CosineMargin | None = None
+    false_negative_warmup: Share = 0.1
+    distillation_weight: NotNegative = 0.0
+    distillation_temperature: Positive = 1.0
     symmetric: bool = False
     in_batch_negatives: bool = True
     gather: bool = True
@@ -64,17 +65,8 @@ class Contrastive(EmbeddingObjective):
         """Texts for dropout positives, pairs otherwise."""
         return "text" if self.positives == "dropout" else "pairs"
 
-    def setup(self, encoder: Encoder) -> None:
-        """Set the attention dropout; dropout positives need some dropout."""
-        if self.temperature <= 0:
-            raise ValueError(f"temperature={self.temperature}; it must be positive")
-        if not 0 <= self.false_negative_warmup <= 1:
-            raise ValueError(f"false_negative_warmup={self.false_negative_warmup}; it is a share of the steps, 0 to 1")
-        if self.distillation_weight < 0 or self.distillation_temperature <= 0:
-            raise ValueError(
-                f"distillation_weight={self.distillation_weight}, distillation_temperature="
-                f"{self.distillation_temperature}; give a weight of 0 or more and a temperature above 0"
-            )
+    def check_settings(self) -> None:
+        """What goes with which positives."""
         if self.distillation_weight and self.positives == "dropout":
             raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
         if not self.in_batch_negatives and (self.positives == "dropout" or self.symmetric):
@@ -82,6 +74,9 @@ class Contrastive(EmbeddingObjective):
                 "in_batch_negatives=false compares a query with its own documents alone; it goes with "
                 "positives=column and without symmetric"
             )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Set the attention dropout; dropout positives need some dropout."""
         encoder.backbone.set_attention_dropout(self.attention_dropout)
         if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
             raise ValueError(

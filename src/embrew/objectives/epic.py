@@ -14,6 +14,7 @@ from embrew.modeling.demonstrator import sampled
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.in_context import InContext
+from embrew.objectives.settings import NotNegative
 
 
 @dataclass(kw_only=True)
@@ -35,13 +36,11 @@ class Epic(InContext):
 
     chains: ClassVar[bool] = True
     demo_grad: Literal["full", "detach"] = "full"
-    plain_weight: float = 0.0
+    plain_weight: NotNegative = 0.0
 
     def setup(self, encoder: Encoder) -> None:
         """Check the settings; from here on the projection is trained."""
         super().setup(encoder)
-        if self.plain_weight < 0:
-            raise ValueError(f"plain_weight={self.plain_weight}; give 0 or more")
         settings = check_reads(encoder)
         if settings.learnable is not None and self.demonstrations > settings.learnable:
             raise ValueError(

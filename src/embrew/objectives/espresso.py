@@ -17,6 +17,7 @@ from embrew.modeling.tokens import Tokens
 from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective
 from embrew.objectives.matryoshka import Nested
+from embrew.objectives.settings import Count, NotNegative, Positive
 
 logger = logging.getLogger(__name__)
 
@@ -77,37 +78,38 @@ class Espresso(Nested):
     """
 
     base: EmbeddingObjective = field(default_factory=_composite)
-    compression_size: int = 128
+    compression_size: Count = 128
     preset: Literal["default", "paper", "official"] = "default"
-    express_weight: float = 1.0
-    compress_weight: float = 1.0
+    express_weight: NotNegative = 1.0
+    compress_weight: NotNegative = 1.0
     layers: Literal["log", "none", "learned"] = "log"
     compression: Literal["dependencies", "direct", "max_k", "none"] = "dependencies"
     per_text: bool = False
     svd: SVD = "auto"
     align_norm: Literal["none", "l2"] = "none"
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
-    def setup(self, encoder: Encoder) -> None:
-        """Check k and the weights; say which sums are meant."""
-        width, depth, k = encoder.width, encoder.backbone.num_layers, self.compression_size
-        if not 1 <= k <= width:
-            raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
+    def check_settings(self) -> None:
+        """What k goes with, and which weights."""
+        super().check_settings()
+        k = self.compression_size
         if k % 2 and isinstance(self.base, Angle) and self.base.angle_weight:
             raise ValueError(
                 f"compression_size={k}, and AnglE's loss takes halves of a vector for real and imaginary parts; give "
                 f"an even number, such as {k + 1}"
             )
-        if depth < 2:
-            raise ValueError(f"the model has {depth} layer; ESE trains shallow layers beside the last")
-        if self.express_weight < 0 or self.compress_weight < 0 or not self.express_weight + self.compress_weight:
-            raise ValueError(
-                f"express_weight={self.express_weight}, compress_weight={self.compress_weight}; 0 or more, not both 0"
-            )
-        if self.temperature <= 0:
-            raise ValueError(f"temperature={self.temperature}; it must be positive")
+        if not self.express_weight + self.compress_weight:
+            raise ValueError("express_weight=0 and compress_weight=0 train nothing; give one of them a weight")
         if self.per_text and self.compression != "dependencies":
             raise ValueError(f"per_text goes with compression: dependencies, not {self.compression}")
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check k; say which sums are meant."""
+        width, depth, k = encoder.width, encoder.backbone.num_layers, self.compression_size
+        if not 1 <= k <= width:
+            raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
+        if depth < 2:
+            raise ValueError(f"the model has {depth} layer; ESE trains shallow layers beside the last")
         form = PRESETS[self.preset]
         logger.info(
             "espresso, preset %s: shallow layers %s, last layer on %s, %s",

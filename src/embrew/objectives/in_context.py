@@ -20,6 +20,7 @@ from embrew.modeling.demonstrator import most_samples
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.objectives.contrastive import Contrastive, text_keys
+from embrew.objectives.settings import CountOrNone
 
 
 class Drawn(NamedTuple):
@@ -52,16 +53,18 @@ class InContext(Contrastive):
         mask_demo_negatives: leave positives and negatives of a query's demonstrations out of its softmax.
     """
 
-    demonstrations: int = 5
+    demonstrations: CountOrNone = 5
     mask_demo_negatives: bool = False
+
+    def check_settings(self) -> None:
+        """Demonstrations are pairs."""
+        super().check_settings()
+        if self.positives != "column":
+            raise ValueError(f"positives={self.positives}: demonstrations are pairs, so give positives: column")
 
     def setup(self, encoder: Encoder) -> None:
         """Check that the encoder reads demonstrations, as text."""
         self.check(check_reads(encoder))
-        if self.demonstrations < 0:
-            raise ValueError(f"demonstrations={self.demonstrations}; give 0 or more")
-        if self.positives != "column":
-            raise ValueError(f"positives={self.positives}: demonstrations are pairs, so give positives: column")
         super().setup(encoder)
         if self.demonstrations:
             budget, query = check_reads(encoder).budget, encoder.max_length["query"]

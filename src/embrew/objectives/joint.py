@@ -11,6 +11,7 @@ from torch import Tensor
 from embrew.modeling.encoder import Encoder
 from embrew.objectives.base import EmbeddingObjective, RowsKind
 from embrew.objectives.bottleneck import Bottleneck
+from embrew.objectives.settings import NotNegative
 
 
 @dataclass(kw_only=True)
@@ -27,22 +28,24 @@ class Joint(Bottleneck):
     """
 
     base: EmbeddingObjective
-    generative_weight: float = 0.1
+    generative_weight: NotNegative = 0.1
 
     @property
     def rows_kind(self) -> RowsKind:
         """Pairs."""
         return "pairs"
 
-    def setup(self, encoder: Encoder) -> None:
-        """What both need."""
+    def check_settings(self) -> None:
+        """Both read pairs."""
+        super().check_settings()
         if self.base.rows_kind != "pairs" or self.target != "positive":
             raise ValueError(
                 f"target={self.target!r} with a base on {self.base.rows_kind}: joint learning reads pairs; set "
                 "target: positive, and a base on pairs (contrastive with positives: column)"
             )
-        if self.generative_weight < 0:
-            raise ValueError(f"generative_weight={self.generative_weight}; give 0 or more")
+
+    def setup(self, encoder: Encoder) -> None:
+        """What both need."""
         super().setup(encoder)
         self.base.setup(encoder)
 

@@ -20,6 +20,7 @@ from embrew.modeling.tokens import Row, Segment, Tokens
 from embrew.modeling.whole import split_where_truncated
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
+from embrew.objectives.settings import NotNegative
 
 
 @dataclass(kw_only=True)
@@ -39,9 +40,14 @@ class Llama2Vec(Objective):
         stop_words: words that no bag holds: `english` is scikit-learn's list.
     """
 
-    bag_weight: float = 0.1
-    language_weight: float = 1.0
+    bag_weight: NotNegative = 0.1
+    language_weight: NotNegative = 1.0
     stop_words: Literal["english", "none"] = "english"
+
+    def check_settings(self) -> None:
+        """Some term must have a weight."""
+        if not self.bag_weight + self.language_weight:
+            raise ValueError("bag_weight=0 and language_weight=0 train nothing; give one of them a weight")
 
     def setup(self, encoder: Encoder) -> None:
         """Needs causal attention, memory tokens, and two prompts behind the text."""
@@ -62,10 +68,6 @@ class Llama2Vec(Objective):
         if not encoder.attention.is_causal:
             raise ValueError(
                 f"attention={encoder.attention.mode}: the next-token loss on the text needs encoder.attention: causal"
-            )
-        if self.bag_weight < 0 or self.language_weight < 0 or not self.bag_weight + self.language_weight:
-            raise ValueError(
-                f"bag_weight={self.bag_weight}, language_weight={self.language_weight}; 0 or more, and not both 0"
             )
         first, second = self._blocks(encoder)
         longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))

@@ -6,9 +6,10 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from datasets import Dataset
+from pydantic import Field
 from torch import Tensor, cat
 from torch.nn import functional
 
@@ -16,6 +17,7 @@ from embrew.distributed import share_of_rows
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective, RowsKind
+from embrew.objectives.settings import Count, CountOrNone, NotNegative, Positive
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +37,16 @@ class Nested(EmbeddingObjective):
         """The base objective's."""
         return self.base.rows_kind
 
-    def setup(self, encoder: Encoder) -> None:
-        """Set up the base objective.
-
-        Raises:
-            ValueError: layers are read, and the base objective puts embeddings into texts, which are the last layer's.
-        """
+    def check_settings(self) -> None:
+        """Layers are read where embeddings are not put into texts, since those are the last layer's."""
         if self.base.chains and type(self).embed_rows is not Nested.embed_rows:
             raise ValueError(
                 f"{type(self).__name__} reads every layer, and {type(self.base).__name__} puts embeddings of the last "
                 "into prompts; nest it in matryoshka"
             )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Set up the base objective."""
         self.base.setup(encoder)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
@@ -96,16 +97,24 @@ class Matryoshka(Nested):
         weights: c_m, in the order of `dims`; 1 each without them.
     """
 
-    dims: list[int]
-    weights: list[float] | None = None
+    dims: Annotated[list[Count], Field(min_length=1)]
+    weights: Annotated[list[NotNegative], Field(min_length=1)] | None = None
+
+    def check_settings(self) -> None:
+        """Different dimensions, and a weight for each."""
+        super().check_settings()
+        if len(set(self.dims)) < len(self.dims):
+            raise ValueError(f"dims={self.dims}; give different numbers")
+        if self.weights is not None and len(self.weights) != len(self.dims):
+            raise ValueError(f"weights={self.weights} for dims={self.dims}; give one weight per dimension")
+        if self.weights is not None and not any(self.weights):
+            raise ValueError(f"weights={self.weights} train nothing; give one above 0")
 
     def setup(self, encoder: Encoder) -> None:
         """Check the dimensions; set up the base objective."""
         width = encoder.width
-        if not self.dims or len(set(self.dims)) < len(self.dims) or not all(0 < m <= width for m in self.dims):
+        if max(self.dims) > width:
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
-        if self.weights is not None and len(self.weights) != len(self.dims):
-            raise ValueError(f"weights={self.weights} for dims={self.dims}; give one a dimension")
         if width not in self.dims:
             logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
         super().setup(encoder)
@@ -145,25 +154,29 @@ class Matryoshka2d(Matryoshka):
         kl_temperature: both sides are divided by it, and the divergence multiplied with it.
     """
 
-    layers_per_step: int = 1
-    dims_per_step: int | None = 1
-    last_layer_weight: float = 1.0
-    layer_weight: float = 1.0
-    kl_weight: float = 1.0
-    kl_temperature: float = 0.3
+    layers_per_step: Count = 1
+    dims_per_step: CountOrNone | None = 1
+    last_layer_weight: NotNegative = 1.0
+    layer_weight: NotNegative = 1.0
+    kl_weight: NotNegative = 1.0
+    kl_temperature: Positive = 0.3
 
-    def setup(self, encoder: Encoder) -> None:
-        """Check that there are so many layers and dimensions to draw from."""
-        below = encoder.backbone.num_layers - 1
-        if not 1 <= self.layers_per_step <= below:
-            raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
-        if self.dims_per_step is not None and not 0 <= self.dims_per_step < len(self.dims):
+    def check_settings(self) -> None:
+        """Dimensions to draw from; some term must have a weight."""
+        super().check_settings()
+        if self.dims_per_step is not None and self.dims_per_step >= len(self.dims):
             raise ValueError(
                 f"dims_per_step={self.dims_per_step}; beside the widest of dims={self.dims} there are "
                 f"{len(self.dims) - 1}"
             )
-        if self.kl_temperature <= 0:
-            raise ValueError(f"kl_temperature={self.kl_temperature}; it must be positive")
+        if not self.last_layer_weight + self.layer_weight + self.kl_weight:
+            raise ValueError("last_layer_weight, layer_weight and kl_weight are all 0; give one of them a weight")
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check that there are that many layers to draw from."""
+        below = encoder.backbone.num_layers - 1
+        if self.layers_per_step > below:
+            raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
         super().setup(encoder)
 
     def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from embrew.losses import token_nll
@@ -33,14 +34,12 @@ class MaskedNextToken(Objective):
         mask_token: text of the mask token; a causal LM has none of its own, and the paper takes an underscore.
     """
 
-    mask_probability: float = 0.2
+    mask_probability: Annotated[float, Field(gt=0, le=1)] = 0.2
     replacement: Literal["bert", "mask"] = "bert"
-    mask_token: str = "_"
+    mask_token: Annotated[str, Field(min_length=1)] = "_"
 
     def setup(self, encoder: Encoder) -> None:
         """Needs attention that sees ahead, and a mask token that is one token."""
-        if not 0 < self.mask_probability <= 1:
-            raise ValueError(f"mask_probability={self.mask_probability}; give a share above 0, at most 1")
         if encoder.attention.is_causal:
             raise ValueError(
                 "masked next-token prediction under causal attention is next-token prediction with holes; set "

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from embrew.modeling.demonstrations import Compress, Demonstrations, Format
 from embrew.modeling.pattern import WordsAfter, check_words_after, split_pattern
 from embrew.recipe.base import Config
+from embrew.recipe.lora import LORA
 
 
 class PoolingConfig(Config):
@@ -57,7 +58,7 @@ class DemonstrationsConfig(Config):
 class EncoderConfig(Config):
     """What turns a text into a vector: a language model or encoder, a template, attention and pooling."""
 
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attn_implementation: str | None = None
@@ -75,7 +76,7 @@ class EncoderConfig(Config):
     max_length: MaxLengthConfig = MaxLengthConfig()
     normalize: bool = True
     demonstrations: DemonstrationsConfig | None = None
-    lora: dict[str, Any] | None = None
+    lora: Annotated[dict[str, Any], LORA] | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from embrew.names import last_part, public_path
-from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml
+from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml, short
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig
@@ -94,7 +94,7 @@ class Recipe(Config):
             for setter, override in set_by.items():
                 plain = [keys[1] if i == 1 and key == names[0] else key for i, key in enumerate(setter)]
                 if keys[: len(plain)] == plain or plain[: len(keys)] == keys:
-                    return f"override {override!r}: "
+                    return f"override {short(override)}: "
             line = line_of(text, path) if text else None
             return f"{source}:{line}: " if line else f"{source}: "
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from embrew.recipe.base import Config
+from embrew.recipe.training import TRAINING
 
 
 class DataConfig(Config):
@@ -70,7 +71,7 @@ class StageConfig(Config):
     name: str
     objective: dict[str, Any]
     data: Datasets
-    training: dict[str, Any] = {}
+    training: Annotated[dict[str, Any], TRAINING] = {}
     batch: BatchConfig | None = None
     mix: MixConfig | None = None
     adapter: Literal["continue", "merge"] = "continue"

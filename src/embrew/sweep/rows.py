@@ -177,8 +177,7 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
             raise ValueError("the recipe has no stages, so there is nothing to train")
         if RESERVED in [stage.name for stage in loaded.stages]:
             raise ValueError(f"a stage is called {RESERVED!r}, which is where the row's scores are; rename it")
-        for index in range(len(loaded.stages)):
-            build.check_stage(loaded, index)
+        build.check_recipe(loaded, here=True)
         recipes[seed] = loaded
     return Row(entry.name, recipes, settings, entry.x)
 

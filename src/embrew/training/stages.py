@@ -106,8 +106,9 @@ class Run:
         self.begun: dict[int, dict[str, Any]] = {}  # what stages of this process were begun with
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
+        build.check_recipe(recipe, here=True)  # wrong settings are found before anything is loaded
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
-        for index, stage in enumerate(recipe.stages):  # wrong keys are found before anything is loaded
+        for index, stage in enumerate(recipe.stages):
             watched = recipe.watched(index) is not None
             refuse(stage, self.objectives[index], self._arguments(index), sharded=self.sharded, watched=watched)
         self.log = RunLog(recipe, folder, evaluate, writes=self.process.is_main_process)

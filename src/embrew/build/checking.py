@@ -1,0 +1,119 @@
+"""Whether a recipe can be trained, as far as that is known before a model is loaded."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments, get_scheduler
+
+from embrew.build.matching import check_matches
+from embrew.build.objectives import objective
+from embrew.build.stages import training_arguments
+from embrew.modeling.adapters import lora_config
+from embrew.modeling.pooling import Pooling
+from embrew.recipe import Recipe, StageConfig
+
+OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+OF_MODULES = ("galore", "apollo")  # optimisers that treat the weights of some modules in another way
+FEW = 1000  # steps of a schedule that are computed
+
+
+def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
+    """Build what a recipe describes apart from the model: pooling, LoRA, each stage's objective and trainer settings.
+
+    Args:
+        recipe: what is checked.
+        here: it is about to be trained on this machine, so that a package or a dtype that is missing here is an error
+            too; without, a recipe for a GPU is accepted on any machine.
+
+    Raises:
+        ValueError: it cannot be trained; names the key, the value and what is allowed.
+    """
+    Pooling(**recipe.encoder.pooling.model_dump())
+    if recipe.encoder.lora is not None:
+        try:
+            lora_config(recipe.encoder.lora)
+        except ValueError as error:
+            raise ValueError(f"encoder.{error}") from None
+    for index in range(len(recipe.stages)):
+        check_stage(recipe, index, here=here)
+
+
+def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
+    """Build a stage's objective, `TrainingArguments`, optimiser and schedule; arguments as `check_recipe`.
+
+    Raises:
+        ValueError: one of them cannot be built, or they do not go together.
+    """
+    stage = recipe.stages[index]
+    built = objective(stage.objective, path=("stages", stage.name, "objective"))
+    check_matches(recipe, index, built)
+    watched = recipe.watched(index)
+    args = training_arguments(
+        stage if here else _anywhere(stage),
+        built,
+        Path(stage.name),
+        seed=recipe.seed,
+        every=None if watched is None else watched.every,
+    )
+    _check_optimizer(stage, args, here=here)
+    _check_schedule(stage, args)
+
+
+def _anywhere(stage: StageConfig) -> StageConfig:
+    """The stage without what is refused only because this machine has no GPU."""
+    training = {key: value for key, value in stage.training.items() if key != "tf32"}
+    return stage.model_copy(update={"training": {"use_cpu": True, **training}})
+
+
+def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool) -> None:
+    name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
+    where = f"stages.{stage.name}.training.optim"
+    if name.startswith(OF_MODULES) != bool(args.optim_target_modules):
+        raise ValueError(
+            f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; galore and apollo optimisers "
+            "need it, and the others take none"
+        )
+    try:
+        kind, options = Trainer.get_optimizer_cls_and_kwargs(args, nn.Linear(1, 1))  # type: ignore[arg-type]
+        if name in OF_TORCH:
+            kind([nn.Parameter(torch.zeros(1))], **options)
+    except ImportError as error:
+        if here:
+            raise ValueError(f"{where}={name!r}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}={name!r}: {error}") from None
+
+
+def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
+    """Compute learning rates of the schedule: finite, not negative, and not all 0."""
+    where, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
+    steps = args.max_steps if args.max_steps > 0 else FEW
+    optimizer: Any = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+    try:
+        schedule = get_scheduler(
+            args.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=kwargs,
+        )
+        shown = range(0, steps, math.ceil(steps / FEW))
+        rates = [args.learning_rate * float(rate(step)) for step in shown for rate in schedule.lr_lambdas]
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} with lr_scheduler_type={name!r}: {error}") from None
+    wrong = next((rate for rate in rates if not math.isfinite(rate) or rate < 0), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{where}lr_scheduler_kwargs={kwargs} give a learning rate of {wrong:g}; it has to be 0 or more"
+        )
+    if args.max_steps > 0 and not any(rates):
+        raise ValueError(
+            f"{where}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "
+            "every step; lower warmup_steps"
+        )

@@ -1,0 +1,84 @@
+"""Whether an objective goes with the encoder and the data that a recipe gives it, before any of them is opened."""
+
+from __future__ import annotations
+
+from embrew.data.columns import ACCEPTED
+from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.pattern import check_words_after, split_pattern
+from embrew.objectives import (
+    Alignment,
+    Bottleneck,
+    Compression,
+    InContext,
+    LanguageModel,
+    Llama2Vec,
+    MaskedNextToken,
+    Objective,
+    SupervisedFineTuning,
+)
+from embrew.recipe import EncoderConfig, Recipe
+
+MEMORY = (Alignment, Bottleneck, Compression, Llama2Vec)
+CAUSAL = (Bottleneck, LanguageModel, Llama2Vec, SupervisedFineTuning)
+
+
+def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
+    """Raise where stage `index` cannot be trained with the recipe's encoder, or cannot read its data.
+
+    The objective itself checks the same, and more, when it is given the encoder (`Objective.setup`).
+
+    Raises:
+        ValueError: names what the objective needs, and the key that sets it.
+    """
+    stage, encoder = recipe.stages[index], recipe.encoder
+    where = f"stages.{stage.name}"
+    for number, config in enumerate(stage.datasets):
+        place = f"{where}.data.{number}" if isinstance(stage.data, list) else f"{where}.data"
+        known = ACCEPTED[built.rows_kind]
+        for column in config.columns:
+            if column not in known:
+                raise ValueError(
+                    f"{place}.columns.{column}: no column of {built.rows_kind} rows; choose from {', '.join(known)}"
+                )
+        if config.sentences and built.rows_kind not in ("text", "pairs"):
+            raise ValueError(
+                f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"
+            )
+    attention = next(
+        (one.attention for one in reversed(recipe.stages[: index + 1]) if one.attention), encoder.attention
+    )
+    if attention == "memory_causal" and not encoder.memory_tokens:
+        raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it orders memory tokens")
+    objective: Objective | None = built
+    while objective is not None:
+        _check(objective, encoder, attention, f"{where}.objective")
+        objective = getattr(objective, "base", None)
+
+
+def _check(objective: Objective, encoder: EncoderConfig, attention: str, where: str) -> None:
+    name = type(objective).__name__
+    if isinstance(objective, MEMORY) and not encoder.memory_tokens:
+        raise ValueError(
+            f"{where}: {name} with encoder.memory_tokens=0; it needs memory tokens: set encoder.memory_tokens and put "
+            "{memory} in the template"
+        )
+    if isinstance(objective, CAUSAL) and attention != "causal":
+        raise ValueError(f"{where}: {name} under attention={attention!r}; it needs encoder.attention: causal")
+    if isinstance(objective, MaskedNextToken) and attention == "causal":
+        raise ValueError(f"{where}: {name} under attention='causal'; it needs encoder.attention: bidirectional")
+    if isinstance(objective, InContext):
+        if encoder.demonstrations is None:
+            raise ValueError(f"{where}: {name} draws demonstrations; set encoder.demonstrations")
+        try:
+            objective.check(Demonstrations(**encoder.demonstrations.model_dump()))
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    if isinstance(objective, Llama2Vec):
+        after = split_pattern(encoder.templates[0]).after
+        if "{instruction}" not in after or not (encoder.prompts.query and encoder.prompts.document):
+            raise ValueError(
+                f"{where}: {name} with template={encoder.template!r}; it needs {{instruction}} after {{text}}, and "
+                "encoder.prompts for query and document"
+            )
+        if check_words_after(encoder.words_after, encoder.templates) != "separate":
+            raise ValueError(f"{where}: {name} with encoder.words_after='joined'; set it to separate")

@@ -1,0 +1,70 @@
+"""The keys of `encoder.lora`: every field of `peft.LoraConfig`, with what it may be set to, or why it is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from embrew.settings import Keys
+
+Rank = Annotated[int, Field(ge=1)]
+Alpha = Annotated[float | int, Field(gt=0)]
+Layer = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1)]
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(
+            f"{value!r} is no regular expression ({error}); give a list of module names, all-linear, or a pattern of "
+            "whole names"
+        ) from None
+    return value
+
+
+Pattern = Annotated[Name, AfterValidator(_pattern)]
+TYPES: dict[str, Any] = {
+    "r": Rank,
+    "lora_alpha": Alpha,
+    "lora_dropout": Annotated[float, Field(ge=0, lt=1)],
+    "target_modules": Pattern | Names,
+    "exclude_modules": Pattern | Names | None,
+    "target_parameters": Names | None,
+    "modules_to_save": list[Name] | None,
+    "layers_to_transform": Layer | Annotated[list[Layer], Field(min_length=1)] | None,
+    "layers_pattern": Name | Names | None,
+    "rank_pattern": dict[str, Rank] | None,
+    "alpha_pattern": dict[str, Alpha] | None,
+    "bias": Literal["none", "all", "lora_only"],
+    "lora_bias": bool,
+    "use_rslora": bool,
+    "use_dora": bool,
+    "fan_in_fan_out": bool,
+    "init_lora_weights": bool | Literal["gaussian", "orthogonal"],
+}
+_CHANGES_BASE = "changes the base weights, which an adapter of embrew does not hold; leave it out"
+_UNSUPPORTED = "needs a preparation, or inputs, that embrew does not have; leave it out"
+_NOT_HERE = (
+    "eva_config", "megatron_config", "megatron_core", "use_qalora", "qalora_group_size", "alora_invocation_tokens",
+    "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config", "runtime_config",
+)  # fmt: skip
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(
+        ("task_type", "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision"),
+        "is set by embrew; leave it out",
+    ),
+    "inference_mode": "would train nothing; leave it out",
+    "layer_replication": "changes the depth of the model; leave it out",
+    "loftq_config": _CHANGES_BASE,
+    "corda_config": _CHANGES_BASE,
+    "lora_ga_config": _CHANGES_BASE,
+    **dict.fromkeys(_NOT_HERE, _UNSUPPORTED),
+    "trainable_token_indices": "cannot be merged; memory_tokens and soft_prompt_tokens are trained tokens",
+    "ensure_weight_tying": "is for trained copies of embeddings, which encoder.train_embeddings sets; leave it out",
+}
+LORA = Keys(TYPES, refused=REFUSED, of="peft.LoraConfig")
