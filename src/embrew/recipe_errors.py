@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from embrew.overrides import nearest
-from embrew.settings import Keys
+from embrew.settings import REFUSED, Keys
 
 KeyPath = tuple[str | int, ...]
 MOST = 24  # names that a message lists; of more, it gives the number and the nearest
@@ -67,10 +67,10 @@ def keys_of(owner: type | Keys | None) -> list[str]:
 def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type | Keys | None) -> str:
     key, kind, given = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        if isinstance(owner, Keys) and path[-1] in owner.refused:
-            said = "..." if "token" in str(path[-1]) else _short(given)  # hub_token is a secret
-            return f"{key}={said}: {owner.refused[str(path[-1])]}"
         return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
+    if kind == REFUSED:
+        said = "..." if "token" in str(path[-1]) else _short(given)  # hub_token is a secret
+        return f"{key}={said} {problem['msg']}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing; it is required"
     if kind == "value_error":  # a check of our own: its words are complete

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+REFUSED = "refused"  # the type of the error
 
 
 class Keys:
@@ -25,11 +27,26 @@ class Keys:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The schema of a mapping with these keys."""
+        fields = {name: handler.generate_schema(kind) for name, kind in self.types.items()}
+        fields |= {
+            name: core_schema.no_info_before_validator_function(_refusing(reason), core_schema.any_schema())
+            for name, reason in self.refused.items()
+        }
         return core_schema.typed_dict_schema(
-            {
-                name: core_schema.typed_dict_field(handler.generate_schema(kind), required=False)
-                for name, kind in self.types.items()
-            },
+            {name: core_schema.typed_dict_field(schema, required=False) for name, schema in fields.items()},
             extra_behavior="forbid",
             config=core_schema.CoreConfig(strict=True, allow_inf_nan=False),
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The JSON schema, without the keys that are refused."""
+        found = handler.resolve_ref_schema(handler(schema))
+        properties = {key: value for key, value in found.get("properties", {}).items() if key not in self.refused}
+        return {**found, "properties": properties}
+
+
+def _refusing(reason: str) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise PydanticCustomError(REFUSED, "{reason}", {"reason": reason})
+
+    return refuse

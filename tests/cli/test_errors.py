@@ -279,7 +279,7 @@ def test_python_m_embrew():
         [sys.executable, "-m", "embrew", "recipe", "show", "no-such"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: no recipe 'no-such'")
+    assert done.stderr.startswith("error: no recipe named 'no-such'")
     assert "Traceback" not in done.stderr
 
 

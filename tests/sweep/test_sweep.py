@@ -154,7 +154,8 @@ def test_from_a_trained_encoder(recipe: Path, write: Callable[[str], Path], trai
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a sweep is a list of rows"),
+        ("", "sweep.yaml is empty"),
+        ("3", "a sweep is a list of rows"),
         ("[]", "rows"),
         ("- {set: []}", "sweep.yaml:1: rows.0.name: Field required"),
         ("- {name: a}\n- {name: b, sets: []}", "sweep.yaml:2: unknown key rows.1.sets; it has name, set, seeds"),

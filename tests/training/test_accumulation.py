@@ -82,7 +82,7 @@ def ready(make_encoder: Any, name: str, settings: dict[str, Any]) -> tuple[Encod
 def accumulated(
     encoder: Encoder, objective: Objective, rows: list[dict[str, Any]], size: int, patch: pytest.MonkeyPatch
 ) -> tuple[list[Step], list[tuple[list[dict[str, Any]], int]]]:
-    """An epoch of steps of two micro-batches at a learning rate of 0; and the rows and seed of each micro-batch."""
+    """An epoch of steps of two micro-batches that change no weight; and the rows and seed of each micro-batch."""
     seen: list[tuple[list[dict[str, Any]], int]] = []
     collate = type(objective).collate
 
@@ -93,7 +93,7 @@ def accumulated(
 
     training = {
         "num_train_epochs": 1, "per_device_train_batch_size": size, "gradient_accumulation_steps": 2,
-        "optim": "sgd", "learning_rate": 0.0, "max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": 1,
+        "optim": "sgd", "learning_rate": 1e-30, "max_grad_norm": 0.0, "save_strategy": "no", "logging_steps": 1,
         "dataloader_drop_last": False, "use_cpu": True,
     }  # fmt: skip
     stage = StageConfig.model_validate(

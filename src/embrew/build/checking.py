@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
@@ -33,7 +34,14 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     Raises:
         ValueError: it cannot be trained; names the key, the value and what is allowed.
     """
-    Pooling(**recipe.encoder.pooling.model_dump())
+    try:
+        Pooling(**recipe.encoder.pooling.model_dump())
+    except ValueError as error:
+        raise ValueError(f"encoder.{error}") from None
+    chosen = recipe.encoder.attn_implementation
+    known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
+    if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub
+        raise ValueError(f"encoder.attn_implementation={chosen!r}; choose from {', '.join(known)}")
     if recipe.encoder.lora is not None:
         try:
             lora_config(recipe.encoder.lora)

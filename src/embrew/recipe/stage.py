@@ -10,11 +10,13 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from embrew.recipe.base import Config
 from embrew.recipe.training import TRAINING
 
+Path = Annotated[str, Field(min_length=1)]
+
 
 class DataConfig(Config):
     """One data set: where it lies, which rows, and which column is what."""
 
-    path: str | list[str]
+    path: Path | Annotated[list[Path], Field(min_length=1)]
     name: str | None = None
     split: str = "train"
     revision: str | None = None
@@ -30,6 +32,12 @@ class DataConfig(Config):
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_rows: Annotated[int, Field(gt=0)] | None = None
     shuffle_seed: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> DataConfig:
+        if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
+            raise ValueError(f"min_chars={self.min_chars} and max_chars={self.max_chars} leave no row; give a range")
+        return self
 
 
 class BatchConfig(Config):

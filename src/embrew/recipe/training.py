@@ -97,7 +97,7 @@ TYPES: dict[str, Any] = {
     # optimiser and learning rate
     "learning_rate": Positive,
     "lr_scheduler_type": _one_of(SCHEDULES, UNSUPPORTED_SCHEDULES),
-    "lr_scheduler_kwargs": dict[str, Any] | None,
+    "lr_scheduler_kwargs": dict[str, float | int | bool | str | None] | None,
     "warmup_steps": Annotated[int | float, Field(ge=0)],
     "optim": _one_of(OPTIMIZERS, UNSUPPORTED_OPTIMIZERS),
     "optim_args": str | None,
@@ -149,10 +149,10 @@ TYPES: dict[str, Any] = {
 _EVALUATED = "evaluation.every, metric and patience are for this"
 _NO_EFFECT = "has no effect here; leave it out"
 _BY_LAUNCHER = (
-    "how weights are sharded is said to the launcher (embrew recipe copy launch/fsdp2 or launch/zero2, then accelerate "
-    "launch --config_file FILE); leave it out"
+    "belongs to the launcher, not to a recipe (embrew recipe copy launch/fsdp2 or launch/zero2, then accelerate launch "
+    "--config_file FILE); leave it out"
 )
-_HUB = "embrew uploads nothing while it trains; leave it out, and upload the finished folder"
+_HUB = "is for uploads, and embrew uploads nothing while it trains; leave it out, and upload the finished folder"
 _UPLOADING = (
     "push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision",
     "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id",
@@ -205,7 +205,7 @@ REFUSED: dict[str, str] = {
     "debug": "fails with embrew's training step; leave it out: a NaN loss ends the training and names the step",
     "enable_jit_checkpoint": "would write checkpoints that embrew does not verify; leave it out",
     "ignore_data_skip": "would train a resumed run on other rows than an uninterrupted one; leave it out",
-    "restore_callback_states_from_checkpoint": "embrew restores what a resumed run needs; leave it out",
+    "restore_callback_states_from_checkpoint": "is set by embrew, which restores what a run needs; leave it out",
     "save_on_each_node": "would let several processes write one folder; leave it out, and use a shared file system",
     "save_only_model": "would write checkpoints that cannot be resumed; leave it out",
     "neftune_noise_alpha": "fails with embrew's training step, which has no input embeddings of its own; leave it out",

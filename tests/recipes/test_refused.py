@@ -1,0 +1,197 @@
+"""What `embrew recipe check` refuses: every wrong value by its key, and every key of other libraries by a decision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_args
+
+import pytest
+from peft import LoraConfig
+from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
+from typer.testing import CliRunner
+
+from embrew import build
+from embrew.cli import app
+from embrew.overrides import apply_overrides, parse_yaml
+from embrew.recipe import Recipe, StageConfig, lora, read_recipe, training
+from embrew.training.stages import train
+from tests.recipes.wrong import NANO, OVERRIDES
+
+
+@cache
+def written(name: str) -> dict[str, Any]:
+    return parse_yaml(read_recipe(name)[0])
+
+
+def made(name: str, *overrides: str) -> Recipe:
+    """The shipped recipe with overrides, as `Recipe.load` makes it, but parsed once."""
+    return Recipe.from_values(apply_overrides(written(name), overrides), overrides=overrides)
+
+
+def check(name: str, *overrides: str, here: bool = False) -> None:
+    build.check_recipe(made(name, *overrides), here=here)
+
+
+def test_there_are_many_of_them() -> None:
+    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 94
+    for name in {name for name, _, _ in OVERRIDES}:
+        check(name)
+
+
+@pytest.mark.parametrize(("name", "override", "words"), OVERRIDES, ids=[override for _, override, _ in OVERRIDES])
+def test_one_wrong_value(name: str, override: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        check(name, override)
+    said = str(error.value)
+    assert len(said.splitlines()) == 1 and "pydantic" not in said
+    key = override.partition("=")[0].rpartition(".")[2]
+    assert key in said
+
+
+def test_the_command_says_it_in_one_line(tmp_path) -> None:
+    wrong = ["stages.supervised.objective.temperature=0", "evaluation=null"]
+    for arguments in (["recipe", "check", NANO], ["train", NANO, "--output", str(tmp_path / "run")]):
+        result = CliRunner().invoke(app, [*arguments, *wrong])
+        assert result.exit_code == 1 and len(result.stderr.splitlines()) <= 2
+        assert "error: stages.supervised.objective.temperature=0; allowed: greater than 0" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "count"), [(training.TRAINING, TrainingArguments, 114), (lora.LORA, LoraConfig, 42)]
+)
+def test_every_field_is_decided(table: Any, kind: type, count: int) -> None:
+    names = {field.name for field in fields(kind)}
+    assert names == table.types.keys() | table.refused.keys() and len(names) == count
+    assert not table.types.keys() & table.refused.keys()
+
+
+def test_names_are_those_of_transformers() -> None:
+    assert {*training.SCHEDULES, *training.UNSUPPORTED_SCHEDULES} == {one.value for one in SchedulerType}
+    assert {*training.OPTIMIZERS, *training.UNSUPPORTED_OPTIMIZERS} == {one.value for one in OptimizerNames}
+    assert set(get_args(training.Integration)) == INTEGRATION_TO_CALLBACK.keys()
+
+
+@pytest.mark.parametrize("key", training.REFUSED)
+def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(training.REFUSED[key])) as error:
+        made(NANO, f"stages.0.training.{key}=secret")
+    assert f" stages.0.training.{key}=" in str(error.value)
+    assert key != "hub_token" or "hub_token=..." in str(error.value)
+
+
+def test_python_says_the_reason_too() -> None:
+    with pytest.raises(ValueError, match="is for uploads, and embrew uploads nothing"):
+        StageConfig(name="a", objective={"type": "sft"}, data={"path": "x"}, training={"push_to_hub": True})
+
+
+def test_the_schema_knows_the_keys_that_are_allowed() -> None:
+    stage = Recipe.model_json_schema()["$defs"]["StageConfig"]["properties"]["training"]
+    assert stage["properties"].keys() == training.TYPES.keys() and stage["additionalProperties"] is False
+
+
+DEFAULTS = {field.name: field.default for field in fields(TrainingArguments)}
+AT_THE_EDGE: dict[str, list[Any]] = {
+    "max_steps": [-1, 1],
+    "num_train_epochs": [0.001, 1],
+    "learning_rate": [1e-12, 1],
+    "warmup_steps": [0, 0.5, 3],
+    "weight_decay": [0, 1.5],
+    "max_grad_norm": [0],
+    "adam_beta1": [0],
+    "adam_beta2": [0.0, 0.9999],
+    "logging_steps": [1, 0.001, 1.0],
+    "save_steps": [0.5, 1],
+    "report_to": ["none", "wandb", ["wandb", "mlflow"], None],
+    "optim": ["adamw_torch", "sgd", "adafactor", "adagrad", "rmsprop", "adamw_8bit"],
+    "lr_scheduler_type": [one for one in training.SCHEDULES if "min_lr" not in one and one != "warmup_stable_decay"],
+    "activation_checkpointing_kwargs": [None, {}, {"use_reentrant": False, "every_n_layers": 2}],
+}
+
+
+@pytest.mark.parametrize(("key", "values"), AT_THE_EDGE.items(), ids=AT_THE_EDGE)
+def test_what_is_allowed_passes(key: str, values: list[Any]) -> None:
+    whole = made(NANO).resolved()
+    stages = whole["stages"]
+    for value in values:
+        kept = {k: v for k, v in stages[0]["training"].items() if not k.startswith(("lr_", "warmup"))}
+        first = {**stages[0], "training": {**kept, key: value}}
+        build.check_recipe(Recipe.from_values({**whole, "stages": [first]}))
+
+
+def test_defaults_of_transformers_pass_where_they_are_set_explicitly() -> None:
+    stage = {"name": "a", "objective": {"type": "sft"}, "data": {"path": "x"}}
+    given = {key: getattr(DEFAULTS[key], "value", DEFAULTS[key]) for key in training.TYPES}
+    assert StageConfig.model_validate({**stage, "training": given}).training == given
+
+
+def test_a_schedule_that_never_leaves_0_is_refused() -> None:
+    with pytest.raises(ValueError, match="the learning rate is 0 at every step; lower warmup_steps"):
+        check(NANO, "stages.compress.training.max_steps=1", "stages.compress.training.warmup_steps=4")
+    with pytest.raises(ValueError, match="give a learning rate of -"):
+        check(
+            NANO,
+            "stages.compress.training.lr_scheduler_type=polynomial",
+            "stages.compress.training.lr_scheduler_kwargs={lr_end: -1}",
+        )
+
+
+def test_what_is_missing_here_is_refused_where_it_is_trained() -> None:
+    check(NANO, "stages.compress.training.optim=galore_adamw", "stages.compress.training.optim_target_modules=[attn]")
+    with pytest.raises(ValueError, match="training.optim='galore_adamw': .*install"):
+        check(
+            NANO,
+            "stages.compress.training.optim=galore_adamw",
+            "stages.compress.training.optim_target_modules=[attn]",
+            here=True,
+        )
+
+
+EDGE: dict[str, Any] = {
+    "objective": {"temperature": 0.01, "false_negative_margin": 2, "false_negative_warmup": 0},
+    "training": {"weight_decay": 1.5, "max_grad_norm": 0, "adam_beta1": 0, "warmup_steps": 0, "learning_rate": 1e-12},
+    "lora": {"r": 1, "lora_alpha": 0.001, "lora_dropout": 0, "target_modules": ".*q_proj"},
+}
+MORE_EDGES: list[dict[str, Any]] = [
+    {"objective": {"attention_dropout": 0.99, "temperature": 1000}},
+    {"objective": {"distillation_weight": 0, "false_negative_margin": -2, "false_negative_warmup": 1}},
+    {"training": {"optim": "adafactor"}},
+    {"training": {"optim": "sgd", "lr_scheduler_type": "constant"}},
+    {"training": {"optim": "rmsprop", "gradient_accumulation_steps": 2, "lr_scheduler_type": "polynomial"}},
+    {"training": {"full_determinism": True, "logging_first_step": True, "save_strategy": "epoch"}},
+    {"training": {"train_sampling_strategy": "sequential", "dataloader_num_workers": 1, "torch_empty_cache_steps": 1}},
+    {"training": {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}},
+    {"training": {"max_steps": -1, "num_train_epochs": 0.01}},
+    {"lora": {"r": 2, "lora_dropout": 0.99, "bias": "lora_only", "use_rslora": True}},
+    {"lora": {"r": 2, "use_dora": True, "init_lora_weights": "gaussian", "target_modules": ["q_proj"]}},
+    {"lora": {"r": 2, "rank_pattern": {"q_proj": 1}, "alpha_pattern": {"q_proj": 3.5}, "layers_to_transform": [0]}},
+]
+
+
+def one_step(edge: dict[str, Any], model: str, tmp_path: Any) -> None:
+    rows = "".join(f'{{"query": "what is {i}", "positive": "number {i}"}}\n' for i in range(8))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    once = {"max_steps": 1, "use_cpu": True, "save_strategy": "no", **edge.get("training", {})}
+    encoder = {"model": model, "pooling": {"mode": "mean"}, "lora": {"r": 2, **edge.get("lora", {})}}
+    stage = {
+        "name": "a",
+        "objective": {"type": "contrastive", **edge.get("objective", {})},
+        "data": {"path": str(tmp_path / "rows.jsonl")},
+        "batch": {"size": 2},
+        "training": once,
+    }
+    recipe = Recipe.from_values(
+        {"encoder": {**encoder, "max_length": {"query": 16, "document": 16}}, "stages": [stage]}
+    )
+    train(recipe, tmp_path / "run", verify="off")
+    assert (tmp_path / "run" / "a" / "embrew.json").is_file()
+
+
+@pytest.mark.parametrize("edge", [EDGE, *(pytest.param(edge, marks=pytest.mark.slow) for edge in MORE_EDGES)], ids=str)
+def test_training_starts_at_the_edge_of_what_is_allowed(edge: dict[str, Any], model_folder: Any, tmp_path: Any) -> None:
+    one_step(edge, str(model_folder("llama")), tmp_path)
