@@ -46,7 +46,7 @@ NO_DEV = "evaluation=null"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "llm2comp/nanno", "-o", "x"], "did you mean 'llm2comp/nano'?"),
+        (["train", "llm2comp/nanno", "-o", "x"], "did you mean 'llm2comp/nano'"),
         (["train", "llm2comp/nano", "encoder.modelx=x", "-o", "x"], "unknown key encoder.modelx"),
         (["train", "llm2comp/nano", "encoder.model", "-o", "x"], "write key.path=value"),
         (["evaluate", "nano", "--data", "no/such/folder"], "no data folder no/such/folder"),

@@ -38,7 +38,7 @@ def check(name: str, *overrides: str, here: bool = False) -> None:
 
 
 def test_there_are_many_of_them() -> None:
-    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 94
+    assert len({(name, override) for name, override, _ in OVERRIDES}) == len(OVERRIDES) == 95
     for name in {name for name, _, _ in OVERRIDES}:
         check(name)
 
@@ -169,7 +169,15 @@ MORE_EDGES: list[dict[str, Any]] = [
     {"training": {"max_steps": -1, "num_train_epochs": 0.01}},
     {"lora": {"r": 2, "lora_dropout": 0.99, "bias": "lora_only", "use_rslora": True}},
     {"lora": {"r": 2, "use_dora": True, "init_lora_weights": "gaussian", "target_modules": ["q_proj"]}},
-    {"lora": {"r": 2, "rank_pattern": {"q_proj": 1}, "alpha_pattern": {"q_proj": 3.5}, "layers_to_transform": [0]}},
+    {
+        "lora": {
+            "r": 2,
+            "rank_pattern": {"q_proj": 1},
+            "alpha_pattern": {"q_proj": 3.5},
+            "layers_to_transform": [0],
+            "target_modules": ["q_proj"],
+        }
+    },
 ]
 
 

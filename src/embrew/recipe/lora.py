@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from embrew.settings import Keys
 
@@ -27,6 +27,12 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _begin(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("pissa_niter_"):
+        raise ValueError(f"{value!r} draws at random when it is reopened, so vectors would differ; give pissa")
+    return value
+
+
 Pattern = Annotated[Name, AfterValidator(_pattern)]
 TYPES: dict[str, Any] = {
     "r": Rank,
@@ -45,7 +51,9 @@ TYPES: dict[str, Any] = {
     "use_rslora": bool,
     "use_dora": bool,
     "fan_in_fan_out": bool,
-    "init_lora_weights": bool | Literal["gaussian", "orthogonal"],
+    "init_lora_weights": Annotated[
+        bool | Literal["gaussian", "orthogonal", "pissa", "olora", "mica"], BeforeValidator(_begin)
+    ],
 }
 _CHANGES_BASE = "changes the base weights, which an adapter of embrew does not hold; leave it out"
 _UNSUPPORTED = "needs a preparation, or inputs, that embrew does not have; leave it out"
