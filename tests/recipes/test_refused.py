@@ -169,6 +169,8 @@ MORE_EDGES: list[dict[str, Any]] = [
     {"training": {"max_steps": -1, "num_train_epochs": 0.01}},
     {"lora": {"r": 2, "lora_dropout": 0.99, "bias": "lora_only", "use_rslora": True}},
     {"lora": {"r": 2, "use_dora": True, "init_lora_weights": "gaussian", "target_modules": ["q_proj"]}},
+    {"lora": {"r": 2, "init_lora_weights": "pissa"}},
+    {"lora": {"r": 2, "init_lora_weights": "olora"}},
     {
         "lora": {
             "r": 2,
