@@ -108,7 +108,7 @@ OVERRIDES: list[tuple[str, str, str]] = [
         "stages.masked.objective.mask_probability=0",
         "mask_probability=0; allowed: greater than 0",
     ),
-    ("baselines/sft-nano", "encoder.attention=bidirectional", "it needs encoder.attention: causal"),
+    ("baselines/sft-nano", "encoder.attention=bidirectional", "set encoder.attention: causal"),
     ("baselines/matryoshka-nano", "stages.0.objective.dims=[0]", "objective.dims.0=0"),
     (
         "baselines/matryoshka-2d-nano",

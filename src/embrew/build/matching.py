@@ -19,7 +19,12 @@ from embrew.objectives import (
 from embrew.recipe import EncoderConfig, Recipe
 
 MEMORY = (Alignment, Bottleneck, Compression, Llama2Vec)
-CAUSAL = (Bottleneck, LanguageModel, Llama2Vec, SupervisedFineTuning)
+CAUSAL = {
+    Bottleneck: "a text that reads the target lets it through",
+    LanguageModel: "writing a text needs causal attention",
+    Llama2Vec: "the next-token loss on the text needs causal attention",
+    SupervisedFineTuning: "writing a text needs causal attention",
+}
 
 
 def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
@@ -62,10 +67,11 @@ def _check(objective: Objective, encoder: EncoderConfig, attention: str, where: 
             f"{where}: {name} with encoder.memory_tokens=0; it needs memory tokens: set encoder.memory_tokens and put "
             "{memory} in the template"
         )
-    if isinstance(objective, CAUSAL) and attention != "causal":
-        raise ValueError(f"{where}: {name} under attention={attention!r}; it needs encoder.attention: causal")
+    why = next((words for kind, words in CAUSAL.items() if isinstance(objective, kind)), "")
+    if why and attention != "causal":
+        raise ValueError(f"{where}: {name} under attention={attention!r}: {why}; set encoder.attention: causal")
     if isinstance(objective, MaskedNextToken) and attention == "causal":
-        raise ValueError(f"{where}: {name} under attention='causal'; it needs encoder.attention: bidirectional")
+        raise ValueError(f"{where}: {name} under attention='causal'; set encoder.attention: bidirectional")
     if isinstance(objective, InContext):
         if encoder.demonstrations is None:
             raise ValueError(f"{where}: {name} draws demonstrations; set encoder.demonstrations")
