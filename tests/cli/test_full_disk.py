@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,9 @@ import pytest
 
 from tests.cli.scene import ask, write_rest, write_small
 from tests.killing import content, partial
+from tests.test_disk import file_limit
+
+pytestmark = pytest.mark.slow
 
 VERBS = {
     "merge": "merge encoder DIR/target --verify off --overwrite",
@@ -41,17 +43,6 @@ def scene(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     return place
 
 
-@contextmanager
-def file_limit(size: int) -> Iterator[None]:
-    """No file of this process may become larger; writing more fails in the system, whoever writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def check(
     verb: str, place: Path, target: Path, refused: Callable[[], AbstractContextManager[None]], named: str | None = None
 ) -> bool:
@@ -75,13 +66,6 @@ def check(
     return True
 
 
-@pytest.mark.parametrize("verb", ["export", "table", "search"])
-def test_one_line_in_little_time(verb: str, scene: Path, tmp_path: Path) -> None:
-    assert check(verb, scene, tmp_path, lambda: file_limit(30))
-    assert ask(scene, *VERBS[verb].replace("DIR", str(tmp_path)).split()).exit_code == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_files_that_may_not_grow(verb: str, scene: Path, tmp_path: Path) -> None:
     """The system refuses the first write that goes too far, of whichever library; later ones the higher the limit."""
@@ -93,7 +77,6 @@ def test_files_that_may_not_grow(verb: str, scene: Path, tmp_path: Path) -> None
     again(verb, scene, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_full_file_system(verb: str, scene: Path, tmp_path: Path) -> None:
     """A real file system without space, at a later write each time, until there is enough."""

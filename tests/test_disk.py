@@ -1,0 +1,102 @@
+"""A write that the system refuses, by each library that writes: one error, which names the target."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import safetensors.torch
+import torch
+
+from embrew.disk import DiskError, writing_to
+from embrew.writing import atomic_folder, atomic_path, write_json
+
+
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """No file of this process may become larger; writing more fails in the system, whoever writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def with_faiss(path: Path) -> None:
+    index = faiss.IndexFlatIP(64)
+    index.add(np.ones((100, 64), dtype=np.float32))
+    faiss.write_index(index, str(path))
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "python": lambda path: path.write_text("x" * 10_000),
+    "safetensors": lambda path: safetensors.torch.save_file({"x": torch.ones(1000)}, path),
+    "parquet": lambda path: pq.write_table(pa.table({"x": np.random.default_rng(0).random(10_000)}), path),
+    "faiss": with_faiss,
+    "torch": lambda path: torch.save({"x": torch.ones(1000)}, path),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("size", [0, 600])
+def test_the_target_is_named(writer: str, size: int, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("before")
+    with file_limit(size), pytest.raises(DiskError) as raised, atomic_path(target) as temporary:
+        WRITERS[writer](temporary)
+    assert raised.value.errno in ((errno.EFBIG, errno.EIO) if writer == "torch" else (errno.EFBIG,))
+    assert f" while writing {target}; " in str(raised.value)
+    assert target.read_text() == "before" and list(tmp_path.iterdir()) == [target]
+
+
+def test_the_tokenizers_library_too(tokenizer, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    said = pytest.raises(DiskError, match="File too large while writing .*/out; ")
+    with file_limit(600), said, atomic_folder(tmp_path / "out", marker="tokenizer.json") as new:
+        tokenizer.save_pretrained(new)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_space(tmp_path: Path) -> None:
+    """`/dev/full` refuses as a full disk does."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with pytest.raises(DiskError) as raised, writing_to(tmp_path / "a.json"), open("/dev/full", "w") as file:
+        file.write("x")
+        file.flush()
+    said = str(raised.value)
+    assert said.startswith(f"No space left on device while writing {tmp_path / 'a.json'}; what was finished before is")
+    assert said.endswith("free some space and give the same command again")
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_other_errors_of_disks(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, "as the system says")
+
+    monkeypatch.setattr("embrew.writing.flush", refuse)
+    with pytest.raises(DiskError, match="while writing .*a.json; what was finished") as raised:
+        write_json(tmp_path / "a.json", {})
+    assert raised.value.errno == number and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("CUDA error"), OSError("no number"), KeyError(28)])
+def test_other_errors_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(type(error)) as raised, atomic_path(tmp_path / "a"):
+        raise error
+    assert raised.value is error
+
+
+def test_an_error_of_another_file_stays_as_it_is(tmp_path: Path) -> None:
+    error = OSError(errno.EIO, "Input/output error", str(tmp_path / "input"))
+    with pytest.raises(OSError, match="Input/output error") as raised, atomic_path(tmp_path / "a"):
+        raise error
+    assert raised.value is error
