@@ -77,7 +77,7 @@ def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type 
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={_short(given)}; {_choose(str(given), allowed)}"
+        return f"{key}={_short(given)}; {choose(str(given), allowed)}"
     if kind in ("too_short", "string_too_short"):
         least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
         return f"{key}={_short(given)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
@@ -95,7 +95,8 @@ def _valid(word: str, owner: type | Keys | None) -> str:
     return f"valid keys: {', '.join(valid)}{nearest(word, valid)}"
 
 
-def _choose(word: str, allowed: Sequence[str]) -> str:
+def choose(word: str, allowed: Sequence[str]) -> str:
+    """The words `choose from …` with the nearest; of many, their number and the nearest three."""
     if len(allowed) > MOST:
         return f"it is none of the {len(allowed)} names that are allowed{nearest(word, allowed, most=3)}"
     return f"choose from {', '.join(allowed)}{nearest(word, allowed)}"

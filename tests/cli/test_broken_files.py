@@ -74,7 +74,6 @@ REST = (
 FINE = {
     *((f"results/{RESULT.split()[2]}", how) for how in ("no_keys", "folder", "loop")),  # no intervals without them
     *(("model/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # transformers has defaults
-    *((file, "deep") for file in ("recipe.yaml", "suite.yaml")),  # YAML has limits of its own
     *(("export/tokenizer_config.json", how) for how in ("no_keys", "folder", "loop")),  # checksums name these
 }
 """Damage after which a verb works, or of which it cannot say more than that a text is not tokenised."""

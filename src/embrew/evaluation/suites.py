@@ -19,7 +19,7 @@ from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
 from embrew.inside import check_file_name
 from embrew.overrides import line_of, parse_yaml
-from embrew.recipe_errors import KeyPath, explain
+from embrew.recipe_errors import KeyPath, choose, explain
 from embrew.shipped import list_shipped, read_shipped
 
 
@@ -127,7 +127,7 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         if unknown or not members:
             raise ValueError(
                 f"{place(('averages', average))}{', '.join(unknown) or 'nothing'} is no task of the suite; "
-                f"choose from {', '.join(sorted(names))}"
+                + choose(", ".join(unknown), sorted(names))
             )
     averages = {name: tuple(members) for name, members in suite.averages.items()}
     return Suite(str(name_or_path), tuple(tasks), averages)
