@@ -36,7 +36,7 @@ def test_as_a_new_interpreter(tmp_path, monkeypatch):
 
 def test_modules_errors_and_signals(tmp_path):
     done = fresh.run([sys.executable, "-m", "embrew", "recipe", "show", "no-such"])
-    assert done.returncode == 1 and done.stderr.startswith("error: no recipe 'no-such'")
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and "'no-such'" in done.stderr
     done = fresh.run([sys.executable, "-c", "raise ValueError('wrong')"])
     assert done.returncode == 1 and done.stderr.endswith("ValueError: wrong\n")
     with pytest.raises(subprocess.CalledProcessError):

@@ -62,6 +62,11 @@ def whole(folder: Path) -> None:
     train(Recipe.load(folder / "recipe.yaml"), folder / "whole")
 
 
+def heed_ctrl_c() -> None:
+    """A background job of a shell, and what it starts, ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(
     command: list[str],
     *,
@@ -75,7 +80,9 @@ def run(
     if forked:
         process = fresh.Fresh(command, env=environment)
     else:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c
+        )
     deadline = time.monotonic() + 120
     while until is not None and process.poll() is None and time.monotonic() < deadline:
         if until():
