@@ -117,6 +117,19 @@ def pickled_in_an_index(folder, marker):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
 
 
+def pickled_in_an_index_of_a_variant(folder, marker):
+    torch.save({"payload": Payload(marker)}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors.index.x.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    edit(folder / "sentence_bert_config.json", model_args={"variant": "x"})
+
+
+def pickled_in_an_index_of_another_name(folder, marker):
+    pickled(folder, marker)
+    (folder / "other.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {}}))
+    edit(folder / "config.json", transformers_weights="other.safetensors.index.json")
+
+
 def pickled_in_a_router(folder, marker):
     (folder / "router" / "query").mkdir(parents=True)
     torch.save({}, folder / "router" / "query" / "pytorch_model.bin")
@@ -128,6 +141,21 @@ def pickled_in_a_router(folder, marker):
 def pickled_adapter(folder, marker):
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "x"}))
     torch.save({}, folder / "adapter_model.bin")
+
+
+def base_of_an_adapter(folder, marker, **settings):
+    shutil.copytree(folder, marker.parent / "base")
+    edit(marker.parent / "base" / "config.json", **settings)
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(marker.parent / "base"), "target_modules": ["query"]}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+
+
+def kernel_for_the_base_of_an_adapter(folder, marker):
+    base_of_an_adapter(folder, marker, attn_implementation="someone/kernel")
+
+
+def pickled_base_of_an_adapter(folder, marker):
+    base_of_an_adapter(folder, marker, transformers_weights="other.safetensors.index.json")
 
 
 def other_adapter(folder, marker):
@@ -151,8 +179,12 @@ ATTACKS = [
     (pickled_weights, "has weights as pytorch_model.bin only, and embrew reads no pickled weights"),
     (pickled_module, "has weights as 2_Dense/pytorch_model.bin only, and embrew reads no pickled weights"),
     (pickled_in_an_index, "model.safetensors.index.json names 'pytorch_model.bin'"),
+    (pickled_in_an_index_of_a_variant, "sentence_bert_config.json asks for other weights .variant: 'x'"),
+    (pickled_in_an_index_of_another_name, "asks for other weights .transformers_weights: 'other.safetensors"),
     (pickled_in_a_router, "has weights as router/query/pytorch_model.bin only"),
     (pickled_adapter, "has weights as adapter_model.bin only"),
+    (kernel_for_the_base_of_an_adapter, "base: its config.json asks for the attention kernel 'someone/kernel'"),
+    (pickled_base_of_an_adapter, "base: its config.json asks for other weights .transformers_weights"),
     (other_adapter, "adapter_config.json: peft_type 'PROMPT_TUNING'"),
     (kernel, "sentence_bert_config.json asks for the attention kernel 'someone/kernel' of the Hub"),
     (class_of_a_tokenizer, "wordembedding_config.json, which names the class 'evil.Own'"),
@@ -177,6 +209,13 @@ def test_what_is_not_read_may_lie_in_the_folder(stock, tmp_path):
     torch.save({"payload": Payload(tmp_path / "marker")}, folder / "training_args.bin")
     np.testing.assert_array_equal(open_model(str(folder)).encode(SENTENCES), expected)
     assert not (tmp_path / "marker").exists()
+
+
+def test_a_package_that_a_model_needs_and_is_not_here_is_one_line(stock):
+    folder = stock()
+    edit(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with pytest.raises(ValueError, match="cannot be read: .*bitsandbytes"):
+        open_model(str(folder))
 
 
 OPEN = """

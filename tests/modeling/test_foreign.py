@@ -184,6 +184,13 @@ def pickled_weights(folder):
     (folder / "weights" / "model.safetensors").unlink()
 
 
+def pickled_weights_in_an_index_of_another_name(folder):
+    index(folder / "weights", "model.bin")
+    (folder / "weights" / "model.safetensors.index.json").rename(folder / "weights" / "other.safetensors.index.json")
+    torch.save(load_file(folder / "weights" / "model.safetensors"), folder / "weights" / "model.bin")
+    edit(folder / "weights" / "config.json", transformers_weights="other.safetensors.index.json")
+
+
 def kernel_of_the_hub(folder):
     edit(folder / "weights" / "config.json", _attn_implementation="someone/kernel")
 
@@ -212,6 +219,7 @@ CHANGES = [
     ("full", adapter_beside_weights, "weights holds adapter_config.json: an adapter on another model"),
     ("full", weights_elsewhere, "names '../../elsewhere.safetensors'; embrew reads .safetensors files of the model's"),
     ("full", pickled_weights, "names 'model.bin'; embrew reads .safetensors files"),
+    ("full", pickled_weights_in_an_index_of_another_name, "asks for other weights .transformers_weights: 'other.safe"),
     ("full", kernel_of_the_hub, "asks for the attention kernel 'someone/kernel' of the Hub, which is code"),
     ("full", other_learned_tokens, "holds a tensor 'forward'; known are memory, soft_prompt"),
     ("lora", base_of("hub", "../x"), "base '../x' is not a model's name on the Hub"),

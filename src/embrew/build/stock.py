@@ -17,6 +17,8 @@ from embrew.modeling.foreign import (
     check_adapter,
     check_index,
     check_kernel,
+    check_settings,
+    check_weights,
     file_of,
 )
 from embrew.modeling.loading import pick_device, pick_dtype
@@ -62,7 +64,7 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
     except Exception as error:
         if asks_for_code(error):
             raise _own_code(name, "its configuration (auto_map)") from error
-        if not Path(name).is_dir() or not is_content_error(error, also=(OSError, RuntimeError)):
+        if not Path(name).is_dir() or not is_content_error(error, also=(ImportError, OSError, RuntimeError)):
             raise
         raise broken(Path(name), error) from error
 
@@ -72,7 +74,7 @@ def check_stock(name: str) -> None:
 
     Raises:
         ValueError: a module is not the library's, or lies elsewhere; weights are pickled; a kernel of the Hub is asked
-            for; an adapter is no LoRA.
+            for; an adapter is no LoRA. The base of a LoRA is held to the same.
     """
     for kind, place in _modules(name):
         if not CLASS.fullmatch(kind):
@@ -93,9 +95,21 @@ def check_stock(name: str) -> None:
                 )
         check_index(name, name, **where)
         check_kernel(name, name, *SETTINGS, **where)
+        check_settings(name, name, *SETTINGS, **where)
         adapter = file_of(name, ADAPTER, **where)
         if adapter is not None:
-            check_adapter(read_json(Path(adapter)), source=Path(adapter))
+            config = read_json(Path(adapter))
+            check_adapter(config, source=Path(adapter))
+            _check_base(config)
+
+
+def _check_base(config: dict[str, Any]) -> None:
+    """Raise where the base that an adapter names needs more than its own safetensors weights."""
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if isinstance(base, str) and base:
+        options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
+        check_weights(base, base, **options)
+        check_kernel(base, base, "config.json", **options)
 
 
 def _modules(name: str) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,8 @@ from embrew.stored import read_json
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
 """Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
+OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
+"""Settings that make transformers read other weights, or another index of weights, than those of the usual names."""
 
 
 def own_code(name: str) -> ValueError:
@@ -64,7 +66,8 @@ def check_weights(name: str, source: str, **options: Any) -> None:
         options: `revision`, for the Hub.
 
     Raises:
-        ValueError: an adapter stands beside the weights, or the index names pickled files or files elsewhere.
+        ValueError: an adapter stands beside the weights, or the index or the configuration names pickled files or files
+            elsewhere.
     """
     if file_of(source, ADAPTER, **options) is not None:
         raise ValueError(
@@ -72,6 +75,40 @@ def check_weights(name: str, source: str, **options: Any) -> None:
             "models: merge the adapter into its base and save that (peft's merge_and_unload)"
         )
     check_index(name, source, **options)
+    check_settings(name, source, "config.json", **options)
+
+
+def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
+    """Raise where a model's configuration names weights other than safetensors files of the usual names.
+
+    An index of another name may list pickled files, which transformers reads although `use_safetensors` is given.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        files: names of the JSON files to look in.
+        options: `revision` and `subfolder`.
+
+    Raises:
+        ValueError: it does.
+    """
+    for file in files:
+        path = file_of(source, file, **options)
+        for key, value in () if path is None else _other_weights(read_json(Path(path))):
+            if key != "transformers_weights" or not is_plain(value) or not value.endswith(".safetensors"):
+                raise ValueError(
+                    f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
+                    f".safetensors files by their usual names: remove {key}, and save the weights as model.safetensors"
+                )
+
+
+def _other_weights(values: Any) -> Iterator[tuple[str, Any]]:
+    """Settings of `OTHER_WEIGHTS` in a configuration and in those within it."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if key in OTHER_WEIGHTS and value is not None:
+                yield key, value
+            yield from _other_weights(value)
 
 
 def check_index(name: str, source: str, **options: Any) -> None:

@@ -193,7 +193,7 @@ def open_base(
     except Exception as error:
         if asks_for_code(error):
             raise own_code(name) from error
-        if not is_content_error(error, also=(OSError, RuntimeError)):
+        if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
             raise
         found = None if folder is None else broken_in(folder)
         if found is not None:
