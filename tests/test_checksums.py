@@ -104,6 +104,14 @@ def test_folders_without_checksums(folder):
     assert not check_files(folder)
 
 
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_is_no_file_is_not_the_same_as_nothing(folder, kind):
+    (folder / checksums.NAME).unlink()
+    (folder / checksums.NAME).mkdir() if kind == "folder" else (folder / checksums.NAME).symlink_to("nowhere")
+    with pytest.raises(OSError, match=checksums.NAME):
+        check_files(folder)
+
+
 def test_a_newer_format(folder):
     values = json.loads((folder / checksums.NAME).read_text())
     (folder / checksums.NAME).write_text(json.dumps({**values, "format": 2}))

@@ -124,7 +124,7 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
         ValueError: it was written by a newer embrew.
     """
     path = folder / NAME
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     repair = f"copy the folder again, or remove {NAME} and it opens unverified"
     try:
