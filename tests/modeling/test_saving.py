@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,21 @@ def test_the_folder_stands_alone(model_folder: Callable[[str], Path], tmp_path: 
     moved = (tmp_path / "saved").rename(tmp_path / "moved")
     (tmp_path / "somewhere").rename(tmp_path / "gone")
     same(encoder, Encoder.from_pretrained(moved))
+
+
+def test_saved_from_another_working_directory(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model_folder("llama"), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    encoder = Encoder.from_pretrained("model")
+    encoder.save_pretrained("one", verify="off")
+    reopened = Encoder.from_pretrained("one")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    encoder.save_pretrained("two", verify="off")
+    reopened.save_pretrained("three", verify="off")
+    np.testing.assert_array_equal(Encoder.from_pretrained("three").encode(SENTENCES), encoder.encode(SENTENCES))
 
 
 def test_a_chain_of_merged_adapters(model_folder: Callable[[str], Path], tmp_path: Path) -> None:

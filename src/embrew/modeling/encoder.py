@@ -193,7 +193,7 @@ class Encoder(Inference):
         encoder = cls(backbone, tokenizer, base, **settings).eval()
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
-            encoder.base_folder = Path(name)
+            encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved
         start(encoder, seed=seed)
         return encoder
 

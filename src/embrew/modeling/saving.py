@@ -252,7 +252,7 @@ def _load(
     encoder.steps = settings["steps"]
     encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder" and (folder / BASE).is_dir():
-        encoder.base_folder = folder / BASE
+        encoder.base_folder = (folder / BASE).absolute()
     if (folder / "recipe.yaml").is_file():
         encoder.recipe = (folder / "recipe.yaml").read_text()
     if (folder / RECORD).is_file():
