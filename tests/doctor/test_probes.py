@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import pwd
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,3 +241,15 @@ def test_training_in_the_self_test() -> None:
         (f"self-test: {name}", "ok") for name in ("training", "saving", "export")
     ]
     assert nano.half().status == "ok" and nano.speed().details["texts_per_second"] > 0
+
+
+def test_without_a_known_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user id has no entry in /etc/passwd."""
+
+    def unknown(*_: object) -> None:
+        raise KeyError
+
+    for name in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert without_private({"path": "/work/x"}) == {"path": "/work/x"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|(?<=://)[^/\s@]+@")
@@ -40,7 +39,7 @@ def _clean(text: str) -> str:
 
 def _homes() -> list[str]:
     found = []
-    for home in (os.environ.get("HOME"), str(Path.home())):
+    for home in (os.environ.get("HOME"), os.path.expanduser("~")):  # noqa: PTH111 - Path.home() raises where it is unknown
         if home and len(home) > 1:
             found += [home.rstrip("/"), os.path.realpath(home)]
     return sorted((home for home in found if len(home) > 1), key=len, reverse=True)
