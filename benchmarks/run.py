@@ -20,6 +20,7 @@ from depth import BENCHMARKS as DEPTH
 from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
+from opening import BENCHMARKS as OPENING
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
 from walls import BENCHMARKS as WALLS
@@ -37,6 +38,7 @@ SUITES = (
     ESPRESSO,
     ESPRESSO_STEP,
     GRADCACHE,
+    OPENING,
     PREFIX,
     WALLS,
 )
