@@ -266,7 +266,7 @@ def test_large_weights_are_read_when_a_process_first_opens_them(
 ) -> None:
     """Once per process; by commands that need settings only, not at all."""
     from embrew import checksums
-    from embrew.modeling.saving import read_settings
+    from embrew.modeling.opening import read_settings
 
     monkeypatch.setattr(checksums, "LARGE", 30_000)
     folder = shutil.copytree(folders["full weights"], tmp_path / "model")

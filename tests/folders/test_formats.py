@@ -20,7 +20,7 @@ from embrew.evaluation import tables
 from embrew.formats import DOMAIN, FORMATS, Format, say_missing
 from embrew.modeling.context_files import read_contexts
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.saving import final_stage
+from embrew.modeling.opening import final_stage
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep

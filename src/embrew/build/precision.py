@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.modeling.loading import pick_device, pick_dtype
-from embrew.modeling.saving import read_settings
+from embrew.modeling.opening import read_settings
 from embrew.recipe import Recipe
 
 logger = logging.getLogger(__name__)

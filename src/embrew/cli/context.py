@@ -67,7 +67,7 @@ def add(
     from embrew.modeling.context_files import CONTEXTS, check_new_name, write_context
     from embrew.modeling.contexts import Context
     from embrew.modeling.encoder import Encoder
-    from embrew.modeling.saving import final_stage, read_settings
+    from embrew.modeling.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
@@ -133,7 +133,7 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
 def show(model: Folder) -> None:
     """The contexts of a model."""
     from embrew.modeling.context_files import read_contexts
-    from embrew.modeling.saving import final_stage, read_settings
+    from embrew.modeling.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
@@ -151,7 +151,7 @@ def show(model: Folder) -> None:
 def remove(model: Folder, name: Name) -> None:
     """Remove a context from a model."""
     from embrew.modeling.context_files import remove_context
-    from embrew.modeling.saving import final_stage, read_settings
+    from embrew.modeling.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)

@@ -26,10 +26,11 @@ from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.inference import Inference
 from embrew.modeling.inputs import lengths_of
 from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
+from embrew.modeling.opening import SETTINGS, final_stage, load_encoder
 from embrew.modeling.pattern import WordsAfter, check_words_after
 from embrew.modeling.pooling import Pooling, PoolingMode
 from embrew.modeling.prefix import Prefixes
-from embrew.modeling.saving import SETTINGS, final_stage, load_encoder, save_encoder
+from embrew.modeling.saving import save_encoder
 from embrew.modeling.template import Template
 from embrew.modeling.texts import Preparation
 from embrew.modeling.verified import check_folder

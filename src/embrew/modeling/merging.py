@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.opening import SETTINGS, final_stage, read_settings
 from embrew.modeling.proof import proof_vectors, tolerance
-from embrew.modeling.saving import SETTINGS, final_stage, read_settings
 from embrew.writing import check_free
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from embrew.modeling.context_files import check_written
 from embrew.modeling.contexts import Context, prepare
 from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.identity import AdapterState, adapter_state, replayed
+from embrew.modeling.opening import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.own_weights import differing, tensors_under_adapter
-from embrew.modeling.saving import LEARNED, PARTS, parts, read_settings
 from embrew.modeling.template import Template
 from embrew.modeling.tokenizer_files import first_difference, open_tokenizer
 from embrew.modeling.tokens import Segment, Tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 from embrew import formats
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.saving import SETTINGS, read_settings
+from embrew.modeling.opening import SETTINGS, read_settings
 from embrew.modeling.verified import check_folder
 from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe

@@ -18,8 +18,8 @@ from embrew import build
 from embrew.distributed import claimed_by_first, decided
 from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.opening import final_stage
 from embrew.modeling.precision import train_in_float32
-from embrew.modeling.saving import final_stage
 from embrew.names import check_not_by_name
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
