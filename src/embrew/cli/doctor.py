@@ -26,7 +26,7 @@ def doctor(
         Path, typer.Option("--folder", metavar="DIR", help="Where you write results: its disk is examined.")
     ] = Path(),
 ) -> None:
-    """Examine versions, hardware, disks and file systems, and test embrew in about 20 seconds.
+    """Examine versions, hardware, disks and file systems, and test embrew in about 10 seconds.
 
     Each line is ok, a warning or failed, with what to do. The exit code is 1 where a line has failed.
     """
