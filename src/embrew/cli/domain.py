@@ -59,7 +59,7 @@ def domain(
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of training.")] = 42,
     export: Annotated[bool, typer.Option(help="Write a stock Sentence-Transformers folder.")] = True,
 ) -> None:
-    """Learn a domain, then represent it, and judge each step on held-out questions; goes on where it was stopped."""
+    """Learn a domain, then represent it, and evaluate each step on held-out questions; resumes a stopped run."""
     mapping = columns_of(column)
     sample = None if general is None else read_sample(general, {}, 200)
     from embrew.domain import Settings, run

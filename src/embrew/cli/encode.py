@@ -56,12 +56,14 @@ def encode(
         Precision.FLOAT32
     ),
     dtype: Computes = Dtype.AUTO,
-    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep so many leading dimensions.")] = None,
-    num_layers: Annotated[int | None, typer.Option(min=1, help="Stop after so many layers.")] = None,
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Number of leading dimensions to keep.")] = None,
+    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run.")] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Padded tokens a batch; 16384 on a GPU, 2048 on a CPU.")
+        int | None, typer.Option(min=1, help="Padded tokens per batch; 16384 on a GPU, 2048 on a CPU.")
     ] = None,
-    shard_rows: Annotated[int, typer.Option(min=1, help="Rows a shard; what a killed run loses at most.")] = 32_768,
+    shard_rows: Annotated[
+        int, typer.Option(min=1, help="Rows per shard; a killed run loses one shard at most.")
+    ] = 32_768,
     id_column: Annotated[str | None, typer.Option(help="By default _id or id, else the row's number.")] = None,
     text_column: Annotated[str | None, typer.Option(help="By default text, after title if there is one.")] = None,
     on_bad_rows: Annotated[

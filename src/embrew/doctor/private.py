@@ -1,4 +1,4 @@
-"""Take out of a report what is nobody else's business: home folders, the user's name, tokens."""
+"""Remove private data from a report: home folders, the user's name, tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _clean(text: str) -> str:
 
 def _homes() -> list[str]:
     found = []
-    for home in (os.environ.get("HOME"), os.path.expanduser("~")):  # noqa: PTH111 - Path.home() raises where it is unknown
+    for home in (os.environ.get("HOME"), os.path.expanduser("~")):  # noqa: PTH111 - Path.home() may raise
         if home and len(home) > 1:
             found += [home.rstrip("/"), os.path.realpath(home)]
     return sorted((home for home in found if len(home) > 1), key=len, reverse=True)

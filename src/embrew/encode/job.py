@@ -21,14 +21,14 @@ class Job:
         output: the folder of shards.
         prompt_name: encode as documents or as queries.
         precision: `float32`; `int8`, a quarter of the bytes; `binary`, signs only, a 32nd.
-        truncate_dim: keep so many leading dimensions.
-        num_layers: stop after so many layers.
-        batch_tokens: padded tokens a batch; 16,384 on an accelerator and 2,048 on a CPU by default.
-        shard_rows: rows a shard.
+        truncate_dim: number of leading dimensions that are kept.
+        num_layers: number of layers that are run.
+        batch_tokens: padded tokens per batch; 16,384 on an accelerator and 2,048 on a CPU by default.
+        shard_rows: rows per shard.
         id_column: column of the ids; by default `_id` or `id`, else the number of the line or row.
         text_column: column of the texts; by default `text`, after `title` where there is one.
         on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
-            goes on.
+            continues.
         max_reject_rate: with `skip`, stop when more than this share of at least 100 rows is bad.
     """
 

@@ -67,13 +67,13 @@ class Summary:
 def encode_corpus(
     encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
 ) -> Summary:
-    """Encode a corpus into a folder of Parquet shards; given again, it goes on where it stopped.
+    """Encode a corpus into a folder of Parquet shards; called again, it resumes.
 
     Args:
         encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
         input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
         output: the folder to write; new, or one of an earlier run of the same job.
-        show_progress_bar: one bar a shard.
+        show_progress_bar: one bar per shard.
         **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
 
     Raises:
