@@ -1,7 +1,7 @@
 """Whether encoding costs more the longer a process lives: `python benchmarks/repeated.py`.
 
 One process calls `encode` 2,000 times, on texts that are new each time, in batches of different sizes and lengths, and
-every fourth time with a context. CPU time and resident memory after every 200 calls. Results go to `results/repeated.*`.
+every fourth time with a context. CPU time and resident memory after every 200 calls. Results: `results/repeated.*`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encode a corpus to disk: shards of vectors that a killed run resumes from, and a manifest of what they were made of."""
+"""Encode a corpus to disk: shards of vectors that a killed run resumes from, and what they were made of."""
 
 from embrew.data.versions import Changes
 from embrew.encode.job import Job
