@@ -140,6 +140,8 @@ def write(asked: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
     size = sum(path.stat().st_size for path in (asked.work / "vectors").rglob("*") if path.is_file())
     steps = {name: values for name, values in found.items() if "seconds" in values}
     kept = found["kept rows"]
+    gap = kept["largest difference"]
+    same = f"differ by at most {gap:g} from those before it" if gap else "are those before it, bit by bit"
     lines = [
         "# scale",
         "",
@@ -154,8 +156,7 @@ def write(asked: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
             ],
         ),
         "",
-        f"- {kept['rows']:,} rows kept by the update: their vectors differ by at most {kept['largest difference']:g} "
-        "from those before it",
+        f"- {kept['rows']:,} rows kept by the update: their vectors {same}",
         f"- the update said: {steps['encode --update: 1 % changed, 1 % new, 1 % dropped']['said'].splitlines()[-1]}",
         f"- MB on disk, vectors and hashes of texts: {size / 1e6:,.0f}",
         "- seconds include about as many for imports and opening the model as a search with ids only takes",
