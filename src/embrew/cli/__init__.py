@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version as installed
 from typing import Annotated
 
@@ -79,4 +80,7 @@ def _options(
 def main() -> None:
     """Run the command line."""
     signals.listen()
-    app(prog_name="embrew")
+    try:
+        app(prog_name="embrew")
+    except KeyboardInterrupt as error:  # before a verb has begun
+        sys.exit(signals.exit_code(error))

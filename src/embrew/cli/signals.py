@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,8 +17,12 @@ from embrew.cli.console import err, rank
 
 SAME_REQUEST = 1.0  # seconds in which launcher and scheduler may both send the signal of one request
 
+AGAIN = 0.05  # seconds until SIGTERM is repeated where Python would ignore the exception
+
 _first: float | None = None  # when SIGTERM came
 _owner = os.getpid()
+_raised: weakref.ref[Terminated] | None = None
+_ends = False  # the verb is being stopped
 
 
 class Terminated(KeyboardInterrupt):
@@ -37,6 +42,8 @@ def exit_code(error: BaseException) -> int | None:
 
     Whatever fails after SIGTERM, such as a worker process that the same signal ended, is part of stopping.
     """
+    global _ends
+    _ends = _first is not None
     if isinstance(error, Terminated) or (_first is not None and isinstance(error, Exception)):
         return 128 + signal.SIGTERM
     return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
@@ -68,10 +75,44 @@ def _stop(number: int, frame: FrameType | None) -> None:
         return
     now = time.monotonic()
     if _first is None:
+        if _is_ignored(frame):
+            _repeat()
+            return
         _first = now
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or PyTorch raises an error for workers that got the signal too
-        raise Terminated
+        raise _terminated()
     if "RANK" in os.environ and now - _first < SAME_REQUEST:
         return
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _is_ignored(frame: FrameType | None) -> bool:
+    """Whether an exception raised in a frame would be printed and dropped: in finalisers and weakref callbacks."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_filename.endswith(("weakref.py", "_weakrefset.py")):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _terminated() -> Terminated:
+    """Return the exception to raise; if some library drops it and goes on, SIGTERM is repeated."""
+    global _raised
+    error = Terminated()
+    _raised = weakref.ref(error, _dropped)
+    return error
+
+
+def _dropped(_: object) -> None:
+    global _first
+    if not _ends and os.getpid() == _owner:
+        _first = None
+        _repeat()
+
+
+def _repeat() -> None:
+    timer = threading.Timer(AGAIN, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
