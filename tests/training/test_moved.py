@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from embrew.analysis.watched import watched_by
 from embrew.cli import app
 from embrew.domain import Settings
 from embrew.domain import run as run_domain
@@ -153,6 +154,18 @@ def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> 
     assert train(Recipe.load(saved, [model, *data]), tmp_path / "out", resume=True).steps == resumed.steps == 8
 
 
+def test_sets_that_were_saved_by_name(values: dict[str, Any]) -> None:
+    """The error names the key to give, here one of a list."""
+    text = str(Path(values["stages"][0]["data"]["path"]))
+    for evaluation, key in (
+        ({"dev": [text, "local:sts"]}, "evaluation.dev.1"),
+        ({"dev": [{"path": "local:sts", "rows": 9}]}, "evaluation.dev.0.path"),
+        ({"dev": [text], "guard": ["local:sts"]}, "evaluation.guard.0"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"{key}: 'local:sts' .*: {key}=FOLDER/sts"):
+            watched_by(Recipe.from_values({**values, "evaluation": evaluation}))
+
+
 ANSWERS = (("compress", "texts.jsonl"), ("supervised", "pairs.jsonl"))
 
 
@@ -231,6 +244,15 @@ def test_hub_data_are_compared_by_revision() -> None:
     assert content.changed(of("org/pairs", None), of("org/pairs", None)) == []
 
 
+@pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken"])
+def test_files_of_other_tokenizers_count(name: str, tmp_path: Path) -> None:
+    recipe = Recipe.from_values({"encoder": {"model": str(tmp_path), "pooling": {"mode": "mean"}}, "stages": []})
+    (tmp_path / name).write_text("one")
+    before = content.Content(recipe, tmp_path).of_stage(0)
+    (tmp_path / name).write_text("two")
+    assert content.changed(content.Content(recipe, tmp_path).of_stage(0), before) == ["encoder.model"]
+
+
 @pytest.fixture
 def written_ways(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Data by a variable, below the home folder, relative to here, and relative to the recipe."""
@@ -259,9 +281,11 @@ def test_paths_as_written(written_ways: dict[str, Any], tmp_path: Path) -> None:
         "$MY_DATA/d.jsonl",
         "local:h.jsonl",
         "r.jsonl",
-        "../recipes/sets/s.jsonl",
+        "sets/s.jsonl",
         "local:pairs.jsonl",
     ]
+    elsewhere = Recipe.load(tmp_path / "recipes" / "recipe.yaml")
+    assert elsewhere.public() == recipe.public(), "however the recipe's file is named"
     assert train(recipe, "out", resume=True).steps == 1, "finished"
 
 

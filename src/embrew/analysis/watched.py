@@ -12,6 +12,7 @@ from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
 from embrew.data.reading import expand, read, splits
 from embrew.evaluation.dev import DevSets, dev_sets_of
+from embrew.names import check_not_by_name
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -64,8 +65,16 @@ def watched_by(recipe: Recipe) -> DevSets | WithUniformity | None:
     """What a recipe's `evaluation` names to score a run by; None where it has none.
 
     Raises:
-        ValueError, FileNotFoundError: as `dev_sets` and `with_uniformity`.
+        ValueError, FileNotFoundError: as `dev_sets` and `with_uniformity`; a path was stored by name.
     """
+    if recipe.evaluation is not None:
+        for kind, several in (("dev", recipe.evaluation.dev), ("guard", recipe.evaluation.guard)):
+            for number, one in enumerate(several):
+                key = f"evaluation.{kind}.{number}"
+                if isinstance(one, str):
+                    check_not_by_name(one, key)
+                else:
+                    check_not_by_name(one.path, f"{key}.path")
     sets = dev_sets_of(recipe)
     if sets is None or recipe.evaluation is None or recipe.evaluation.uniformity is None:
         return sets

@@ -35,16 +35,18 @@ def with_data_paths(values: Mapping[str, Any], change: Change, *, settings: bool
     return found
 
 
-def beside(folder: Path) -> Change:
+def beside(folder: Path, written: dict[str, str]) -> Change:
     """Return a change for relative paths that lead nowhere from here, but do from `folder`: they are taken from there.
 
     Args:
         folder: of the recipe.
+        written: is filled with these paths as they were written, by what they become.
     """
 
     def change(path: str) -> str:
         if path.startswith(("/", "~", "$", BY_NAME)) or Path(path).exists() or not (folder / path).exists():
             return path
+        written[str(folder / path)] = path
         return str(folder / path)
 
     return change

@@ -24,14 +24,16 @@ logger = logging.getLogger(__name__)
 HASHES = "content.json"
 MODEL = "encoder.model"
 MODEL_FILES = (
-    "*.safetensors",
+    "*.model",
     "*.py",
+    "*.safetensors",
+    "*.tiktoken",
     "added_tokens.json",
     "config.json",
     "merges.txt",
     "model.safetensors.index.json",
     "special_tokens_map.json",
-    "spiece.model",
+    "tekken.json",
     "tokenizer*",
     "vocab*",
 )
