@@ -188,6 +188,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     keys = path.strip().split(".")
     if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
         raise ValueError(f"override {short(text)}; write key.path=value, for example encoder.max_length.query=256")
+    if len(keys) > MAX_DEPTH:
+        raise ValueError(f"override {short(text)}: {len(keys):,} keys in each other; {_TOO_DEEP}")
     return keys, _value(value, source=f"override {short(text)}")
 
 

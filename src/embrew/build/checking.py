@@ -86,6 +86,11 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
             f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; galore and apollo optimisers "
             "need it, and the others take none"
         )
+    if any(part.count("=") != 1 for part in (args.optim_args or "=").split(",")):
+        raise ValueError(
+            f"{where}_args={args.optim_args!r}; write name=value, and commas between several, as in "
+            "beta3=0.999,alpha=5.0"
+        )
     try:
         kind, options = Trainer.get_optimizer_cls_and_kwargs(args, nn.Linear(1, 1))  # type: ignore[arg-type]
         if name in OF_TORCH:

@@ -27,6 +27,14 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _key(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is no regular expression ({error}); give the end of a module's name") from None
+    return value
+
+
 def _begin(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("pissa_niter_"):
         raise ValueError(f"{value!r} draws at random when it is reopened, so vectors would differ; give pissa")
@@ -34,6 +42,7 @@ def _begin(value: Any) -> Any:
 
 
 Pattern = Annotated[Name, AfterValidator(_pattern)]
+Key = Annotated[Name, AfterValidator(_key)]
 TYPES: dict[str, Any] = {
     "r": Rank,
     "lora_alpha": Alpha,
@@ -44,8 +53,8 @@ TYPES: dict[str, Any] = {
     "modules_to_save": list[Name] | None,
     "layers_to_transform": Layer | Annotated[list[Layer], Field(min_length=1)] | None,
     "layers_pattern": Name | Names | None,
-    "rank_pattern": dict[str, Rank] | None,
-    "alpha_pattern": dict[str, Alpha] | None,
+    "rank_pattern": dict[Key, Rank] | None,
+    "alpha_pattern": dict[Key, Alpha] | None,
     "bias": Literal["none", "all", "lora_only"],
     "lora_bias": bool,
     "use_rslora": bool,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from embrew.names import last_part, public_path
 from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml, short
@@ -32,7 +32,8 @@ class Recipe(Config):
     encoder: EncoderConfig
     stages: list[StageConfig] = []
     evaluation: EvaluationConfig | None = None
-    seed: Annotated[int, Field(ge=0)] = 42
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    _written: dict[str, str] = PrivateAttr(default_factory=dict)  # paths in the recipe's file, by what was made of them
 
     @field_validator("stages")
     @classmethod
@@ -76,10 +77,13 @@ class Recipe(Config):
         values = parse_yaml(text, source=source)
         if not isinstance(values, dict):
             raise ValueError(f"{source}: a recipe is a mapping with the keys {', '.join(cls.model_fields)}")
-        file = Path(name_or_path).expanduser()
+        file, written = Path(name_or_path).expanduser(), dict[str, str]()
         if file.is_file():
-            values = with_data_paths(values, beside(file.parent))
-        return cls.from_values(apply_overrides(values, overrides), source=source, text=text, overrides=overrides)
+            values = with_data_paths(values, beside(file.parent, written))
+        values = apply_overrides(values, overrides)
+        recipe = cls.from_values(values, source=source, text=text, overrides=overrides)
+        recipe._written.update(written)
+        return recipe
 
     @classmethod
     def from_values(
@@ -90,9 +94,10 @@ class Recipe(Config):
 
         def place(path: KeyPath) -> str:
             keys = [str(key) for key in path]
-            names = [values["stages"][path[1]].get("name") if path[:1] == ("stages",) and len(path) > 1 else None]
+            stage = values["stages"][path[1]] if path[:1] == ("stages",) and len(path) > 1 else None
+            name = stage.get("name") if isinstance(stage, Mapping) else None
             for setter, override in set_by.items():
-                plain = [keys[1] if i == 1 and key == names[0] else key for i, key in enumerate(setter)]
+                plain = [keys[1] if i == 1 and key == name else key for i, key in enumerate(setter)]
                 if keys[: len(plain)] == plain or plain[: len(keys)] == keys:
                     return f"override {short(override)}: "
             line = line_of(text, path) if text else None
@@ -109,8 +114,12 @@ class Recipe(Config):
         return values if index is None else deciding(values, index)
 
     def public(self) -> Recipe:
-        """Return the recipe as it is saved: paths of this machine by their names (see `names.public_path`)."""
-        return type(self).model_validate(with_paths(self.model_dump(mode="json"), public_path))
+        """Return the recipe as it is saved: paths relative to its file as written there, others by `public_path`."""
+
+        def change(path: str) -> str:
+            return self._written.get(path) or public_path(path)
+
+        return type(self).model_validate(with_paths(self.model_dump(mode="json"), change))
 
     def stage_hash(self, index: int, *, by_name: bool = True) -> str:
         """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed.
