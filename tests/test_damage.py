@@ -32,13 +32,26 @@ HARMLESS = {"README.md": "the card, for readers; users may edit it, and no progr
 FILES = {"encoder": 19, "full weights": 10, "export": 14}  # with checksums.json and README.md
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, model_folder: Callable[[str], Path]) -> dict[str, Path]:
-    """What embrew writes, each once more beside it with other weights: what files are swapped with."""
-    root = tmp_path_factory.mktemp("written")
-    for seed, twin in ((2, ""), (9, " twin")):
+class Written:
+    """What embrew writes, by kind; made when it is first asked for."""
+
+    def __init__(self, root: Path, base: Path) -> None:
+        self.root, self.base = root, base
+
+    def __getitem__(self, kind: str) -> Path:
+        return self.of(kind, seed=2)
+
+    def twin(self, kind: str) -> Path:
+        """The same with other weights: what files are swapped with."""
+        return self.of(kind, seed=9)
+
+    def of(self, kind: str, *, seed: int) -> Path:
+        """The folder of a kind."""
+        place = self.root / f"{kind} {seed}"
+        if place.exists():
+            return place
         encoder = Encoder.from_pretrained(
-            model_folder("llama"),
+            self.base,
             device="cpu",
             memory_tokens=2,
             template="{instruction}{text}{memory}",
@@ -48,15 +61,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory, model_folder: Callable[[st
         )
         encoder.backbone.add_lora({"r": 4})
         stir(encoder.backbone, seed=seed)
-        encoder.add_context("task", Context(f"Find {seed}: ", (Demonstration("fox", SENTENCES[seed % 4]),)))
-        extra = {"recipe.yaml": f"seed: {seed}\n", "training.json": json.dumps({"seed": seed})}
-        encoder.save_pretrained(root / f"encoder{twin}", extra=extra, verify="off")
-        export_sentence_transformer(encoder, root / f"export{twin}", verify="off")
-        encoder.merge_adapter()
-        encoder.backbone.train_all()
-        encoder.contexts = {}
-        encoder.save_pretrained(root / f"full weights{twin}", verify="off")
-    return {name: root / name for name in FILES}
+        if kind == "full weights":
+            encoder.merge_adapter()
+            encoder.backbone.train_all()
+        else:
+            encoder.add_context("task", Context(f"Find {seed}: ", (Demonstration("fox", SENTENCES[seed % 4]),)))
+        if kind == "export":
+            export_sentence_transformer(encoder, place, verify="off")
+        else:
+            of_training = {"recipe.yaml": f"seed: {seed}\n", "training.json": json.dumps({"seed": seed})}
+            encoder.save_pretrained(place, extra=of_training if kind == "encoder" else {}, verify="off")
+        return place
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, model_folder: Callable[[str], Path]) -> Written:
+    return Written(tmp_path_factory.mktemp("written"), model_folder("llama"))
 
 
 def files_of(folder: Path) -> list[str]:
@@ -94,7 +114,7 @@ def vectors(folder: Path) -> np.ndarray:
     return np.asarray(open_model(str(folder)).encode(SENTENCES[:2]))
 
 
-SAMPLE = (("encoder", "flipped bit"), ("encoder", "missing"), ("export", "swapped"))  # of the default run
+SAMPLE = (("encoder", "flipped bit"), ("encoder", "missing"))  # of the default run
 
 
 @pytest.mark.parametrize(
@@ -105,7 +125,7 @@ SAMPLE = (("encoder", "flipped bit"), ("encoder", "missing"), ("export", "swappe
     ],
 )
 def test_every_damaged_file_is_noticed(
-    kind: str, damage: str, folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, damage: str, folders: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line that names the file. Without checksums 19 of 205 such cases gave other vectors, by up to 0.67."""
     source = folders[kind]
@@ -115,7 +135,7 @@ def test_every_damaged_file_is_noticed(
     assert listed | {f"{place}{NAME}" for place in ("", "contexts/task/")} >= {*names} - {*HARMLESS}
     folder = shutil.copytree(source, tmp_path / "model")
     for name in names:
-        DAMAGE[damage](folder / name, source.parent / f"{kind} twin" / name)
+        DAMAGE[damage](folder / name, (folders.twin(kind) if damage == "swapped" else source) / name)
         if name in HARMLESS:
             np.testing.assert_array_equal(vectors(folder), vectors(source))
         elif name.endswith(NAME) and damage == "missing":
@@ -131,24 +151,27 @@ def test_every_damaged_file_is_noticed(
     assert vectors(folder).shape == (2, 32), "all is as it was"
 
 
+VERBS = [
+    ["encode", "MODEL", "TEXTS", "OUT"],
+    ["context", "list", "MODEL"],
+    ["evaluate", "MODEL", "--data", "STS", "--output", "OUT"],
+    ["search", "MODEL", "--build", "TEXTS", "--index", "OUT", "one"],
+    ["export", "MODEL", "OUT"],
+    ["merge", "MODEL", "OUT"],
+    ["context", "add", "MODEL", "more", "--instruction", "x"],
+    ["train", "llm2comp/nano", "--from", "MODEL", "--output", "OUT", "evaluation=null"],
+]
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("name", "command"),
     [
-        ["encode", "MODEL", "TEXTS", "OUT"],
-        ["evaluate", "MODEL", "--data", "STS", "--output", "OUT"],
-        ["search", "MODEL", "--build", "TEXTS", "--index", "OUT", "one"],
-        ["export", "MODEL", "OUT"],
-        ["merge", "MODEL", "OUT"],
-        ["context", "list", "MODEL"],
-        ["context", "add", "MODEL", "more", "--instruction", "x"],
-        ["train", "llm2comp/nano", "--from", "MODEL", "--output", "OUT", "evaluation=null"],
+        pytest.param(name, verb, marks=pytest.mark.slow if verb not in VERBS[:2] or name == "embrew.json" else ())
+        for name in ("tokenizer.json", "embrew.json")
+        for verb in VERBS
     ],
-    ids=lambda command: " ".join(command[:2]) if command[0] == "context" else command[0],
 )
-@pytest.mark.parametrize("name", ["tokenizer.json", pytest.param("embrew.json", marks=pytest.mark.slow)])
-def test_every_verb_says_so_in_one_line(
-    name: str, command: list[str], folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_every_verb_says_so_in_one_line(name: str, command: list[str], folders: Written, tmp_path: Path) -> None:
     shutil.copytree(folders["encoder"], tmp_path / "MODEL")
     flip(tmp_path / "MODEL" / name, Path())
     (tmp_path / "texts.jsonl").write_text('{"_id": "1", "text": "one"}\n')
@@ -178,9 +201,11 @@ IGNORED = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "full weights" else ()) for kind in FILES]
+)
 def test_every_name_that_is_looked_for_is_listed_or_refused(
-    kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    kind: str, folders: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded while transformers, peft and Sentence-Transformers open the folder."""
     folder, seen = folders[kind], set()
@@ -215,7 +240,7 @@ def test_every_name_that_is_looked_for_is_listed_or_refused(
     ],
 )
 def test_an_added_file_would_change_vectors_and_is_refused(
-    name: str, content: str, folders: dict[str, Path], tmp_path: Path
+    name: str, content: str, folders: Written, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(folders["encoder"], tmp_path / "model")
     (folder / name).write_text(content)
@@ -225,10 +250,9 @@ def test_an_added_file_would_change_vectors_and_is_refused(
     assert np.abs(vectors(folder) - vectors(folders["encoder"])).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "export" else pytest.mark.slow) for kind in FILES]
-)
-def test_names_that_loaders_read_may_not_be_added(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FILES)
+def test_names_that_loaders_read_may_not_be_added(kind: str, folders: Written, tmp_path: Path) -> None:
     folder = shutil.copytree(folders[kind], tmp_path / "model")
     places = {"encoder": ("", "base/"), "full weights": ("", "weights/"), "export": ("",)}[kind]
     added = [f"{place}{name}" for place in places for name in sorted(LOOKED_UP) if not (folder / place / name).exists()]
@@ -245,7 +269,7 @@ def test_names_that_loaders_read_may_not_be_added(kind: str, folders: dict[str, 
 
 
 def test_folders_without_checksums_open_and_say_so_once(
-    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    folders: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = shutil.copytree(folders["encoder"], tmp_path / "model")
     for path in folder.rglob(NAME):
@@ -261,8 +285,9 @@ def test_folders_without_checksums_open_and_say_so_once(
     assert read_checksums(tmp_path / "again") and read_checksums(tmp_path / "again" / "contexts" / "task")
 
 
+@pytest.mark.slow
 def test_large_weights_are_read_when_a_process_first_opens_them(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once per process; by commands that need settings only, not at all."""
     from embrew import checksums

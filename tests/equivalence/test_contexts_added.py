@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
@@ -53,15 +54,15 @@ def test_a_context_that_is_replaced_on_disk_is_read_whole(encoder: Encoder, tmp_
             found.append(known[digest(context)])
         return found
 
-    with ThreadPoolExecutor(8) as pool:
-        readers = [pool.submit(read) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read) for _ in range(4)]
         try:
-            for name in ["other", "one"] * 6:
+            for name in ["other", "one"] * 3:
                 write_context(tmp_path / "model", "task", prepared[name], overwrite=True)
         finally:
             stop.set()
         found = [name for reader in readers for name in reader.result(timeout=60)]
-    assert {*found} == {"one", "other"} and len(found) > 12
+    assert {*found} == {"one", "other"} and len(found) > 6
 
 
 def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Encoder) -> None:
@@ -83,14 +84,14 @@ def test_eight_threads_encode_while_a_context_is_replaced_in_memory(encoder: Enc
     with ThreadPoolExecutor(8) as pool:
         workers = [pool.submit(work, number) for number in range(8)]
         try:
-            for number, context in zip(range(6), cycle((ONE, OTHER)), strict=False):
+            for number, context in zip(range(3), cycle((ONE, OTHER)), strict=False):
                 encoder.add_context("task", context)
                 encoder.add_context(f"further-{number}", context)
         finally:
             stop.set()
         found = [name for worker in workers for name in worker.result(timeout=60)]
-    assert {*found} == {"one", "other", "plain"} and len(found) > 32
-    assert len(encoder.contexts) == 7
+    assert {*found} == {"one", "other", "plain"} and len(found) > 16
+    assert len(encoder.contexts) == 4
 
 
 @pytest.mark.slow
@@ -112,6 +113,7 @@ def test_the_command_line_replaces_a_context_while_eight_threads_reopen_the_fold
         found = []
         while not stop.is_set():
             again = Encoder.from_pretrained(folder, device="cpu") if number % 2 else encoder
+            time.sleep(0.2 * (number % 2))  # or the command line gets no processor
             if number % 2:
                 found.append(which(again.encode(TEXTS, prompt_name="task"), wanted))
             found.append(which(again.encode(TEXTS), plain))
@@ -127,11 +129,11 @@ def test_the_command_line_replaces_a_context_while_eight_threads_reopen_the_fold
     with ThreadPoolExecutor(8) as pool:
         workers = [pool.submit(work, number) for number in range(8)]
         try:
-            for round_, name in enumerate(("other", "one", "other", "one")):
+            for round_, name in enumerate(("other", "one")):
                 add(name, "task", "--overwrite")
                 add(name, f"further-{round_}")
         finally:
             stop.set()
         found = [name for worker in workers for name in worker.result(timeout=120)]
-    assert {*found} == {"one", "other", "plain"} and len(found) > 32
-    assert sorted(read_contexts(folder)) == [*(f"further-{i}" for i in range(4)), "task"]
+    assert {*found} == {"one", "other", "plain"} and len(found) > 16
+    assert sorted(read_contexts(folder)) == [*(f"further-{i}" for i in range(2)), "task"]

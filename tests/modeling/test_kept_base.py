@@ -56,6 +56,7 @@ def test_only_weights_are_links(base: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
 
 
+@pytest.mark.slow
 def test_weights_that_are_saved_again_leave_the_encoder_alone(base: Path, tmp_path: Path) -> None:
     saved(base, tmp_path / "encoder")
     before = vectors(tmp_path / "encoder")
@@ -63,7 +64,7 @@ def test_weights_that_are_saved_again_leave_the_encoder_alone(base: Path, tmp_pa
     np.testing.assert_array_equal(vectors(tmp_path / "encoder"), before)
 
 
-@pytest.mark.parametrize("with_checksums", [True, False])
+@pytest.mark.parametrize("with_checksums", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_weights_that_are_edited_in_place_are_noticed(with_checksums: bool, base: Path, tmp_path: Path) -> None:
     """The message says how, and what it says repairs the encoder and leaves the edited model as it is."""
     original = shutil.copyfile(base / WEIGHTS, tmp_path / "original.safetensors")
@@ -93,6 +94,7 @@ def test_weights_that_change_before_saving_are_not_kept(base: Path, tmp_path: Pa
     assert not (tmp_path / "encoder").exists()
 
 
+@pytest.mark.slow
 def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) -> None:
     """As in the Hub's cache, where every file is a link into a folder of contents; and with a folder of its own."""
     AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")
@@ -116,6 +118,7 @@ def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) ->
         vectors(tmp_path / "encoder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
 def test_weights_are_read_once(shards: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For checksums and for the base's sha256 in embrew.json together; also where they are saved again."""
@@ -151,6 +154,7 @@ def test_weights_are_read_once(shards: int, base: Path, tmp_path: Path, monkeypa
         assert hashed.count(WEIGHTS) == 1
 
 
+@pytest.mark.slow
 def test_folders_of_earlier_versions_open(base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """They have links for all files of the base, and no checksums."""
     saved(base, tmp_path / "encoder")
