@@ -269,5 +269,5 @@ def test_folders_of_an_older_format_are_refused(prepared: tuple[Path, Path, Path
     manifest = json.loads((out / "data" / "manifest.json").read_text())
     del manifest["made_of"]["format"]
     (out / "data" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(FileExistsError, match=r"other files or settings \(format\)"):
+    with pytest.raises(ValueError, match="has format 1, of an earlier embrew"):
         prepare(docs, pairs, out / "data")
