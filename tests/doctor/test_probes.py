@@ -252,4 +252,4 @@ def test_without_a_known_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert without_private({"path": "/work/x"}) == {"path": "/work/x"}
+    assert without_private({"path": "/data/x"}) == {"path": "/data/x"}

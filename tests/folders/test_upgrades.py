@@ -204,6 +204,7 @@ def test_fixtures_hold_no_path_of_a_machine() -> None:
     here = Path(__file__).parent
     files = [path for name in ("b78cf87", "joined") for path in (here / name).rglob("*") if path.is_file()]
     assert len(files) > 150
+    words = [b"/tmp/", b"/home/", str(Path.home()).encode(), str(here.parents[2]).encode()]
     for path in files:
         content = path.read_bytes()
-        assert not any(word in content for word in (b"/work", b"/tmp/", b"/home/", b"/root/")), path
+        assert not any(word in content for word in words), path

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Collection
@@ -17,7 +15,9 @@ from typing import Any
 import torch
 from transformers.trainer_pt_utils import safe_globals
 
+from embrew.checksums import file_sha256
 from embrew.inside import is_plain
+from embrew.writing import flush, write_json
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -28,13 +28,9 @@ def seal(checkpoint: Path) -> None:
     hashes = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
-            hashes[str(path.relative_to(checkpoint))] = _sha256(path)
-    temporary = checkpoint / f".{MANIFEST}"
-    with temporary.open("w") as stream:
-        json.dump(hashes, stream, indent=2)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, checkpoint / MANIFEST)
+            flush(path)
+            hashes[str(path.relative_to(checkpoint))] = file_sha256(path)
+    write_json(checkpoint / MANIFEST, hashes)
 
 
 def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
@@ -52,7 +48,7 @@ def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
         return False
     if not all(fnmatch.filter(hashes, pattern) for pattern in needed):
         return False
-    return all((checkpoint / name).is_file() and _sha256(checkpoint / name) == sha for name, sha in hashes.items())
+    return all((checkpoint / name).is_file() and file_sha256(checkpoint / name) == sha for name, sha in hashes.items())
 
 
 def _is_entry(name: str, sha256: Any) -> bool:
@@ -98,12 +94,3 @@ def rotate(folder: Path, keep: int) -> None:
 def _step(checkpoint: Path) -> int:
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else -1
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
-        os.fsync(stream.fileno())
-    return digest.hexdigest()
