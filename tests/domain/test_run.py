@@ -16,6 +16,7 @@ from embrew.data.beir import read_beir
 from embrew.data.overlap import normalised
 from embrew.domain.plan import plan
 from embrew.domain.prepare import Prepared, prepare
+from embrew.domain.run import run as run_domain
 from embrew.recipe import Recipe
 from embrew.training import stages
 from tests.conftest import SENTENCES
@@ -73,6 +74,17 @@ def test_what_is_judged_on_is_not_trained_on(docs: Path, write: Callable[[int], 
             assert alike == [document], "the passage that holds the answer would be right, and count as wrong"
     assert data.count("documents_held_out") == 8 and data.count("train_passages") == 32
     assert prepare(docs, tmp_path / "pairs.jsonl", tmp_path / "data").manifest == data.manifest
+
+
+def test_killed_while_the_data_was_prepared(tmp_path: Path) -> None:
+    """All that is in the output folder is what the killed run was writing; it is no other file."""
+    (tmp_path / "out" / ".data.abcd1234.partial" / "new").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="no folder .*docs"):
+        run_domain(tmp_path / "docs", None, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    (tmp_path / "out" / "thesis.tex").touch()
+    with pytest.raises(FileExistsError, match="holds other files"):
+        run_domain(tmp_path / "docs", None, tmp_path / "out")
 
 
 def test_changed_files_are_refused(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from embrew.provenance import versions
 from embrew.recipe import Recipe
 from embrew.stored import content_of, read_json
 from embrew.training.stages import train
-from embrew.writing import atomic_path, write_json
+from embrew.writing import atomic_path, recover, write_json
 
 logger = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on
@@ -102,6 +102,7 @@ def run(
 
 
 def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings: Settings) -> dict[str, Any]:
+    recover(folder / "data")  # what a run left that was killed in its first seconds
     if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     data = prepare(
