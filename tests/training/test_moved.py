@@ -65,7 +65,8 @@ def stopped(
     once: dict[str, Path], values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
     """Values of a run in `out` whose first stage is finished and whose second was stopped; the model is a copy."""
-    shutil.copytree(values["encoder"]["model"], tmp_path / "model")
+    model = values["encoder"]["model"]
+    shutil.copytree(model, tmp_path / "model")
     values["encoder"]["model"] = str(tmp_path / "model")
     values["stages"] = [values["stages"][0], {**values["stages"][2], "adapter": "continue"}]
     if not once["stopped"].exists():
@@ -74,6 +75,8 @@ def stopped(
         with pytest.raises(KeyboardInterrupt):
             train(Recipe.from_values(values), once["stopped"], verify="off")
         go_on()
+        shutil.rmtree(tmp_path / "model")  # its weights are linked to what all tests share
+        shutil.copytree(model, tmp_path / "model")
     shutil.copytree(once["stopped"], tmp_path / "out")
     return values
 
