@@ -103,7 +103,7 @@ def again(verb: str, scene: Path, place: Path) -> None:
 
 @contextmanager
 def filled(disk: Path, space: int) -> Iterator[None]:
-    """A disk with so many KiB of space."""
+    """A disk with that many KiB of space."""
     free = os.statvfs(disk)
     with (disk / "filler").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_frsize - space * 1024, 1))
@@ -115,7 +115,7 @@ def filled(disk: Path, space: int) -> Iterator[None]:
 
 @contextmanager
 def disk(place: Path, size: int) -> Iterator[None]:
-    """A file system of so many bytes at `place`."""
+    """A file system of that many bytes at `place`."""
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     try:

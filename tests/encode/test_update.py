@@ -145,7 +145,7 @@ def test_another_model_or_setting_is_refused_and_nothing_is_left_behind(tmp_path
 
 
 def stopped(rows: Rows, tmp_path: Path, *, after: int) -> Path:
-    """Begin an update that ends with an error after so many calls of the model."""
+    """Begin an update that ends with an error after that many calls of the model."""
     corpus = write(tmp_path / "c.jsonl", rows)
 
     class Stops(Stub):

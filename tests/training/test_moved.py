@@ -1,4 +1,4 @@
-"""Saved folders hold no path of the machine, and a run goes on wherever its data lie, if they are the same."""
+"""Saved folders hold no path of the machine, and a run resumes wherever its data are, if they are the same."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _lines(path: Path, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]
 
 
 def _bounded(file: Any, max_bytes: int) -> Iterator[bytes | None]:
-    """Lines of a file; None in place of one that is too long, whose end is read past in pieces."""
+    """Lines of a file; None in place of one that is too long, whose rest is skipped."""
     while raw := file.readline(max_bytes + 1):
         if len(raw) <= max_bytes or raw.endswith(b"\n"):
             yield raw
