@@ -27,12 +27,12 @@ from torch.nn.functional import logsigmoid
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
-from embrew.objectives.alignment import Alignment
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
+from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.objectives.conditional_alignment import Alignment
 from embrew.training.step import TrainStep
 
 MEMORY = 5

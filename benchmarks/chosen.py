@@ -32,9 +32,9 @@ from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.choose import TRIED, Choice, choose_demonstrations, read_counts
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration
-from embrew.writing import write_json
+from embrew.files.writing import write_json
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration
 
 KEYS = ("title", "suite", "model", "prompt", "counts")
 BATCH_TOKENS = 2048

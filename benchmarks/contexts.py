@@ -11,16 +11,16 @@ from pathlib import Path
 import harness
 import numpy as np
 import torch
+from encode import folder
 from harness import SEED, Bar, Benchmark, Outcome
 from models import save_llama
 from transformers import AutoTokenizer
 
-from embrew.modeling.contexts import Context, insert
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS
-from embrew.modeling.tokens import Tokens
-from encode import folder
+from embrew.modeling.prompting.contexts import Context, insert
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.storage.loading import ASSETS
+from embrew.modeling.text.tokens import Tokens
 
 PREFIX, TOKENS, TEXTS = 256, 32, 8
 EQUAL = 5e-6  # largest difference of a component of unit vectors

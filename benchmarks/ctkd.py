@@ -21,12 +21,12 @@ from transformers import (
 )
 from two_copy import TwoCopy, TwoCopyBatch
 
-from embrew.modeling.adapters import AdapterSwitch, attach_lora
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.adapters import AdapterSwitch, attach_lora
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.compression import Compression
 from embrew.training.step import TrainStep
 

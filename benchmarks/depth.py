@@ -12,13 +12,13 @@ from typing import Any
 import harness
 import numpy as np
 import torch
+from encode import BATCH_TOKENS, texts_of
 from harness import RESULTS, Bar, Benchmark, Outcome
 from models import save_llama
 
+from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import plan
-from embrew.modeling.tokens import Tokens
-from encode import BATCH_TOKENS, texts_of
+from embrew.modeling.text.tokens import Tokens
 
 LAYERS = 12
 TEXTS = 64

@@ -18,13 +18,13 @@ from models import save_llama
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from embrew.encode import encode_corpus, read_vectors
+from embrew.corpus import encode_corpus, read_vectors
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.attention import Attention
+from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import plan
-from embrew.modeling.loading import ASSETS, computes
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.storage.loading import ASSETS, computes
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 TEXTS = 128
 CORPUS = 160_000

@@ -36,8 +36,8 @@ from embrew.analysis.plots import new_figure, save_figure
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.dev import dev_sets
-from embrew.modeling.contexts import Context, insert
-from embrew.writing import atomic_path, write_json
+from embrew.files.writing import atomic_path, write_json
+from embrew.modeling.prompting.contexts import Context, insert
 
 KEYS = ("title", "data", "settings", "texts", "batch_size", "rounds", "rows")
 ROW_KEYS = ("row", "model", "set", "max_length", "context", "instruction", "shots")
@@ -127,7 +127,7 @@ def embed(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str], bat
 
 def tokens_of(encoder: Any, sides: dict[str, list[str]], prompt: dict[str, str]) -> tuple[int, int]:
     """Tokens of all rows, templates together; and those that are computed where a beginning is computed once."""
-    from embrew.modeling.prefix import shared_beginning
+    from embrew.modeling.model.prefix import shared_beginning
 
     whole = new = 0
     for side, texts in sides.items():

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from embrew import build
 from embrew.data.datasets import load
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS
+from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import Recipe
 
 

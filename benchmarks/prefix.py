@@ -11,7 +11,7 @@ import torch
 from harness import Bar, Benchmark, Outcome
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.recipe import Recipe
 from encode import folder, texts_of
 

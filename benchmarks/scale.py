@@ -25,9 +25,9 @@ import numpy as np
 from harness import RESULTS, SEED
 from report import circumstances, origin, table
 
-from embrew.encode import read_vectors
+from embrew.corpus import read_vectors
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 

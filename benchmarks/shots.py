@@ -14,9 +14,9 @@ from typing import Any
 from planned import file_name
 
 from embrew.evaluation.suites import Suite
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
 SEED = 7  # of the choice among training rows

@@ -38,12 +38,12 @@ from embrew.analysis.truncation import Truncation
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.report import read_result
 from embrew.evaluation.uncertainty import compare
+from embrew.files.writing import atomic_path
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
 from embrew.training.takeover import take_over
-from embrew.writing import atomic_path
 
 BATCH_TOKENS = 2048
 KEYS = (

@@ -12,12 +12,12 @@ from ctkd import bos_tokenizer, random_model, random_texts
 from harness import Bar, Benchmark, Outcome
 from transformers import LlamaConfig
 
-from embrew.modeling.attention import TWO_CALLS, Attention
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import TWO_CALLS, Attention
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Bottleneck, LanguageModel, Objective, SupervisedFineTuning
 from embrew.training.step import TrainStep
 

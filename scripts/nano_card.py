@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew import build
 from embrew.evaluation import averages, evaluate, read_suite
+from embrew.files.writing import atomic_path, write_json
 from embrew.recipe import Recipe
-from embrew.writing import atomic_path, write_json
 
 PROMPTS = (
     "The history of the city begins",

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from embrew.writing import atomic_folder, atomic_path, write_json
+from embrew.files.writing import atomic_folder, atomic_path, write_json
 
 logger = logging.getLogger("pretrain_nano")
 

@@ -39,10 +39,10 @@ from transformers import (
     RobertaConfig,
 )
 
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
 from tests import fresh
 
 torch.set_num_threads(1)
@@ -186,7 +186,7 @@ def encoder_folder(
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proofs open folders in processes that are forked from one with libraries in it: see `fresh`."""
     from embrew.export import parity
-    from embrew.modeling import proof
+    from embrew.modeling.storage import verification as proof
 
     for module in (parity, proof):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))

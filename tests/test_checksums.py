@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from embrew import checksums
-from embrew.checksums import Damaged, check_files, file_sha256, read_checksums, write_checksums
+from embrew.files import checksums
+from embrew.files.checksums import Damaged, check_files, file_sha256, read_checksums, write_checksums
 
 
 @pytest.fixture

@@ -16,15 +16,15 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.build import open_model
-from embrew.checksums import NAME, Damaged, read_checksums
 from embrew.cli import app
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling import verified
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.files.checksums import NAME, Damaged, read_checksums
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.verified import LOOKED_UP
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.storage import folder_check as verified
+from embrew.modeling.storage.folder_check import LOOKED_UP
 from embrew.training import checkpoints
 from tests.conftest import SENTENCES, stir
 
@@ -290,8 +290,8 @@ def test_large_weights_are_read_when_a_process_first_opens_them(
     folders: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once per process; by commands that need settings only, not at all."""
-    from embrew import checksums
-    from embrew.modeling.opening import read_settings
+    from embrew.files import checksums
+    from embrew.modeling.storage.opening import read_settings
 
     monkeypatch.setattr(checksums, "LARGE", 30_000)
     folder = shutil.copytree(folders["full weights"], tmp_path / "model")

@@ -16,8 +16,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from embrew.disk import DiskError, writing_to
-from embrew.writing import atomic_folder, atomic_path, write_json
+from embrew.files.disk_errors import DiskError, writing_to
+from embrew.files.writing import atomic_folder, atomic_path, write_json
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def test_other_errors_of_disks(number: int, tmp_path: Path, monkeypatch: pytest.
     def refuse(*_: object, **__: object) -> int:
         raise OSError(number, "as the system says")
 
-    monkeypatch.setattr("embrew.writing.flush", refuse)
+    monkeypatch.setattr("embrew.files.writing.flush", refuse)
     with pytest.raises(DiskError, match="while writing .*a.json; what was finished") as raised:
         write_json(tmp_path / "a.json", {})
     assert raised.value.errno == number and list(tmp_path.iterdir()) == []

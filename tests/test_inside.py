@@ -10,16 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.encode import encode_corpus, read_vectors
+from embrew.corpus import encode_corpus, read_vectors
 from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.fetched import _load
 from embrew.evaluation.report import Result, write_result
 from embrew.evaluation.tasks import find_task
-from embrew.inside import check_file_name, inside, is_plain
-from embrew.modeling.context_files import check_new_name, remove_context, write_context
+from embrew.files.plain_names import check_file_name, inside, is_plain
+from embrew.modeling.storage.context_files import check_new_name, remove_context, write_context
 from embrew.search import SearchIndex
 from embrew.training import checkpoints
-from tests.encode.stub import Stub
+from tests.corpus.stub import Stub
 
 BAD = ("", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/", "./a", "..\\x", "C:x", "a\0b", "a\nb")
 IDS = ("../../outside", "/etc/passwd", "..", ".", "a\0b", "C:\\x", "part-00000.parquet", "x" * 3000, "\ud83e", "~root")

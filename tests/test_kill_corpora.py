@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from embrew.encode import read_vectors
-from embrew.encode.layout import scratch_of
+from embrew.corpus import read_vectors
+from embrew.corpus.layout import scratch_of
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.conftest import SENTENCES

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from embrew.locks import check_unclaimed, claimed, is_held
-from embrew.writing import atomic_folder
+from embrew.files.locks import check_unclaimed, claimed, is_held
+from embrew.files.writing import atomic_folder
 
 FORKS = """
 import os, sys, time
 from pathlib import Path
-from embrew.locks import claimed
+from embrew.files.locks import claimed
 with claimed(Path(sys.argv[1]), "training into"):
     if os.fork() == 0:
         print(os.getpid(), flush=True)

@@ -6,7 +6,7 @@ import torch
 from peft import PeftModel
 
 from embrew import build
-from embrew.modeling import loading
+from embrew.modeling.storage import loading
 from embrew.protocol import model_hash
 from tests.conftest import SENTENCES
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew.data.prompts import LLM2COMP_TRAINING
-from embrew.modeling.pattern import split_pattern
+from embrew.modeling.text.pattern import split_pattern
 from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_yaml
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 

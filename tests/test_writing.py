@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from embrew import writing
-from embrew.exchange import exchange
-from embrew.locks import claimed
-from embrew.writing import (
+from embrew.files import writing
+from embrew.files.exchange import exchange
+from embrew.files.locks import claimed
+from embrew.files.writing import (
     atomic_folder,
     atomic_path,
     read_unchanged,
@@ -103,7 +103,7 @@ def test_the_system_exchanges_two_folders(tmp_path):
 WRITE_AGAIN = """
 import sys
 from pathlib import Path
-from embrew import writing
+from embrew.files import writing
 if sys.argv[2] == "without exchange":
     writing.exchange = lambda one, other: False
 for number in range(10**6):
@@ -205,7 +205,7 @@ def test_what_counts_is_on_the_disk_first(tmp_path, monkeypatch):
 
 
 def test_one_process_at_a_time(tmp_path):
-    script = "import sys; from pathlib import Path; from embrew.locks import claimed\n"
+    script = "import sys; from pathlib import Path; from embrew.files.locks import claimed\n"
     script += "with claimed(Path(sys.argv[1]), 'training into'):\n  print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", script, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embrew.encode import encode_corpus, read_vectors, update_corpus
+    from embrew.corpus import encode_corpus, read_vectors, update_corpus
     from embrew.evaluation import evaluate
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.modeling.encoder import Encoder
@@ -18,12 +18,12 @@ _WHERE = {
     "Encoder": "embrew.modeling.encoder",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
-    "encode_corpus": "embrew.encode",
+    "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
     "export_sentence_transformer": "embrew.export.sentence_transformers",
-    "read_vectors": "embrew.encode",
+    "read_vectors": "embrew.corpus",
     "train": "embrew.training.stages",
-    "update_corpus": "embrew.encode",
+    "update_corpus": "embrew.corpus",
 }
 __all__ = [
     "Encoder",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from embrew.locks import claimed
+from embrew.files.locks import claimed
 
 Decision = TypeVar("Decision")
 

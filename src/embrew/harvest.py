@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.docstrings import Documented, documented
-from embrew.writing import atomic_folder, check_free, write_json, write_jsonl
+from embrew.files.writing import atomic_folder, check_free, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 

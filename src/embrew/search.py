@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from embrew.checksums import digest_of
 from embrew.data.documents import Document, read_documents
 from embrew.data.versions import Changes
-from embrew.formats import INDEX, say_missing
+from embrew.files.checksums import digest_of
+from embrew.files.formats import INDEX, say_missing
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_folder, check_free, recover, write_json, write_jsonl
 from embrew.protocol import TextEncoder, encode_options, model_hash, tokenizer_sha256, unit_vectors
 from embrew.provenance import content_hash, versions
-from embrew.stored import content_of, read_json
-from embrew.writing import atomic_folder, check_free, recover, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class SearchIndex:
         """Index vectors that the encoder gave earlier.
 
         Args:
-            encoder: encodes the queries; `embrew.encode.query_options` verifies that it made the vectors.
+            encoder: encodes the queries; `embrew.corpus.query_options` verifies that it made the vectors.
             documents: one for every vector.
             vectors: `(documents, dimensions)`; that of a blank document may be zero.
             query_options: keywords for `encode_query`, such as `truncate_dim`.

@@ -9,8 +9,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from embrew.files.reading import content_of
 from embrew.overrides import MAX_CHARACTERS, one_of, short
-from embrew.stored import content_of
 
 LISTED = 15  # names that a message lists; of more, it says which command lists them
 

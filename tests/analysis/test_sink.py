@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from embrew.analysis.sink import PARTS, parts_of, sink_of
-from embrew.modeling.attention import Attention
-from embrew.modeling.contexts import Context, insert
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.shares import read_attention
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.attention_weights import read_attention
+from embrew.modeling.prompting.contexts import Context, insert
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 
 TEMPLATE = "{instruction}{text} means:{eos}"

@@ -13,7 +13,7 @@ from embrew.analysis.surface import Surface, read_numbers, read_share, surface_o
 from embrew.analysis.truncation import truncation_of
 from embrew.evaluation import evaluate, find_task
 from embrew.modeling.cutting import cut
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.embedding.pooling import Pooling
 from tests.conftest import SENTENCES
 
 WORDS = " ".join(SENTENCES).split()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew import build
-from embrew.modeling.loading import ASSETS
+from embrew.modeling.storage.loading import ASSETS
 
 NANO = ASSETS["nano"]
 TOKENIZER = AutoTokenizer.from_pretrained(NANO)

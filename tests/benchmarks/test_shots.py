@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embrew import Encoder
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
 
 
 def test_by_instruction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from torch import Tensor
 from transformers import set_seed
 
 from embrew import build
-from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.prompting.demonstrations import Demonstrations
 from embrew.recipe import StageConfig
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks

@@ -19,9 +19,10 @@ import torch
 from accelerate import PartialState
 from safetensors.torch import save_file
 
-from embrew.modeling import prefix
 from embrew.modeling.encoder import Encoder
-from embrew.objectives import Contrastive, alignment
+from embrew.modeling.model import prefix
+from embrew.objectives import Contrastive
+from embrew.objectives import conditional_alignment as alignment
 from embrew.objectives.references import keyed_scores
 from embrew.recipe import Recipe
 from embrew.training.stages import train

@@ -17,15 +17,15 @@ from sentence_transformers import SentenceTransformer
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.corpus import encode_corpus, read_vectors
+from embrew.corpus.layout import MANIFEST
 from embrew.data.documents import Document
-from embrew.encode import encode_corpus, read_vectors
-from embrew.encode.layout import MANIFEST
 from embrew.evaluation.kinds import judge
 from embrew.evaluation.tasks import Task
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
-from tests.encode.stub import Stub
+from tests.corpus.stub import Stub
 from tests.hard_texts import HARD_TEXTS
 
 FILLED = [text for text in HARD_TEXTS if text.strip()]
@@ -177,7 +177,7 @@ def test_the_lines_of_a_text_file(tmp_path: Path):
 @pytest.mark.slow
 def test_on_ray(encoder: Encoder, tmp_path: Path):
     ray = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
-    from embrew.encode.on_ray import encode_corpus_on_ray
+    from embrew.corpus.on_ray import encode_corpus_on_ray
 
     encoder.save_pretrained(tmp_path / "saved", verify="off")
     path = jsonl(tmp_path / "c.jsonl", [{"text": text} for text in HARD_TEXTS])

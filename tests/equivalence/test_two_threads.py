@@ -6,10 +6,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
 from tests.conftest import SENTENCES, tiny_model
 
 ROUNDS = 10

@@ -8,9 +8,9 @@ import pytest
 from embrew.evaluation import evaluate
 from embrew.evaluation.choose import choose_demonstrations, read_counts
 from embrew.evaluation.tasks import find_task
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.demonstrator import start
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.prompting.demonstrator import start
 from tests.conftest import SENTENCES
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))

@@ -16,8 +16,8 @@ from embrew.evaluation import evaluate
 from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration
 from embrew.recipe import DevRows, Recipe, StageConfig
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

@@ -14,9 +14,9 @@ from embrew.cli import app
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
 from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
 

@@ -14,7 +14,7 @@ from embrew.evaluation.kinds import check_settings
 from embrew.evaluation.retention import choose, evaluate_retention, held_out
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.generation import target_rows, target_scores
-from embrew.modeling.tokens import Segment
+from embrew.modeling.text.tokens import Segment
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")

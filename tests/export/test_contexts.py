@@ -10,11 +10,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.demonstrator import start
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.template import Template
+from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.prompting.demonstrator import start
+from embrew.modeling.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "", "a", " ends with </s> and <pad>", "\nLine"]

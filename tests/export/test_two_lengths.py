@@ -17,8 +17,8 @@ from embrew.export import parity as parity_module
 from embrew.export import sentence_transformers as module
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.card import model_card
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.card import model_card
 from tests.hard_texts import HARD_TEXTS
 
 TWO = {"query": 24, "document": 48}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from embrew.modeling.loading import ASSETS
+from embrew.modeling.storage.loading import ASSETS
 
 HERE = Path(__file__).parent
 

@@ -47,7 +47,7 @@ class Expected:
 
 def check_paths() -> None:
     """List copies of files of `tiny/` and `nano` instead of keeping them; refuse any path of this machine."""
-    from embrew.modeling.loading import ASSETS
+    from embrew.modeling.storage.loading import ASSETS
 
     nano = [path for path in ASSETS["nano"].iterdir() if path.name.startswith("tokenizer")]
     originals = {path.read_bytes(): f"nano/{path.name}" for path in nano}

@@ -46,7 +46,7 @@ main()
 """
 STOPPED_SHARDS = """
 import os, signal, sys
-from embrew.encode import local
+from embrew.corpus import local
 whole, seen, last = local.add, [], int(sys.argv[1])
 def add(*args):
     whole(*args)
@@ -108,10 +108,10 @@ def stirred(encoder: Any) -> Any:
 
 def encoders(expected: Expected) -> None:
     """One folder per way in which an encoder can be stored."""
-    from embrew.modeling.contexts import Context
-    from embrew.modeling.demonstrations import Demonstration, Demonstrations
+    from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
-    from embrew.modeling.pooling import Pooling
+    from embrew.modeling.prompting.contexts import Context
+    from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
 
     def opened(base: str = "tiny", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(base, device="cpu", **{"max_length": 48, "pooling": "mean", **settings})
@@ -222,7 +222,7 @@ def stock(expected: Expected) -> None:
 
 def vectors(expected: Expected) -> None:
     """Folders of shards: complete ones, and ones that were stopped with a row left out."""
-    from embrew.encode import read_vectors
+    from embrew.corpus import read_vectors
 
     made = {"float32": (), "int8": ("--precision", "int8"), "binary": ("--precision", "binary", "--truncate-dim", "8")}
     for name, how in made.items():

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from embrew import build
-from embrew.checksums import check_files, digest_of, write_checksums
+from embrew.corpus import read_vectors
 from embrew.data.documents import Document
 from embrew.domain.prepare import prepare
-from embrew.encode import read_vectors
 from embrew.evaluation import tables
-from embrew.formats import DOMAIN, FORMATS, Format, say_missing
-from embrew.modeling.context_files import read_contexts
+from embrew.files.checksums import check_files, digest_of, write_checksums
+from embrew.files.formats import DOMAIN, FORMATS, Format, say_missing
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.opening import final_stage
+from embrew.modeling.storage.context_files import read_contexts
+from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep

@@ -17,12 +17,12 @@ import pytest
 
 from embrew import build
 from embrew.analysis.watched import watched_by
+from embrew.corpus import encode_corpus, read_vectors
 from embrew.data.documents import read_documents
 from embrew.domain.prepare import prepare
-from embrew.encode import encode_corpus, read_vectors
 from embrew.evaluation import evaluate, tables
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
+from embrew.modeling.storage.merging import merge_encoder
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from embrew.modeling.attention import Attention
-from embrew.modeling.backbone import Backbone
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import CONFIGS, FAMILIES, tiny_model
 
 P, X, M, Y = Segment.PROMPT, Segment.TEXT, Segment.MEMORY, Segment.TARGET

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from embrew.checksums import write_checksums
-from embrew.modeling.attention import Attention
-from embrew.modeling.backbone import Backbone
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.files.checksums import write_checksums
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.storage.loading import Base
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
 def test_it_is_measured_once_per_model_class_kernel_and_mode(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embrew.modeling import passes
+    from embrew.modeling.model import forward as passes
 
     calls = []
     follows = passes.follows
@@ -110,7 +110,7 @@ def test_it_is_measured_once_per_model_class_kernel_and_mode(
 def test_measuring_leaves_dropout_and_random_numbers_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
     encoder = encoder_of("opt", tokenizer).train()
     flags = [module.training for module in encoder.modules()]
-    from embrew.modeling import passes
+    from embrew.modeling.model import forward as passes
 
     passes._VERIFIED.clear()
     before = torch.get_rng_state()
@@ -203,7 +203,7 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
 @pytest.mark.parametrize("bos", ["visible", "strict"])
 def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through two layers, a target knows the text by way of the memory, and a leak would not show."""
-    from embrew.modeling import passes
+    from embrew.modeling.model import forward as passes
 
     backbone = backbone_of("granite", _attn_implementation="sdpa" if kernel == "two calls" else kernel)
     if kernel == "two calls":
@@ -234,7 +234,7 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
 
 def test_a_failure_is_not_kept_for_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with broken weights follows nothing; the next of its class is measured itself."""
-    from embrew.modeling import passes
+    from embrew.modeling.model import forward as passes
 
     monkeypatch.setattr(passes, "_VERIFIED", set())
     monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})

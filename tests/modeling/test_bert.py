@@ -14,8 +14,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from embrew import build
 from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "short", ""]

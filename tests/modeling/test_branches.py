@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
-from embrew.modeling import branches
-from embrew.modeling.backbone import Backbone
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.model import continuations as branches
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.storage.loading import Base
 from embrew.objectives import Llama2Vec
 from tests.families import FAMILIES, SIZES, config_of
 

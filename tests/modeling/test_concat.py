@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from embrew.analysis import pool_over
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.checksums import write_checksums
-from embrew.modeling import context_files
-from embrew.modeling.context_files import read_contexts, remove_context, write_context
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstration, Demonstrations
+from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.storage import context_files
+from embrew.modeling.storage.context_files import read_contexts, remove_context, write_context
 from embrew.protocol import vectors_hash
 from tests.conftest import SENTENCES, stir
 

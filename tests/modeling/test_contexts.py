@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.modeling.contexts import Context, PreparedContext
-from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.demonstrator import sampled, start
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.prompting.contexts import Context, PreparedContext
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.prompting.demonstrator import sampled, start
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 
 P, S, X = int(Segment.PROMPT), int(Segment.SOFT), int(Segment.TEXT)
@@ -254,7 +254,7 @@ def test_saved_opened_and_proven(model_folder: Callable[[str], Path], tmp_path: 
 
 
 def test_a_folder_whose_projection_was_changed_is_not_kept(model_folder, tmp_path, monkeypatch):
-    from embrew.modeling import saving
+    from embrew.modeling.storage import saving
 
     encoder = Encoder.from_pretrained(model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations())
     write = saving.save_file
@@ -321,7 +321,7 @@ def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_enco
     head = len(made.row.ids)
     states = [encoder.hidden_states(tokens)[0, 1:head] for tokens in (one, other)]
     assert (states[0] - states[1]).abs().max() > 1e-4
-    from embrew.modeling.prefix import Prefix
+    from embrew.modeling.model.prefix import Prefix
 
     with pytest.raises(ValueError, match="under causal attention only, not bidirectional"):
         encoder(one, shared=Prefix().at(one, head))

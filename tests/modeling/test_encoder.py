@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embrew.modeling.embedding.batching import plan
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import plan
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES
 
 ODD = ["", "   ", "a", "🦆🌧️👩🏽‍🚀", "مرحبا بالعالم", "x " * 500, *SENTENCES]

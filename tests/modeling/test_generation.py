@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.attention import Attention
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.generation import generate, target_rows, target_scores
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 
 TEXTS = [SENTENCES[0], "short", SENTENCES[3] + " " + SENTENCES[1], ""]

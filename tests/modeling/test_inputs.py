@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.inputs import lengths_of, texts_of
+from embrew.modeling.text.inputs import lengths_of, texts_of
 
 TEXTS = ["a fox", "", " two  spaces ", "the river"]
 CONTAINERS: dict[str, Callable[[list[str]], Any]] = {

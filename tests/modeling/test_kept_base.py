@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from embrew.checksums import NAME, Damaged, read_checksums, write_checksums
-from embrew.modeling import verified
+from embrew.files.checksums import NAME, Damaged, read_checksums, write_checksums
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage import folder_check as verified
 from tests.conftest import SENTENCES, stir, tiny_model
 
 WEIGHTS = "model.safetensors"
@@ -122,7 +122,7 @@ def test_a_base_of_links_shards_and_other_folders(base: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("shards", [1, 4])
 def test_weights_are_read_once(shards: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For checksums and for the base's sha256 in embrew.json together; also where they are saved again."""
-    from embrew import checksums
+    from embrew.files import checksums
 
     if shards > 1:
         AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "sharded", max_shard_size="40KB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from tests.conftest import FAMILIES, SENTENCES
 
 

@@ -14,12 +14,12 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM
 
-from embrew.checksums import write_checksums
 from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.files.checksums import write_checksums
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.merging import merge_encoder
-from embrew.modeling.own_weights import Noted, tensors_under_adapter
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.model.own_weights import Noted, tensors_under_adapter
+from embrew.modeling.storage.merging import merge_encoder
 from tests.conftest import SENTENCES, stir
 
 SETTINGS = {

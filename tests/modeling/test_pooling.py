@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)
 TOKENS = Tokens.pad([Row([1, 2, 3, 4], [P, X, X, M]), Row([1, 4], [P, M])])

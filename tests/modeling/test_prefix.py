@@ -13,12 +13,12 @@ import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from embrew.modeling import prefix as module
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.prefix import Prefix, shared_beginning
-from embrew.modeling.state import tensors_state
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model import prefix as module
+from embrew.modeling.model.changes import tensors_state
+from embrew.modeling.model.prefix import Prefix, shared_beginning
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 
 WORDS = "Read this text with care, and say in a single word what it means. "

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from embrew import build
 from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.ratio import memory_count
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.text.ratio import memory_count
+from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck, Compression
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embrew.checksums import write_checksums
-from embrew.modeling import proof
+from embrew.files.checksums import write_checksums
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.storage import verification as proof
 from tests.conftest import SENTENCES, stir
 
 SETTINGS = {

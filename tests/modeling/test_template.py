@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from embrew.modeling.pattern import split_pattern
-from embrew.modeling.template import Template
-from embrew.modeling.tokens import Segment
+from embrew.modeling.text.pattern import split_pattern
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.tokens import Segment
 from tests.conftest import SENTENCES
 
 MEMORY = [300, 301]

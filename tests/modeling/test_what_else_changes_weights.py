@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from embrew.modeling import loading
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage import loading
 from tests.conftest import stir
 
 TEXTS = ["a heron waits", "interest rates rose by a quarter of a point", "word " * 60]
@@ -67,7 +67,7 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
 
 
 def test_saved_buffers_follow_the_weights() -> None:
-    from embrew.modeling.precision import cast_weights
+    from embrew.modeling.model.precision import cast_weights
 
     module = nn.Linear(2, 2)
     module.register_buffer("saved", torch.ones(2))
@@ -121,7 +121,7 @@ def test_the_hash_sees_weights_that_were_written_to(opened) -> None:
 
 @pytest.mark.parametrize("shape", [(32, 64), (3, 97), (300,), (64, 4096), (289,)])
 def test_the_end_of_a_tensor_is_seen(shape: tuple[int, ...]) -> None:
-    from embrew.modeling.state import weights_of
+    from embrew.modeling.model.changes import weights_of
 
     module = nn.Module()
     module.weight = nn.Parameter(torch.randn(shape))

@@ -11,14 +11,14 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from embrew import build
-from embrew.encode import encode_corpus, read_vectors
+from embrew.corpus import encode_corpus, read_vectors
 from embrew.export import sentence_transformers as export
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.template import Template
-from embrew.modeling.texts import as_sentence
-from embrew.modeling.tokens import Segment
+from embrew.modeling.storage.loading import ASSETS
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.texts import as_sentence
+from embrew.modeling.text.tokens import Segment
 from embrew.objectives import Llama2Vec
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES

@@ -11,7 +11,7 @@ from datasets import Dataset
 from embrew import build
 from embrew.data.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Segment
+from embrew.modeling.text.tokens import Segment
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
 from tests.objectives.test_battery import loss_and_gradients

@@ -8,8 +8,8 @@ from datasets import Dataset
 from transformers import DynamicCache
 
 from embrew import build
-from embrew.modeling.attention import TWO_CALLS, Attention
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.model.attention import TWO_CALLS, Attention
+from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck
 from tests.conftest import FAMILIES, SENTENCES
 from tests.objectives.test_battery import loss_and_gradients

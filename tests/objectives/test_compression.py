@@ -10,8 +10,8 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
-from embrew.modeling import encoding
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.embedding import batching as encoding
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Compression
 from embrew.objectives.compression import text_ids
 from tests.conftest import FAMILIES, SENTENCES, stir
@@ -431,9 +431,9 @@ def wide(tokenizer):
     """Encoders with 12 memory tokens, by template; made once, since hypothesis calls often."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from embrew.modeling.backbone import Backbone
     from embrew.modeling.encoder import Encoder
-    from embrew.modeling.loading import Base
+    from embrew.modeling.model.backbone import Backbone
+    from embrew.modeling.storage.loading import Base
 
     config = LlamaConfig(vocab_size=300, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     backbone = Backbone(LlamaForCausalLM(config))

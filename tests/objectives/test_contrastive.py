@@ -7,7 +7,7 @@ from datasets import Dataset
 from torch.nn.functional import cross_entropy, normalize
 
 from embrew import build
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Contrastive
 from embrew.objectives.contrastive import text_keys
 

@@ -10,10 +10,10 @@ import torch
 from torch.nn.functional import normalize
 
 from embrew import build
-from embrew.modeling.contexts import Context
-from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.demonstrator import start
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.prompting.demonstrator import start
+from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 
 from embrew import build
-from embrew.modeling.tokens import Segment
+from embrew.modeling.text.tokens import Segment
 from embrew.objectives import Bottleneck, Contrastive, Joint, LanguageModel
 from tests.conftest import SENTENCES
 

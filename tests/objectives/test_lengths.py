@@ -10,11 +10,11 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from embrew.build.objectives import objective
-from embrew.modeling.backbone import Backbone
-from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import Base
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.storage.loading import Base
 from tests.conftest import SENTENCES
 from tests.families import config_of
 

@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from embrew import build
 from embrew.data.sentences import split_sentences
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Llama2Vec
 from embrew.recipe import Recipe
 from tests.conftest import FAMILIES, SENTENCES, data_folder

@@ -16,8 +16,8 @@ from transformers import Qwen3Config
 
 from embrew import build
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM, trained_head
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.model.frozen import FrozenLM, trained_head
+from embrew.modeling.text.tokens import Segment, Tokens
 from tests import conftest
 from tests.conftest import GROUPED
 from tests.families import FAMILIES as FAMILY_SIZES

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from embrew.objectives import alignment
+from embrew.objectives import conditional_alignment as alignment
 from embrew.objectives.references import keyed_scores
 from embrew.recipe import Recipe
 from embrew.training.stages import train

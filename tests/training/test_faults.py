@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from embrew import writing
+from embrew.files import writing
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from embrew import build
+from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import groups_by_length
 from embrew.objectives import Compression, EmbeddingObjective
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.step import TrainStep

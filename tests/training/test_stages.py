@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from embrew import build
-from embrew.checksums import write_checksums
+from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Contrastive
 from embrew.recipe import Recipe

@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM
 
 from embrew import build
-from embrew.modeling import loading
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.precision import train_in_float32
+from embrew.modeling.model.precision import train_in_float32
+from embrew.modeling.storage import loading
 from embrew.objectives import Contrastive
 from embrew.recipe import Recipe, list_recipes
 from embrew.training.stages import Run, train

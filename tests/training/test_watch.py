@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from embrew import build
-from embrew.modeling import prefix
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer

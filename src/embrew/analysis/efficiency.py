@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embrew import formats
-from embrew.stored import content_of, read_json
+from embrew.files import formats
+from embrew.files.reading import content_of, read_json
 
 RUN = formats.RUN.file
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from embrew.analysis.vectors import Side
+from embrew.modeling.embedding.batching import encode_rows
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import encode_rows
-from embrew.modeling.pooling import Pooling
-from embrew.modeling.tokens import Row, Tokens
+from embrew.modeling.text.tokens import Row, Tokens
 
 Pick = Literal["random", "medoid"]
 

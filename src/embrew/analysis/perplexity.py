@@ -11,8 +11,8 @@ import torch
 
 from embrew.losses.vocabulary import token_log_probs
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import FrozenLM, Head
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.frozen import FrozenLM, Head
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew.writing import atomic_path
+from embrew.files.writing import atomic_path
 
 if TYPE_CHECKING:
     from embrew.analysis.spectrum import Spectrum

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from embrew.analysis.vectors import Side
-from embrew.modeling.contexts import insert
+from embrew.modeling.embedding.batching import encode_rows
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import encode_rows
-from embrew.modeling.shares import read_attention
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention_weights import read_attention
+from embrew.modeling.prompting.contexts import insert
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
 BATCH_TOKENS = 2048  # a layer's weights are heads × this × the longest row

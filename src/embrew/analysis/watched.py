@@ -12,7 +12,7 @@ from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
 from embrew.data.reading import expand, read, splits
 from embrew.evaluation.dev import DevSets, dev_sets_of
-from embrew.names import check_not_by_name
+from embrew.files.local_names import check_not_by_name
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder

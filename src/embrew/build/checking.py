@@ -14,8 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
-from embrew.modeling.adapters import lora_config
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.model.adapters import lora_config
 from embrew.recipe import Recipe, StageConfig
 
 OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")

@@ -9,10 +9,10 @@ from typing import Any
 from peft import PeftModel
 
 from embrew.build.precision import opening_dtype
-from embrew.modeling.demonstrations import Demonstrations
+from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.pattern import check_words_after
-from embrew.modeling.pooling import Pooling
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe import Recipe
 
 logger = logging.getLogger(__name__)

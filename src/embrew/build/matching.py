@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from embrew.data.columns import ACCEPTED
-from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.pattern import check_words_after, split_pattern
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.text.pattern import check_words_after, split_pattern
 from embrew.objectives import (
     Alignment,
     Bottleneck,

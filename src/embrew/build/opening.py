@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embrew import checksums
 from embrew.build.encoders import encoder
 from embrew.build.stock import open_stock
+from embrew.files import checksums
+from embrew.files.writing import recover
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS
-from embrew.modeling.verified import check_folder
+from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import Recipe, list_recipes
-from embrew.writing import recover
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from embrew.modeling.loading import pick_device, pick_dtype
-from embrew.modeling.opening import read_settings
+from embrew.modeling.storage.loading import pick_device, pick_dtype
+from embrew.modeling.storage.opening import read_settings
 from embrew.recipe import Recipe
 
 logger = logging.getLogger(__name__)

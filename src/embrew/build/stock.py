@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embrew.inside import is_plain
-from embrew.modeling.foreign import (
+from embrew.files.plain_names import is_plain
+from embrew.files.reading import broken, content_of, is_content_error, read_json
+from embrew.modeling.storage.foreign import (
     ADAPTER,
     INDEX,
     asks_for_code,
@@ -21,8 +22,7 @@ from embrew.modeling.foreign import (
     check_weights,
     file_of,
 )
-from embrew.modeling.loading import pick_device, pick_dtype
-from embrew.stored import broken, content_of, is_content_error, read_json
+from embrew.modeling.storage.loading import pick_device, pick_dtype
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

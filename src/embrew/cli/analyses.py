@@ -69,7 +69,7 @@ def write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]],
     """Write the figures of all models, where they are wanted."""
     if output is None:
         return
+    from embrew.files.writing import write_json
     from embrew.provenance import versions
-    from embrew.writing import write_json
 
     write_json(output, {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)})

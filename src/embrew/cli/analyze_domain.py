@@ -45,7 +45,7 @@ def domain(
 ) -> None:
     """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
     from embrew.analysis import diagnosis
-    from embrew.analysis.domain_plots import plot_separations
+    from embrew.analysis.separation_plots import plot_separations
 
     check(models, overwrite, pictures=[plot], files=[output])
     mapping = columns_of(column)

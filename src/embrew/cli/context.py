@@ -13,9 +13,9 @@ from rich.text import Text
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
-    from embrew.modeling.contexts import Context
-    from embrew.modeling.demonstrations import Demonstration
     from embrew.modeling.encoder import Encoder
+    from embrew.modeling.prompting.contexts import Context
+    from embrew.modeling.prompting.demonstrations import Demonstration
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]
@@ -64,10 +64,10 @@ def add(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
-    from embrew.modeling.context_files import CONTEXTS, check_new_name, write_context
-    from embrew.modeling.contexts import Context
     from embrew.modeling.encoder import Encoder
-    from embrew.modeling.opening import final_stage, read_settings
+    from embrew.modeling.prompting.contexts import Context
+    from embrew.modeling.storage.context_files import CONTEXTS, check_new_name, write_context
+    from embrew.modeling.storage.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
@@ -132,8 +132,8 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
 @app.command("list")
 def show(model: Folder) -> None:
     """The contexts of a model."""
-    from embrew.modeling.context_files import read_contexts
-    from embrew.modeling.opening import final_stage, read_settings
+    from embrew.modeling.storage.context_files import read_contexts
+    from embrew.modeling.storage.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
@@ -150,8 +150,8 @@ def show(model: Folder) -> None:
 @app.command()
 def remove(model: Folder, name: Name) -> None:
     """Remove a context from a model."""
-    from embrew.modeling.context_files import remove_context
-    from embrew.modeling.opening import final_stage, read_settings
+    from embrew.modeling.storage.context_files import remove_context
+    from embrew.modeling.storage.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)

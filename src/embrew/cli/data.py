@@ -122,7 +122,7 @@ def mine(
     from embrew.data.datasets import load
     from embrew.data.documents import read_documents
     from embrew.data.negatives import mine as find
-    from embrew.writing import write_jsonl
+    from embrew.files.writing import write_jsonl
 
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None
@@ -260,7 +260,7 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """The first text of a column as tokens: a line for each run of one segment, pooled positions underlined."""
-    from embrew.modeling.tokens import Segment
+    from embrew.modeling.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
     pooled = (encoder.pooling.weights(tokens)[0] > 0).tolist()

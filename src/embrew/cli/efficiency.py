@@ -120,7 +120,7 @@ def _names(runs: Sequence[str]) -> list[str]:
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    from embrew.writing import atomic_path
+    from embrew.files.writing import atomic_path
 
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:

@@ -15,7 +15,7 @@ from embrew.cli.console import out
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
-    from embrew.encode import Summary
+    from embrew.corpus import Summary
 
 
 class Side(StrEnum):
@@ -99,8 +99,8 @@ def encode(
         "on_bad_rows": on_bad_rows.value,
         "max_reject_rate": max_reject_rate,
     }
-    from embrew.encode import Job, encode_corpus, read_vectors, update_corpus
-    from embrew.encode.corpus import corpus_files
+    from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
+    from embrew.corpus.corpus import corpus_files
 
     Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
@@ -109,7 +109,7 @@ def encode(
     kept = f"{folder} is as it was; what was encoded is kept" if update else f"finished shards are in {folder}"
     with stopping(lambda: f"{kept}; the same command resumes"):
         if engine == Engine.RAY:
-            from embrew.encode.on_ray import encode_corpus_on_ray
+            from embrew.corpus.on_ray import encode_corpus_on_ray
 
             name = str(Path(model).resolve()) if Path(model).exists() else model
             try:

@@ -31,7 +31,7 @@ def table(
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: a table is written as .md or .csv; name the file so")
     from embrew.evaluation.tables import as_csv, as_markdown, grid, rows_of
-    from embrew.writing import atomic_path
+    from embrew.files.writing import atomic_path
 
     named = None
     rows = rows_of(results)

@@ -60,7 +60,7 @@ def search(
     if build is None and not index.is_dir():
         raise FileNotFoundError(f"{index} is no index; make it with --build DOCUMENTS")
     from embrew.build import open_model
-    from embrew.encode import holds_vectors
+    from embrew.corpus import holds_vectors
     from embrew.search import SearchIndex, build_index, update_index
 
     encoded = build is None and holds_vectors(index)
@@ -89,8 +89,8 @@ def search(
 
 def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
     """Vectors that `embrew encode` wrote as an index; without `corpus`, documents have ids only."""
+    from embrew.corpus import query_options, read_vectors, texts_of
     from embrew.data import Document
-    from embrew.encode import query_options, read_vectors, texts_of
     from embrew.search import SearchIndex
 
     vectors = read_vectors(folder)

@@ -61,7 +61,7 @@ def surface(
     """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
     from embrew.analysis import surface as analysis
     from embrew.analysis import surface_plots
-    from embrew.modeling.card import export_options
+    from embrew.modeling.storage.card import export_options
 
     check(models, overwrite, pictures=[plot, tsne], files=[table, output])
     share = None if pick is None else analysis.read_share(pick)
@@ -187,7 +187,7 @@ def _words(name: str, found: Surface, picked: Cell | None, options: str) -> list
 
 
 def _write_csv(path: Path, found: Sequence[tuple[str, Surface, Cell | None]]) -> None:
-    from embrew.writing import atomic_path
+    from embrew.files.writing import atomic_path
 
     with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from embrew.cli.arguments import Overrides
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
-from embrew.locks import check_unclaimed
+from embrew.files.locks import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embrew.data.documents import Document, read_documents, text_id
 from embrew.data.reading import find_file, read_file
-from embrew.stored import content_of
+from embrew.files.reading import content_of
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from embrew.checksums import digest_of
 from embrew.data.beir import is_beir, qrels_files
 from embrew.data.reading import SUFFIXES, expand, find_file, split_files
-from embrew.names import last_part
+from embrew.files.checksums import digest_of
+from embrew.files.local_names import last_part
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.data.reading import SUFFIXES, expand, read_file
-from embrew.modeling.demonstrations import Demonstration
-from embrew.stored import content_of
+from embrew.files.reading import content_of
+from embrew.modeling.prompting.demonstrations import Demonstration
 
 MEND = "mend the file, or write it again"
 TABLES = {".csv": ",", ".tsv": "\t"}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.reading import Record, read
-from embrew.stored import read_json
-from embrew.writing import atomic_folder, atomic_path, write_json, write_jsonl
+from embrew.files.reading import read_json
+from embrew.files.writing import atomic_folder, atomic_path, write_json, write_jsonl
 
 ABOUT = "source.json"  # written into every kept folder: what it was made from, and that it is whole
 

@@ -27,7 +27,7 @@ __all__ = [
     "stop",
 ]
 
-from embrew.names import check_not_by_name
+from embrew.files.local_names import check_not_by_name
 
 logger = logging.getLogger(__name__)
 

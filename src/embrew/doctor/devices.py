@@ -10,7 +10,7 @@ import torch
 
 from embrew.doctor.finding import Finding
 from embrew.doctor.machine import cores
-from embrew.modeling.loading import computes, pick_device
+from embrew.modeling.storage.loading import computes, pick_device
 
 SIZE = 1024  # of the matrices that are multiplied
 

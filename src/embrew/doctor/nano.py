@@ -20,8 +20,8 @@ from embrew.build.stock import open_stock
 from embrew.doctor.finding import Finding
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import ASSETS, computes, pick_device, weights_sha256
-from embrew.modeling.proof import check_attention
+from embrew.modeling.storage.loading import ASSETS, computes, pick_device, weights_sha256
+from embrew.modeling.storage.verification import check_attention
 from embrew.recipe import Recipe
 from embrew.training.stages import train
 

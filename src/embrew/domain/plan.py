@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embrew.domain.prepare import Prepared
-from embrew.names import public_path
+from embrew.files.local_names import public_path
 from embrew.overrides import apply_overrides, dump_yaml
 from embrew.recipe import Recipe
 from embrew.recipe.paths import with_paths

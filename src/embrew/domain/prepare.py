@@ -18,10 +18,10 @@ from embrew.domain.made import asked_nowhere_else, last_passages, made_of, split
 from embrew.domain.scan import check
 from embrew.domain.split import split_pairs, without_duplicates
 from embrew.domain.test_sets import write_test_set
-from embrew.formats import DOMAIN
+from embrew.files.formats import DOMAIN
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_folder, write_json, write_jsonl
 from embrew.provenance import content_hash
-from embrew.stored import content_of, read_json
-from embrew.writing import atomic_folder, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

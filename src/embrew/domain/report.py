@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.analysis.domain_plots import draw_separation
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.analysis.separation import Separation
+from embrew.analysis.separation_plots import draw_separation
 from embrew.evaluation import Result
 from embrew.evaluation.tables import as_markdown
 from embrew.evaluation.uncertainty import compare
-from embrew.writing import atomic_path, write_json
+from embrew.files.writing import atomic_path, write_json
 
 SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
 FEW_QUERIES = 50

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from embrew import build, formats
+from embrew import build
 from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
 from embrew.analysis.separation import Separation, separation_of
 from embrew.analysis.watched import watched_by
@@ -23,14 +23,15 @@ from embrew.domain.scan import check
 from embrew.evaluation import Result, evaluate
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.files import formats
+from embrew.files.local_names import public_path
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_path, recover, write_json
 from embrew.modeling.encoder import Encoder
-from embrew.names import public_path
 from embrew.protocol import vectors_hash
 from embrew.provenance import versions
 from embrew.recipe import Recipe
-from embrew.stored import content_of, read_json
 from embrew.training.stages import train
-from embrew.writing import atomic_path, recover, write_json
 
 logger = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on

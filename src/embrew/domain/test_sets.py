@@ -10,7 +10,7 @@ from embrew.data.documents import Document
 from embrew.data.overlap import normalised
 from embrew.data.qa import QA
 from embrew.domain.leaks import HeldOut
-from embrew.writing import write_jsonl
+from embrew.files.writing import write_jsonl
 
 
 def write_test_set(

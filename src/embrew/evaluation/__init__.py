@@ -17,7 +17,7 @@ from embrew.evaluation.rows import TRIED, check_apart
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
-from embrew.modeling.context_files import digest
+from embrew.modeling.storage.context_files import digest
 from embrew.protocol import TextEncoder, encode_options
 from embrew.provenance import content_hash, describe_run
 

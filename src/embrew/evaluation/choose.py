@@ -24,8 +24,8 @@ from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.rows import TRIED, check_apart, split_names
 from embrew.evaluation.tables import label_of
 from embrew.evaluation.tasks import Task, find_task
-from embrew.modeling.contexts import Context
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
 from embrew.recipe import DevRows
 
 

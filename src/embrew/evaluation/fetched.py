@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embrew.inside import check_file_name
-from embrew.stored import BrokenFile, read_json
-from embrew.writing import atomic_folder
+from embrew.files.plain_names import check_file_name
+from embrew.files.reading import BrokenFile, read_json
+from embrew.files.writing import atomic_folder
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # written into every kept folder: what it is, and that it is whole

@@ -15,7 +15,7 @@ from embrew.data.prompts import ESE_RAG
 if TYPE_CHECKING:  # torch and transformers are imported where a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from embrew.modeling.loading import Base
+    from embrew.modeling.storage.loading import Base
 
 
 def find_generator(name: str) -> Base:
@@ -25,7 +25,7 @@ def find_generator(name: str) -> Base:
         FileNotFoundError: there is no such model here.
         ValueError: it is not a causal LM, so it generates no text.
     """
-    from embrew.modeling.loading import ASSETS, Base, is_encoder, open_config, weights_sha256
+    from embrew.modeling.storage.loading import ASSETS, Base, is_encoder, open_config, weights_sha256
 
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     config = open_config(name, str(folder or name), trust_remote_code=False)
@@ -58,7 +58,7 @@ class Generator:
     @classmethod
     def open(cls, name: str, *, max_new_tokens: int = 32) -> Generator:
         """Open `nano`, a folder or a Hub id; bfloat16 on a GPU, float32 on a CPU."""
-        from embrew.modeling.loading import open_base, pick_device, pick_dtype
+        from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
 
         device = pick_device(None)
         model, tokenizer, _ = open_base(name, dtype=pick_dtype("auto", device))

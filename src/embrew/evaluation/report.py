@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embrew.formats import RESULT, OtherFormat, say_missing
-from embrew.inside import check_file_name
-from embrew.stored import BrokenFile, read_json
-from embrew.writing import write_json
+from embrew.files.formats import RESULT, OtherFormat, say_missing
+from embrew.files.plain_names import check_file_name
+from embrew.files.reading import BrokenFile, read_json
+from embrew.files.writing import write_json
 
 METRICS: dict[str, str] = {
     "sts": "Spearman",

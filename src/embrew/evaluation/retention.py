@@ -143,7 +143,7 @@ def _perplexity(encoder: Encoder, rows: Sequence[Any], source: Source, bos: Bos,
 def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_tokens: int) -> float:
     """Share of the tokens read of each text that are the likeliest after its memory and their true beginning."""
     from embrew.modeling.generation import target_scores
-    from embrew.modeling.tokens import Row, Segment
+    from embrew.modeling.text.tokens import Row, Segment
 
     limit, asked = encoder.max_length["document"], encoder.prompts["document"]
     rows = []

@@ -17,7 +17,7 @@ from embrew.evaluation.kinds import check_settings
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
-from embrew.inside import check_file_name
+from embrew.files.plain_names import check_file_name
 from embrew.overrides import line_of, parse_yaml
 from embrew.recipe_errors import KeyPath, choose, explain
 from embrew.shipped import list_shipped, read_shipped

@@ -17,11 +17,11 @@ from tokenizers import AddedToken
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from embrew.modeling.context_files import digest
-from embrew.modeling.contexts import PreparedContext, insert
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.proof import TEXTS
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.prompting.contexts import PreparedContext, insert
+from embrew.modeling.storage.context_files import digest
+from embrew.modeling.storage.verification import TEXTS
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 
 @dataclass(frozen=True)

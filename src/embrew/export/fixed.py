@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.inputs import lengths_of
-from embrew.modeling.template import Template
+from embrew.modeling.text.inputs import lengths_of
+from embrew.modeling.text.template import Template
 
 
 def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:

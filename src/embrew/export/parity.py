@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from embrew.export.contexts import Baked
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokenizer_files import first_difference, open_tokenizer
+from embrew.modeling.storage.tokenizer_files import first_difference, open_tokenizer
 
 logger = logging.getLogger(__name__)
 OPEN_STOCK = """

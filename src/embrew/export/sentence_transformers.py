@@ -19,22 +19,22 @@ from tokenizers import processors
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from embrew.checksums import write_checksums
 from embrew.export.compatibility import refuse_older_versions, write_widely_understood
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
 from embrew.export.notes import notes
 from embrew.export.parity import Live, context_cases, long_text, parity_cases, prove
-from embrew.formats import EXPORT
-from embrew.modeling.card import model_card
+from embrew.files.checksums import write_checksums
+from embrew.files.formats import EXPORT
+from embrew.files.writing import atomic_folder
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.loading import quiet
-from embrew.modeling.pattern import HOLE
-from embrew.modeling.proof import TEXTS, tolerance
-from embrew.modeling.tokenizer_files import check_tokenizer, write_tokenizer
-from embrew.writing import atomic_folder
+from embrew.modeling.storage.card import model_card
+from embrew.modeling.storage.loading import quiet
+from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
+from embrew.modeling.storage.verification import TEXTS, tolerance
+from embrew.modeling.text.pattern import HOLE
 
 logger = logging.getLogger(__name__)
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model

@@ -1,7 +1,7 @@
 """Losses: pure functions of tensors. They own no model and know none."""
 
-from embrew.losses.alignment import alignment_loss
 from embrew.losses.bag import bag_of_words_nll
+from embrew.losses.conditional_alignment import alignment_loss
 from embrew.losses.contrastive import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.losses.dependencies import compression_target
 from embrew.losses.espresso import compression_alignment, layer_weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from embrew.modeling.inputs import whole
-from embrew.modeling.passes import layers_of, path_of_layers, with_layers
+from embrew.modeling.model.forward import layers_of, path_of_layers, with_layers
+from embrew.modeling.text.inputs import whole
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder

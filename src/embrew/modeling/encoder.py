@@ -13,28 +13,28 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from embrew import checksums
-from embrew.modeling import identity
-from embrew.modeling.attention import Attention, AttentionMode
-from embrew.modeling.backbone import Backbone
-from embrew.modeling.context_files import check_new_name
-from embrew.modeling.contexts import Context, PreparedContext, check_reads, prepare
-from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.demonstrator import Demonstrator, start
+from embrew.files import checksums
+from embrew.modeling.embedding.pooling import Pooling, PoolingMode
 from embrew.modeling.generation import Bos, Source, generate
-from embrew.modeling.identity import AdapterState, adapter_state
 from embrew.modeling.inference import Inference
-from embrew.modeling.inputs import lengths_of
-from embrew.modeling.loading import Base, open_base, pick_device, pick_dtype
-from embrew.modeling.opening import SETTINGS, final_stage, load_encoder
-from embrew.modeling.pattern import WordsAfter, check_words_after
-from embrew.modeling.pooling import Pooling, PoolingMode
-from embrew.modeling.prefix import Prefixes
-from embrew.modeling.saving import save_encoder
-from embrew.modeling.template import Template
-from embrew.modeling.texts import Preparation
-from embrew.modeling.verified import check_folder
-from embrew.modeling.weights import MemoryInit
+from embrew.modeling.model.attention import Attention, AttentionMode
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.prefix import Prefixes
+from embrew.modeling.model.weights import MemoryInit
+from embrew.modeling.prompting.contexts import Context, PreparedContext, check_reads, prepare
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.prompting.demonstrator import Demonstrator, start
+from embrew.modeling.storage import identity
+from embrew.modeling.storage.context_files import check_new_name
+from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.identity import AdapterState, adapter_state
+from embrew.modeling.storage.loading import Base, open_base, pick_device, pick_dtype
+from embrew.modeling.storage.opening import SETTINGS, final_stage, load_encoder
+from embrew.modeling.storage.saving import save_encoder
+from embrew.modeling.text.inputs import lengths_of
+from embrew.modeling.text.pattern import WordsAfter, check_words_after
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.texts import Preparation
 from embrew.protocol import vectors_hash
 
 logger = logging.getLogger(__name__)
@@ -321,7 +321,7 @@ class Encoder(Inference):
         Its vectors are those of the weights as they are now: add it again after further training, or save, which does.
 
         Raises:
-            ValueError: the name is that of a prompt; or see `modeling.contexts.prepare`.
+            ValueError: the name is that of a prompt; or see `modeling.prompting.contexts.prepare`.
         """
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import Cache, DynamicCache, GenerationConfig
 
-from embrew.modeling.attention import Attention, first_prompt
-from embrew.modeling.encoding import plan
-from embrew.modeling.frozen import FrozenLM
-from embrew.modeling.inputs import Text
-from embrew.modeling.targets import target_ids
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.embedding.batching import plan
+from embrew.modeling.model.attention import Attention, first_prompt
+from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.text.inputs import Text
+from embrew.modeling.text.targets import target_ids
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder

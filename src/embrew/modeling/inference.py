@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.contexts import PreparedContext, insert
-from embrew.modeling.encoding import convert, encode_rows
-from embrew.modeling.inputs import Text, flag, texts_of, whole
-from embrew.modeling.pooled import Pooled
-from embrew.modeling.prefix import Prefixes
+from embrew.modeling.embedding.batching import convert, encode_rows
+from embrew.modeling.embedding.pooled import Pooled
+from embrew.modeling.model.prefix import Prefixes
+from embrew.modeling.prompting.contexts import PreparedContext, insert
 from embrew.modeling.protocols import Protocols
-from embrew.modeling.template import Template
-from embrew.modeling.tokens import Row, Tokens
+from embrew.modeling.text.inputs import Text, flag, texts_of, whole
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
@@ -70,7 +70,7 @@ class Inference(Pooled, Protocols):
         return self.prompts[name], None
 
     def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
-        """Texts as a list, and whether a single one was given; see `modeling.inputs`."""
+        """Texts as a list, and whether a single one was given; see `modeling.text.inputs`."""
         learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
         return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
 
@@ -99,9 +99,9 @@ class Inference(Pooled, Protocols):
         """Embed texts; the arguments are those of Sentence-Transformers 6, and four of our own at the end.
 
         Args:
-            inputs: a text or several: a list, an array, a Series, a generator, … (`modeling.inputs`); a text may also
-                be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a text without
-                tokens gives).
+            inputs: a text or several: a list, an array, a Series, a generator, … (`modeling.text.inputs`); a text
+                may also be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a
+                text without tokens gives).
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
                 stand before the text as well.
             prompt: the prompt itself; wins over `prompt_name`.

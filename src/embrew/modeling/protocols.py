@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.inputs import SIDES, whole
+from embrew.modeling.text.inputs import SIDES, whole
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from embrew.objectives.alignment import Alignment
 from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective, Objective
 from embrew.objectives.bottleneck import Bottleneck
 from embrew.objectives.compression import Compression
+from embrew.objectives.conditional_alignment import Alignment
 from embrew.objectives.contrastive import Contrastive
 from embrew.objectives.epic import Epic
 from embrew.objectives.espresso import Espresso

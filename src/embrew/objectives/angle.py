@@ -12,7 +12,7 @@ from torch import Tensor
 from embrew.distributed import gather, rank, sum_over_processes, world_size
 from embrew.losses import angle, cosent, info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
 from embrew.objectives.contrastive import Contrastive, collate_pairs, text_keys
 from embrew.objectives.settings import NotNegative, Positive

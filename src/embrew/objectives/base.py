@@ -12,9 +12,9 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 
+from embrew.modeling.embedding.batching import embed_by_length
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import embed_by_length
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.objectives.settings import check_values
 

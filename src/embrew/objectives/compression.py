@@ -13,11 +13,11 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.losses import token_kl, token_nll
+from embrew.modeling.embedding.batching import embed_by_length, groups_by_length
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import embed_by_length, groups_by_length
-from embrew.modeling.frozen import FrozenLM
-from embrew.modeling.targets import target_ids
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.text.targets import target_ids
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import HandBack, Objective, RowsKind
 from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.likelihood import target_count

@@ -15,7 +15,7 @@ from torch import Tensor
 from embrew.distributed import gather, rank, share_of_rows, sum_over_processes, world_size
 from embrew.losses import closer_than_positive, info_nce, same_text_mask, score_kl
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective
 from embrew.objectives.settings import CosineMargin, Dropout, NotNegative, Positive, Share
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from embrew.modeling.contexts import check_reads
-from embrew.modeling.demonstrations import Demonstrations
-from embrew.modeling.demonstrator import sampled
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.prompting.contexts import check_reads
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.prompting.demonstrator import sampled
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.in_context import InContext
 from embrew.objectives.settings import NotNegative
 

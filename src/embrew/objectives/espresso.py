@@ -13,7 +13,7 @@ from embrew.distributed import gather, share_of_rows, world_size
 from embrew.losses.dependencies import SVD, Compression, compression_target
 from embrew.losses.espresso import compression_alignment, layer_weights
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.angle import Angle
 from embrew.objectives.base import EmbeddingObjective
 from embrew.objectives.matryoshka import Nested

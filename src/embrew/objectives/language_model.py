@@ -9,10 +9,10 @@ from typing import Any
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.targets import target_ids
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.text.targets import target_ids
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
 from embrew.objectives.likelihood import target_count, target_nll

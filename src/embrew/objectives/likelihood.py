@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from embrew.losses import token_nll
-from embrew.modeling.attention import Attention
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import trained_head
-from embrew.modeling.tokens import Segment, Tokens
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.text.tokens import Segment, Tokens
 
 
 def target_count(tokens: Tokens) -> dict[str, int]:

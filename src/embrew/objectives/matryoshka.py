@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from embrew.distributed import share_of_rows
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.base import EmbeddingObjective, RowsKind
 from embrew.objectives.settings import Count, CountOrNone, NotNegative, Positive
 

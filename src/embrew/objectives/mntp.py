@@ -13,8 +13,8 @@ from torch import Tensor
 
 from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.frozen import trained_head
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
 

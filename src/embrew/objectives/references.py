@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import distributed
 
 from embrew.distributed import rank, world_size
-from embrew.writing import atomic_path
+from embrew.files.writing import atomic_path
 
 logger = logging.getLogger(__name__)
 UNIT = 1024  # rows a file: what a killed run has to compute again at most

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.targets import target_ids
-from embrew.modeling.tokens import Row, Segment, Tokens
+from embrew.modeling.text.targets import target_ids
+from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective, RowsKind
 from embrew.objectives.compression import text_ids
 from embrew.objectives.lengths import check_target_fits

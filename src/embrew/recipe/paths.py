@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embrew.names import BY_NAME
+from embrew.files.local_names import BY_NAME
 
 Change = Callable[[str], str]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.names import last_part, public_path
+from embrew.files.local_names import last_part, public_path
 from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml, short
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences

@@ -15,9 +15,9 @@ from embrew.analysis.watched import watched_by
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
-from embrew.formats import SWEEP
+from embrew.files.formats import SWEEP
+from embrew.files.reading import read_json
 from embrew.recipe import Recipe
-from embrew.stored import read_json
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers.trainer_pt_utils import safe_globals
 
-from embrew.checksums import file_sha256
-from embrew.inside import is_plain
-from embrew.writing import flush, write_json
+from embrew.files.checksums import file_sha256
+from embrew.files.plain_names import is_plain
+from embrew.files.writing import flush, write_json
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

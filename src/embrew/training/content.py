@@ -13,12 +13,12 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from embrew.checksums import LARGE, digest_of, file_sha256
 from embrew.data.content import data_identity, files_digest
-from embrew.modeling.loading import ASSETS
-from embrew.names import BY_NAME, last_part
+from embrew.files.checksums import LARGE, digest_of, file_sha256
+from embrew.files.local_names import BY_NAME, last_part
+from embrew.files.writing import write_json
+from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import DevRows, Recipe
-from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
 HASHES = "content.json"

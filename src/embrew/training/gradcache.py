@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from embrew.distributed import most_over_processes
+from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.encoding import groups_by_length
-from embrew.modeling.tokens import Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
 from embrew.objectives.base import nobody
 

@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from embrew import formats
+from embrew.files import formats
+from embrew.files.reading import content_of, read_json
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.opening import SETTINGS, read_settings
-from embrew.modeling.verified import check_folder
+from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.opening import SETTINGS, read_settings
 from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe
-from embrew.stored import content_of, read_json
 from embrew.training.content import MODEL, Content, changed
 
 STAGE = formats.STAGE.file

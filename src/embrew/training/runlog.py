@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embrew import formats
 from embrew.data import overlap
+from embrew.files import formats
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import atomic_path
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, StageConfig
-from embrew.stored import content_of, read_json
 from embrew.training.record import facts, stage_record
 from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words, set_lines
-from embrew.writing import atomic_path
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -16,11 +16,12 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.distributed import claimed_by_first, decided
-from embrew.modeling.attention import Attention
+from embrew.files.local_names import check_not_by_name
+from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.opening import final_stage
-from embrew.modeling.precision import train_in_float32
-from embrew.names import check_not_by_name
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.precision import train_in_float32
+from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import samples_a_step
@@ -31,7 +32,6 @@ from embrew.training.runlog import RUN, RunLog
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer, files_needed, put_trained
 from embrew.training.watch import Evaluate
-from embrew.writing import write_json
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"

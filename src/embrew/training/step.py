@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.precision import check_float32
+from embrew.modeling.model.precision import check_float32
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.objectives.reductions import UNIT_WEIGHTS
 from embrew.training.gradcache import Chunks, cached_loss, loss_alike

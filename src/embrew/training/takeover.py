@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from embrew import formats
+from embrew.files import formats
+from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
 from embrew.training.origin import STAGE, Origin
 from embrew.training.runlog import RUN, read_run
-from embrew.writing import atomic_folder, write_json
 
 logger = logging.getLogger(__name__)
 KEPT = ("scores", "seconds", "data", "curves", "kept")

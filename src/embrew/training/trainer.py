@@ -28,15 +28,15 @@ from transformers import (
 )
 
 from embrew.data.mixing import MixedOrder
-from embrew.disk import writing_to
 from embrew.distributed import mean_gradients, mean_of_figures
-from embrew.modeling.tensor_files import read_tensors
+from embrew.files.disk_errors import writing_to
+from embrew.files.writing import atomic_path
+from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import EvaluateAt, samples_a_step
 from embrew.training.step import TrainStep
 from embrew.training.watch import Point, Watch, curve_of, to_log
-from embrew.writing import atomic_path
 
 logger = logging.getLogger(__name__)
 WEIGHTS, BEST = "trainable.safetensors", "best.safetensors"

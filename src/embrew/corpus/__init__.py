@@ -1,0 +1,24 @@
+"""Encode a corpus to disk: shards of vectors that a killed run resumes from, and what they were made of."""
+
+from embrew.corpus.job import Job
+from embrew.corpus.local import Summary, encode_corpus
+from embrew.corpus.precision import Ranges, dequantize
+from embrew.corpus.searchable import query_options, texts_of
+from embrew.corpus.update import update_corpus
+from embrew.corpus.vectors import Vectors, holds_vectors, read_vectors
+from embrew.data.versions import Changes
+
+__all__ = [
+    "Changes",
+    "Job",
+    "Ranges",
+    "Summary",
+    "Vectors",
+    "dequantize",
+    "encode_corpus",
+    "holds_vectors",
+    "query_options",
+    "read_vectors",
+    "texts_of",
+    "update_corpus",
+]

@@ -1,0 +1,175 @@
+"""The rows of a corpus: ids and texts, in shards of a fixed size, read as a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew.corpus.ids import Ids
+from embrew.corpus.job import Job
+from embrew.corpus.rejects import Rejects
+from embrew.data.documents import Document
+from embrew.data.reading import Bad, Record, data_files, expand, find_file, records, require_regular
+
+MAX_CHARACTERS = 1_000_000
+MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: such a text in escapes, and more than that is not held in memory
+ENDS = 1 << 16  # bytes at either end of a file that are part of its fingerprint
+BLOCK = 1024  # rows whose ids are looked up together
+
+
+class Text(NamedTuple):
+    """A row: its id, what is encoded, where it came from, and whether the id is its number."""
+
+    id: str
+    text: str
+    where: str
+    numbered: bool = False
+
+
+class Shard(NamedTuple):
+    """Rows that are encoded together, and a hash of their ids and texts."""
+
+    number: int
+    rows: list[Text]
+    sha256: str
+
+
+def corpus_files(path: str | Path) -> list[Path]:
+    """The files of a corpus, in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
+    local = Path(expand(path))
+    require_regular(local)
+    if local.is_file():
+        return [local]
+    if local.is_dir():
+        corpus = find_file(local, "corpus")
+        return [corpus] if corpus else data_files(local)
+    raise FileNotFoundError(f"no file or folder {str(path)!r}; a corpus is read from files on this machine")
+
+
+def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
+    """Name, size and a hash of both ends of every file: cheap, and enough to tell that another corpus was given."""
+    prints = []
+    for path in files:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read(ENDS))
+            file.seek(max(size - ENDS, 0))
+            digest.update(file.read(ENDS))
+        prints.append({"file": path.name, "bytes": size, "ends_sha256": digest.hexdigest()})
+    return prints
+
+
+def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Text]:
+    """The rows of a corpus, one at a time; `rejects` decides about bad ones, among them those with a repeated id.
+
+    Args:
+        job: which corpus.
+        rejects: told what is bad, in the order of the corpus.
+        ids: compares ids; by default, repeated ones are bad.
+    """
+    ids = Ids() if ids is None else ids
+    lines_only = all(file.name.endswith((".txt", ".txt.gz")) for file in corpus_files(job.input))  # numbers are unique
+    rows = _rows(job)
+    while block := list(islice(rows, min(job.shard_rows, BLOCK))):
+        texts = [row for row in block if isinstance(row, Text)]
+        again = iter([False] * len(texts) if lines_only else ids.repeated([row.id for row in texts]))
+        for row in block:
+            if isinstance(row, Text) and next(again) and not ids.keep:
+                rejects(_repeated(row, job, first=None if rejects.skips else _first(row.id, job)))
+            elif isinstance(row, Text):
+                rejects.good()
+                yield row
+            else:
+                rejects(row)
+
+
+def _rows(job: Job) -> Iterator[Text | Bad]:
+    """All rows of a corpus, and what is bad between them, in order."""
+    files = corpus_files(job.input)
+    for file in files:
+        empty = True
+        for item in records(file, max_bytes=MAX_BYTES):
+            yield item if isinstance(item, Bad) else _text(item, job, alone=len(files) == 1)
+            empty = False
+        if empty:
+            yield Bad(str(file), 0, str(file), "holds no rows; leave the file out")
+
+
+def _text(record: Record, job: Job, *, alone: bool) -> Text | Bad:
+    """A row, or why it cannot be encoded."""
+    number = str(record.number) if alone else f"{Path(record.source).name}:{record.number}"
+    try:
+        given = _id(record, job.id_column)
+        return Text(given or number, _content(record, job.text_column), record.where, numbered=not given)
+    except ValueError as error:
+        no_column = record.source.endswith(".parquet") and (job.text_column or "text") not in record.values
+        return Bad(record.source, record.number, record.where, str(error), rest_lost=no_column)
+
+
+def _first(name: str, job: Job) -> Text:
+    """The first row with an id, read again."""
+    return next(row for row in _rows(job) if isinstance(row, Text) and row.id == name)
+
+
+def _repeated(row: Text, job: Job, *, first: Text | None) -> Bad:
+    source, _, number = row.where.rpartition(", ")
+    earlier = "an earlier row" if first is None else first.where
+    if row.numbered or (first is not None and first.numbered):
+        whose = "it has no id, and its number" if row.numbered else "its id"
+        reason = f"{whose}, {row.id!r}, is the {'id' if row.numbered else 'number'} of {earlier}"
+        todo = "give every row an id, or none"
+    else:
+        reason, todo = f"its id, {row.id!r}, is that of {earlier}", "make ids unique"
+    kept = ", which is kept" if first is None else f"; {todo}, or skip bad rows (--on-bad-rows skip keeps the first)"
+    return Bad(source, int(number.split()[-1]), row.where, reason + kept)
+
+
+def shards(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Shard]:
+    """The same rows in shards of `job.shard_rows`; the last may be smaller."""
+    texts = read_texts(job, rejects, ids)
+    number = 0
+    while rows := list(islice(texts, job.shard_rows)):
+        yield Shard(number, rows, rows_sha256(rows))
+        number += 1
+
+
+def rows_sha256(rows: list[Text]) -> str:
+    """Of the ids and texts of rows."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for part in (row.id.encode(), row.text.encode()):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+def _id(record: Record, column: str | None) -> str | None:
+    for name in (column,) if column else ("_id", "id"):
+        value = record.values.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise ValueError(f"{name} is a {type(value).__name__}; ids are texts or integers")
+    if column:
+        raise ValueError(f"{column} {_lacking(record, column)}; give every row an id, or leave id_column out")
+    return None
+
+
+def _content(record: Record, column: str | None) -> str:
+    name = column or "text"
+    text, title = record.values.get(name), None if column else record.values.get("title")
+    if text is None:
+        raise ValueError(f"{name} {_lacking(record, name)}; a row needs a text")
+    for what, value in ((name, text), ("title", title)):
+        if not isinstance(value, str | None):
+            raise ValueError(f"{what} is a {type(value).__name__}; texts are strings")
+    content = text if column else Document(id="", text=text, title=title or "").content
+    if len(content) > MAX_CHARACTERS:
+        raise ValueError(f"{name} has {len(content):,} characters, more than {MAX_CHARACTERS:,}; split it")
+    return content
+
+
+def _lacking(record: Record, name: str) -> str:
+    return "is null" if name in record.values else f"is missing (there are {', '.join(record.values) or 'no columns'})"

@@ -1,0 +1,62 @@
+"""What is to be encoded and how: the settings that both engines share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from embrew.corpus.precision import Precision
+
+Side = Literal["query", "document"]
+OnBadRows = Literal["strict", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One corpus, one output folder, one way to encode.
+
+    Attributes:
+        input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
+        output: the folder of shards.
+        prompt_name: encode as documents or as queries.
+        precision: `float32`; `int8`, a quarter of the bytes; `binary`, signs only, a 32nd.
+        truncate_dim: number of leading dimensions that are kept.
+        num_layers: number of layers that are run.
+        batch_tokens: padded tokens per batch; 16,384 on an accelerator and 2,048 on a CPU by default.
+        shard_rows: rows per shard.
+        id_column: column of the ids; by default `_id` or `id`, else the number of the line or row.
+        text_column: column of the texts; by default `text`, after `title` where there is one.
+        on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
+            continues.
+        max_reject_rate: with `skip`, stop when more than this share of at least 100 rows is bad.
+    """
+
+    input: str | Path
+    output: str | Path
+    prompt_name: Side = "document"
+    precision: Precision = "float32"
+    truncate_dim: int | None = None
+    num_layers: int | None = None
+    batch_tokens: int | None = None
+    shard_rows: int = 32_768
+    id_column: str | None = None
+    text_column: str | None = None
+    on_bad_rows: OnBadRows = "strict"
+    max_reject_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("prompt_name", Side), ("precision", Precision), ("on_bad_rows", OnBadRows)):
+            if getattr(self, name) not in get_args(allowed):
+                raise ValueError(f"{name}={getattr(self, name)!r}; choose from {', '.join(get_args(allowed))}")
+        for name in ("shard_rows", "truncate_dim", "num_layers", "batch_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}; give 1 or more")
+        if not 0 <= self.max_reject_rate <= 1:
+            raise ValueError(f"max_reject_rate={self.max_reject_rate}; give a share from 0 to 1")
+
+    @property
+    def folder(self) -> Path:
+        """The output folder."""
+        return Path(self.output)

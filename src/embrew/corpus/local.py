@@ -1,0 +1,238 @@
+"""Encode a corpus on this machine, shard by shard."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from embrew.corpus.corpus import Shard, corpus_files, fingerprint, shards
+from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
+from embrew.corpus.ids import Ids
+from embrew.corpus.job import Job
+from embrew.corpus.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
+from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
+from embrew.corpus.precision import Ranges
+from embrew.corpus.rejects import open_rejects
+from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
+from embrew.data.versions import Changes
+from embrew.files.formats import say_missing
+from embrew.files.locks import claimed
+from embrew.files.writing import check_free
+from embrew.modeling.embedding.batching import ahead
+from embrew.protocol import TextEncoder
+
+logger = logging.getLogger(__name__)
+
+
+class End(NamedTuple):
+    """What a corpus had once it is read: rows that can be encoded, others, and kept rows with a repeated id."""
+
+    rows: int
+    rejected: int
+    repeated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What a folder holds after a run.
+
+    Attributes:
+        rows: vectors.
+        dimensions: of a vector before it is quantised.
+        shards: files.
+        kept: files that were there already.
+        rejected: rows left out, listed in `__embrew__/rejects.jsonl`.
+        bytes: of all files.
+        seconds: this run took.
+        changes: what an update found; None otherwise.
+    """
+
+    rows: int
+    dimensions: int
+    shards: int
+    kept: int
+    rejected: int
+    bytes: int
+    seconds: float
+    changes: Changes | None = None
+
+
+def encode_corpus(
+    encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
+) -> Summary:
+    """Encode a corpus into a folder of Parquet shards; called again, it resumes.
+
+    Args:
+        encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
+        input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
+        output: the folder to write; new, or one of an earlier run of the same job.
+        show_progress_bar: one bar per shard.
+        **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
+
+    Raises:
+        FileExistsError: the folder holds other vectors; names what differs.
+        ValueError: a row cannot be encoded, a vector is zero or not finite, a finished shard has changed.
+
+    Examples:
+        >>> summary = encode_corpus(encoder, "corpus.jsonl", "vectors", precision="int8")  # doctest: +SKIP
+    """
+    job = Job(input=input, output=output, **settings)
+    options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
+
+    def work(manifest: Manifest, keep: set[int]) -> End:
+        stream = unfinished(job, manifest, keep)
+        with closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items:
+            for item in items:
+                if isinstance(item, End):
+                    return item
+                vectors = shard_vectors(encoder, item, job, options)
+                settle(manifest, vectors, job)
+                add(manifest, item.number, write_shard(item, vectors, job, manifest.ranges), job)
+        raise AssertionError("the stream has an end")
+
+    return run(job, new_manifest(encoder, job), work)
+
+
+def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End]) -> Summary:
+    """What both engines do around the encoding: claim the folder, compare manifests, keep finished shards, conclude.
+
+    Args:
+        job: what to do.
+        manifest: of this job, with nothing done.
+        work: encodes the shards that are not among the given numbers and adds them to the manifest.
+    """
+    began = time.monotonic()
+    with cleared(job.folder):
+        asked = manifest
+        manifest = resumed(asked, job)
+        kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, manifest, entry)}
+        if "texts" not in manifest.made_of:  # made of texts without white space at both ends: not what is read now
+            manifest.shards = {number: manifest.shards[number] for number in kept}
+        end = work(manifest, kept)
+        if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
+            raise ValueError(
+                f"{job.input} changed while it was read; finished shards are kept, and the same command compares them "
+                "with the corpus as it is then"
+            )
+        if end.rows == 0:
+            raise ValueError(f"{job.input} holds no rows that can be encoded")
+        if manifest.rows != end.rows:
+            raise ValueError(f"{job.input} has changed: it has {end.rows} rows, {job.folder} {manifest.rows}")
+        manifest.rejected, manifest.complete = end.rejected, True
+        manifest.made_of = {key: value for key, value in asked.made_of.items() if key != "ids" or not end.repeated}
+        manifest.write(job.folder)
+        if not end.rejected:
+            (job.folder / REJECTS).unlink(missing_ok=True)
+    return summary_of(manifest, kept=len(kept), began=began)
+
+
+def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes | None = None) -> Summary:
+    """What a folder holds, and how long a run took that began at a time of `time.monotonic`."""
+    return Summary(
+        rows=manifest.rows,
+        dimensions=manifest.dimensions or 0,
+        shards=len(manifest.shards),
+        kept=kept,
+        rejected=manifest.rejected,
+        bytes=sum(entry.bytes for entry in manifest.shards.values()),
+        seconds=time.monotonic() - began,
+        changes=changes,
+    )
+
+
+@contextmanager
+def cleared(folder: Path) -> Iterator[None]:
+    """The folder, made if need be, for this process alone, without what a killed run left half-written."""
+    restore(folder)
+    with claimed(folder, "encoding into"):
+        remove_leftovers(folder)
+        check_free(folder, marker=manifest_name(folder), overwrite=True)
+        yield
+
+
+def resumed(manifest: Manifest, job: Job) -> Manifest:
+    """The folder's own manifest, if it has one and it is of the same job; else the given one, written."""
+    if scratch_of(job.folder).exists():
+        logger.warning(
+            "an update of %s was stopped; --update with the same corpus resumes it, or remove %s",
+            job.folder,
+            scratch_of(job.folder),
+        )
+    if not (job.folder / manifest_name(job.folder)).exists():
+        manifest.write(job.folder)
+        return manifest
+    known = read_manifest(job.folder)
+    # A corpus that was mended after it stopped a run is another file; finished shards are compared with its rows.
+    require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
+    if "texts" not in known.made_of:
+        say_missing(job.folder, "which removed white space at both ends of texts: each finished shard is compared")
+    move_beside(job.folder)
+    if known.run["versions"] != manifest.run["versions"]:
+        logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])
+    return known
+
+
+def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard | End]:
+    """Read all of a corpus; give the shards that are not to be kept, and at last how much was read.
+
+    Raises:
+        ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
+    """
+    ids = Ids(keep="ids" not in manifest.made_of)
+    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+        for shard in shards(job, rejects, ids):
+            entry = manifest.shards.get(shard.number)
+            if entry is not None and entry.input_sha256 != shard.sha256:
+                first = shard.number * job.shard_rows
+                rule = "" if "texts" in manifest.made_of else " without white space at both ends, by an earlier version"
+                raise ValueError(
+                    f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
+                    f"{job.folder / entry.file} was made of{rule}; choose another folder, or "
+                    "make this one hold the corpus as it is now (--update, update_corpus)"
+                )
+            if shard.number not in keep:
+                yield shard
+            elif entry is not None and read_hashes(job.folder, entry.file, entry.rows, shard.sha256) is None:
+                write_hashes(job.folder, entry.file, shard.sha256, text_hashes(row.text for row in shard.rows))
+    if ids.keep and ids.count:
+        logger.warning(
+            "%s: %d rows have the id of an earlier row. %s was begun by an earlier version, which kept them all; "
+            "encode into a new folder to have them refused or left out",
+            job.input,
+            ids.count,
+            job.folder,
+        )
+    yield End(rejects.rows - rejects.count, rejects.count, ids.count if ids.keep else 0)
+
+
+def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
+    """Fix dimensions and int8 ranges by the first vectors, and write them down before any shard depends on them."""
+    if manifest.dimensions is None:
+        manifest.dimensions = vectors.shape[1]
+        manifest.ranges = Ranges.fit(vectors) if job.precision == "int8" else None
+        manifest.write(job.folder)
+    elif manifest.dimensions != vectors.shape[1]:
+        raise ValueError(f"vectors of {vectors.shape[1]} dimensions; {job.folder} holds some of {manifest.dimensions}")
+
+
+def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
+    """Note a finished shard."""
+    manifest.shards[number] = entry
+    manifest.complete = False
+    manifest.write(job.folder)
+    values = entry.rows * (manifest.dimensions or 1)
+    if entry.cut is not None and entry.cut > 0.01 * values:
+        logger.warning(
+            "%s: %.1f %% of the values lie outside the int8 ranges, which the first shard sets; make it larger "
+            "(shard_rows), or choose float32",
+            entry.file,
+            100 * entry.cut / values,
+        )
+    logger.info("%s: %s rows, %s in all", entry.file, f"{entry.rows:,}", f"{manifest.rows:,}")

@@ -1,0 +1,185 @@
+"""The manifest: what vectors were made of, and which shards are finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embrew.corpus.corpus import corpus_files, fingerprint
+from embrew.corpus.ids import UNIQUE
+from embrew.corpus.job import Job
+from embrew.corpus.layout import MANIFEST, manifest_name
+from embrew.corpus.precision import Ranges
+from embrew.files.checksums import digest_of
+from embrew.files.formats import VECTORS
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import write_json
+from embrew.protocol import TextEncoder, resolved_prompts, tokenizer_sha256
+from embrew.provenance import describe_run
+
+TEXTS = "unchanged"
+"""How texts are read, in `made_of`. Folders without this entry: white space at both ends of texts was removed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished shard.
+
+    Attributes:
+        file: its name.
+        rows: vectors in it.
+        bytes, sha256: of the file.
+        input_sha256: of the ids and texts it was made of.
+        cut: values outside the int8 ranges; None where codes were copied from several shards, so that it is unknown.
+    """
+
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    input_sha256: str
+    cut: int | None = 0
+
+
+@dataclass
+class Manifest:
+    """What the folder holds.
+
+    Attributes:
+        made_of: all that decides the vectors; a run with anything else is refused.
+        run: what may change on the way: versions, batch size.
+        dimensions: of a vector before it is quantised, once there is one.
+        ranges: of int8 codes, from the first shard.
+        shards: finished ones by number.
+        rejected: rows left out.
+        complete: whether the corpus is encoded to its end.
+    """
+
+    made_of: dict[str, Any]
+    run: dict[str, Any]
+    dimensions: int | None = None
+    ranges: Ranges | None = None
+    shards: dict[int, Entry] = field(default_factory=dict)
+    rejected: int = 0
+    complete: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Vectors in finished shards."""
+        return sum(entry.rows for entry in self.shards.values())
+
+    def write(self, folder: Path) -> None:
+        """Write it, whole or not at all."""
+        values = {
+            "format": VECTORS.newest,
+            "complete": self.complete,
+            "rows": self.rows,
+            "rejected": self.rejected,
+            "dimensions": self.dimensions,
+            "made_of": self.made_of,
+            "run": self.run,
+            "shards": [asdict(self.shards[number]) for number in sorted(self.shards)],
+            "ranges": None if self.ranges is None else self.ranges.as_dict(),
+        }
+        write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not ours, another version's, or not as it was written.
+    """
+    path = folder / manifest_name(folder)
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
+    repair = "restore it from a copy of the folder, or encode into another folder"
+    values = read_json(path, kind=VECTORS, repair=repair)
+    with content_of(path, repair=repair):
+        sha256 = values.pop("sha256", None)  # earlier versions wrote none
+        if sha256 is not None and sha256 != digest_of(values):
+            raise ValueError("it has changed since it was written: its sha256 is another")
+        return Manifest(
+            made_of=values["made_of"],
+            run=values["run"],
+            dimensions=values["dimensions"],
+            ranges=Ranges.of(values["ranges"]),
+            shards=dict(_numbered(entry) for entry in values["shards"]),
+            rejected=values["rejected"],
+            complete=values["complete"],
+        )
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard."""
+    return f"part-{number:05d}.parquet"
+
+
+def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
+    entry = Entry(**values)
+    number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
+    if entry.file != shard_name(number):  # never a file of another folder
+        raise ValueError(f"{entry.file!r} is no name of a shard")
+    return number, entry
+
+
+def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
+    """The manifest of a job of which nothing is done yet."""
+    described = describe_run(encoder)
+    made_of = {
+        "model": described["model"],
+        "model_hash": described["model_hash"],
+        "tokenizer_sha256": tokenizer_sha256(encoder),
+        "dtype": described["dtype"],
+        "prompt_name": job.prompt_name,
+        "prompt": resolved_prompts(encoder)[job.prompt_name],
+        "num_layers": job.num_layers,
+        "truncate_dim": job.truncate_dim or getattr(encoder, "truncate_dim", None),
+        "precision": job.precision,
+        "id_column": job.id_column,
+        "text_column": job.text_column,
+        "texts": TEXTS,
+        "ids": UNIQUE,
+        "shard_rows": job.shard_rows,
+        "input": fingerprint(corpus_files(job.input)),
+    }
+    run = {"versions": described["versions"], "batch_tokens": job.batch_tokens}
+    return Manifest(json.loads(json.dumps(made_of)), run)
+
+
+def require_same(
+    known: Mapping[str, Any], now: Mapping[str, Any], folder: Path, *, apart_from: Collection[str] = ()
+) -> None:
+    """Refuse to resume with vectors that were made of something else.
+
+    Args:
+        known: what the folder's vectors were made of.
+        now: what is asked for.
+        folder: for the message.
+        apart_from: keys that may differ.
+
+    Raises:
+        FileExistsError: they were; names what differs.
+    """
+    known = {
+        "texts": TEXTS,
+        "ids": UNIQUE,
+        **known,
+    }  # of an earlier version: every finished shard is compared with its texts
+    keys = sorted({*known, *now} - {*apart_from})
+    different = [key for key in keys if known.get(key) != now.get(key)]
+    if different:
+        named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
+        todo = "choose another folder, or give the command as it was"
+        if different == ["input"]:
+            todo += ", or make the folder hold the corpus as it is now (--update, update_corpus)"
+        raise FileExistsError(f"{folder} holds vectors made of another {named}; {todo}")
+
+
+def _difference(key: str, known: Any, now: Any) -> str:
+    plain = all(isinstance(value, str | int | None) and len(str(value)) <= 40 for value in (known, now))
+    return f"{key} ({known!r} there, {now!r} now)" if plain else key

@@ -1,0 +1,134 @@
+"""Encode a corpus with Ray Data: one actor a device, one shard a block, the same files as `encode_corpus` writes.
+
+One task reads the corpus in order and streams shards to the actors, which encode and write them; only what is written
+comes back. All machines must see input and output folder under the same path.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embrew.corpus.corpus import Shard, Text, shards
+from embrew.corpus.job import Job
+from embrew.corpus.local import End, Summary, add, run, settle, unfinished
+from embrew.corpus.manifest import Entry, Manifest, new_manifest
+from embrew.corpus.rejects import Rejects
+from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
+from embrew.data.reading import expand
+from embrew.protocol import TextEncoder
+
+Opener = Callable[[], TextEncoder]
+
+
+def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | Path, **settings: Any) -> Summary:
+    """As `encode_corpus`, on all devices of a Ray cluster (one on this machine, where there is no other).
+
+    Args:
+        open_encoder: gives the encoder; called in every actor, so it must be importable there.
+        input, output: on a file system that all machines share.
+        **settings: the fields of `Job`.
+
+    Raises:
+        ImportError: Ray is not installed.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError('the ray engine needs Ray Data; install it with: pip install "embrew[ray]"') from error
+    job = Job(input=str(Path(expand(input)).resolve()), output=str(Path(output).resolve()), **settings)
+    if not ray.is_initialized():
+        ray.init()
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    devices = gpus or sum(node["Alive"] for node in ray.nodes())
+    each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+
+    def work(manifest: Manifest, keep: set[int]) -> End:
+        if manifest.dimensions is None:
+            settle(manifest, ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job)), job)
+        context = ray.data.DataContext.get_current()
+        block_size = context.target_max_block_size
+        context.target_max_block_size = 1  # bytes: every shard is a block of its own and may go to any actor
+        try:
+            encoded = (
+                ray.data.from_items([0], override_num_blocks=1)
+                .map_batches(
+                    _read,
+                    batch_size=None,
+                    fn_kwargs={"job": job, "manifest": manifest, "keep": keep},
+                    num_cpus=0.5,  # other than the actors', so that Ray does not merge the two steps into one
+                )
+                .map_batches(
+                    _Encode,
+                    batch_size=1,
+                    compute=ray.data.ActorPoolStrategy(size=devices),
+                    fn_constructor_kwargs={"open_encoder": open_encoder, "job": job, "manifest": manifest},
+                    **each,
+                )
+            )
+            end = End(0, 0)
+            for row in encoded.iter_rows():
+                done = json.loads(row["done"])
+                if "end" in done:
+                    end = End(*done["end"])
+                else:
+                    add(manifest, done["number"], Entry(**done["entry"]), job)
+        finally:
+            context.target_max_block_size = block_size
+        return end
+
+    return run(job, ray.get(ray.remote(_begin).options(**each).remote(open_encoder, job)), work)
+
+
+def _begin(open_encoder: Opener, job: Job) -> Manifest:
+    """On a device of the cluster, since an encoder may open in another dtype there than here."""
+    encoder = open_encoder()
+    encode_options_of(encoder, job, show_progress_bar=False)
+    return new_manifest(encoder, job)
+
+
+def _first_vectors(open_encoder: Opener, job: Job) -> np.ndarray:
+    """Of the first shard, which fixes dimensions and int8 ranges."""
+    encoder = open_encoder()
+    rejects = Rejects(io.StringIO(), max_rate=job.max_reject_rate) if job.on_bad_rows == "skip" else Rejects()
+    first = next(shards(job, rejects), None)
+    if first is None:
+        raise ValueError(f"{job.input} holds no rows that can be encoded")
+    return shard_vectors(encoder, first, job, encode_options_of(encoder, job, show_progress_bar=False))
+
+
+def _read(_: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[int]) -> Iterator[dict[str, np.ndarray]]:
+    """Shards, a row each: as a row, one is never split over two blocks."""
+    for item in unfinished(job, manifest, keep):
+        packed = {"end": item} if isinstance(item, End) else {"shard": item}
+        yield {"packed": np.array([json.dumps(packed)], dtype=object)}
+
+
+class _Encode:
+    """An actor: an encoder on a device."""
+
+    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest) -> None:
+        self.encoder = open_encoder()
+        self.job = job
+        self.manifest = manifest
+        self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        done = []
+        for packed in map(json.loads, batch["packed"]):
+            if "shard" in packed:
+                number, rows, sha256 = packed["shard"]
+                shard = Shard(number, [Text(*row) for row in rows], sha256)
+                vectors = shard_vectors(self.encoder, shard, self.job, self.options)
+                settle(self.manifest, vectors, self.job)
+                entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
+                packed = {"number": number, "entry": asdict(entry)}
+            done.append(json.dumps(packed))
+        return {"done": np.array(done, dtype=object)}

@@ -1,0 +1,142 @@
+"""One shard: its vectors, checked and quantised, in a Parquet file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from embrew.corpus.corpus import Shard
+from embrew.corpus.hashes import text_hashes, write_hashes
+from embrew.corpus.job import Job
+from embrew.corpus.layout import manifest_name
+from embrew.corpus.manifest import Entry, Manifest, shard_name
+from embrew.corpus.precision import Ranges, columns, quantize
+from embrew.files.checksums import file_sha256
+from embrew.files.writing import atomic_path
+from embrew.modeling.embedding.batching import NotFinite
+from embrew.modeling.storage.loading import check_speed
+from embrew.protocol import TextEncoder, encode_options
+
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384
+
+
+def device_of(encoder: Any) -> torch.device:
+    """Where an encoder computes; the CPU where it does not say."""
+    return torch.device(getattr(encoder, "device", None) or "cpu")
+
+
+def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool) -> dict[str, Any]:
+    """Keywords for the encode methods.
+
+    Raises:
+        ValueError: the encoder cannot do what is asked, or would be very slow.
+    """
+    device = device_of(encoder)
+    parameters = encoder.parameters() if hasattr(encoder, "parameters") else iter(())
+    check_speed(getattr(next(parameters, None), "dtype", torch.float32), device)
+    batch_tokens = job.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    if job.truncate_dim is not None:
+        options["truncate_dim"] = job.truncate_dim
+    if job.num_layers is not None:
+        if "num_layers" not in inspect.signature(encoder.encode).parameters:
+            raise ValueError(
+                f"num_layers={job.num_layers}: a {type(encoder).__name__} cannot stop after some of its layers; leave "
+                "it out, or encode with an encoder of embrew"
+            )
+        options["num_layers"] = job.num_layers
+    return options
+
+
+def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[str, Any]) -> np.ndarray:
+    """Float32 `(rows, dimensions)` vectors of a shard; that of a blank text may be zero, as in an evaluation.
+
+    Raises:
+        ValueError: a vector is zero or not finite; names the row.
+    """
+    method = encoder.encode_query if job.prompt_name == "query" else encoder.encode_document
+    try:
+        vectors: np.ndarray = np.asarray(method([row.text for row in shard.rows], **options), dtype=np.float32)
+    except NotFinite as error:
+        raise ValueError(_bad_vector(shard, error.place, "not finite")) from error
+    if vectors.ndim != 2 or len(vectors) != len(shard.rows):
+        raise ValueError(f"the encoder gave an array {vectors.shape} for {len(shard.rows)} texts")
+    norms = np.linalg.norm(vectors, axis=-1)
+    blank = np.array([not row.text.strip() for row in shard.rows], dtype=bool)
+    for wrong, what in ((~np.isfinite(norms), "not finite"), ((norms == 0) & ~blank, "zero")):
+        if wrong.any():
+            raise ValueError(_bad_vector(shard, int(wrong.argmax()), what))
+    return vectors
+
+
+def _bad_vector(shard: Shard, place: int, what: str) -> str:
+    row = shard.rows[place]
+    return (
+        f"{row.where}: the vector of the row with id {row.id!r} is {what}; the model has diverged, or its dtype "
+        "overflows: try dtype float32"
+    )
+
+
+def write_shard(shard: Shard, vectors: np.ndarray, job: Job, ranges: Ranges | None) -> Entry:
+    """Quantise and write a shard; the same rows and vectors always give the same bytes."""
+    codes, cut = quantize(vectors, job.precision, ranges)
+    return write_codes(shard, codes, job, cut=cut)
+
+
+def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -> Entry:
+    """Write the stored form of a shard's vectors, and hashes of its texts."""
+    path = job.folder / shard_name(shard.number)
+    item = pa.field("item", pa.from_numpy_dtype(codes.dtype), nullable=False)
+    lists = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(codes).reshape(-1)), type=pa.list_(item, codes.shape[1])
+    )
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("vector", lists.type, nullable=False)])
+    table = pa.Table.from_arrays([pa.array([row.id for row in shard.rows], pa.string()), lists], schema=schema)
+    with atomic_path(path) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            compression="none",
+            # Parquet keeps small integers in 4 bytes each; as places in a dictionary of 256 they take one.
+            use_dictionary=[] if job.precision == "float32" else ["vector.list.element"],
+            write_statistics=False,
+        )
+    write_hashes(job.folder, path.name, shard.sha256, text_hashes(row.text for row in shard.rows))
+    return Entry(path.name, len(shard.rows), path.stat().st_size, file_sha256(path), shard.sha256, cut)
+
+
+def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
+    """Return whether a finished shard is there.
+
+    Raises:
+        ValueError: it is, but not as it was written, or not as the manifest describes it.
+    """
+    path = folder / entry.file
+    if not path.exists():
+        return False
+    if path.stat().st_size != entry.bytes or file_sha256(path) != entry.sha256:
+        raise ValueError(f"{path} has changed since it was written; remove it, and the same command makes it again")
+    precision, dimensions = manifest.made_of["precision"], manifest.dimensions or 0
+    with pq.ParquetFile(path) as file:
+        found = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
+    if found != (entry.rows, columns(dimensions, precision)):
+        raise ValueError(
+            f"{folder / manifest_name(folder)} says that {entry.file} holds {entry.rows} {precision} vectors of "
+            f"{dimensions} dimensions; it holds {found[0]} rows of {found[1]} columns. Restore the manifest from a "
+            "copy of the folder, or encode into another folder"
+        )
+    return True
+
+
+def read_shard(path: Path) -> tuple[list[str], np.ndarray]:
+    """Ids and codes `(rows, columns)` of a shard."""
+    table = pq.read_table(path)
+    lists = table.column("vector").combine_chunks()
+    codes = lists.flatten().to_numpy(zero_copy_only=True).reshape(-1, lists.type.list_size)
+    return table.column("id").to_pylist(), codes

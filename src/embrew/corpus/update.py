@@ -1,0 +1,238 @@
+"""Encode a newer version of a corpus: vectors of known texts are copied, the model sees new texts only.
+
+Beside the folder `vectors` stands `.vectors.update` until the update is done. Its folder `fresh` holds vectors of new
+texts, in shards as the model gave them; in `new` the next version of the folder is put together from these and the old
+shards, and is exchanged with `vectors` in one step. So readers see the old version or the new one, and a run that was
+killed finds all texts that were encoded in `fresh`, also for a corpus that has changed once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from embrew.corpus.corpus import Shard, Text, corpus_files, fingerprint, rows_sha256, shards
+from embrew.corpus.hashes import hashes_name
+from embrew.corpus.job import Job
+from embrew.corpus.known import Known, Texts
+from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of
+from embrew.corpus.local import Summary, add, cleared, settle, summary_of
+from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
+from embrew.corpus.rejects import open_rejects
+from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_codes, write_shard
+from embrew.data.versions import Changes
+from embrew.files.locks import claimed
+from embrew.files.writing import flush, put
+from embrew.modeling.embedding.batching import ahead
+from embrew.protocol import TextEncoder
+
+logger = logging.getLogger(__name__)
+
+OF_THE_CORPUS = ("input", "id_column", "text_column")
+"""What may differ between two versions: vectors are found by their texts."""
+EVERY = 50  # shards that are put together between two manifests; putting together is quick
+
+
+def update_corpus(
+    encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
+) -> Summary:
+    """Make a folder of vectors hold a newer version of its corpus; given again, it resumes.
+
+    A row whose text the folder knows keeps its vector, also under another id or in another position. Other rows are
+    encoded, and those that the corpus no longer has are left out. Ids and order are those of the newer version; int8
+    ranges stay those of the folder. The folder is replaced in one step.
+
+    Args:
+        encoder: the one that made the folder.
+        input: the newer version of the corpus.
+        output: a folder that `encode_corpus` wrote.
+        show_progress_bar: one bar per shard of new texts.
+        **settings: the fields of `Job`, as they were for the folder; `id_column` and `text_column` may differ.
+
+    Returns:
+        What the folder holds; its `changes` say what was kept, changed, new and dropped.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        FileExistsError: its vectors were made in another way; names what differs.
+        ValueError: a row cannot be encoded, a vector is zero or not finite, a finished shard has changed.
+
+    Examples:
+        >>> update_corpus(encoder, "corpus-2.jsonl", "vectors").changes  # doctest: +SKIP
+        Changes(kept=990, changed=4, new=10, dropped=6, encoded=14)
+    """
+    began = time.monotonic()
+    job = Job(input=input, output=Path(output).resolve(), **settings)
+    restore(job.folder)
+    read_manifest(job.folder)  # refused before anything is made
+    if job.folder.parent.stat().st_dev != job.folder.stat().st_dev:
+        raise ValueError(
+            f"{job.folder} is a mount point and cannot be replaced in one step; encode into a folder in it"
+        )
+    options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
+    asked = new_manifest(encoder, job)
+    with cleared(job.folder):
+        old = read_manifest(job.folder)
+        require_same(old.made_of, asked.made_of, job.folder, apart_from=OF_THE_CORPUS)
+        if old.run["versions"] != asked.run["versions"]:
+            logger.warning("%s was made with other versions of the libraries: %s", job.folder, old.run["versions"])
+        asked.dimensions, asked.ranges = old.dimensions, old.ranges
+        known = _known(job.folder, old)
+        with _scratch(job.folder) as scratch:
+            encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), asked, known, options)
+            manifest, kept, changes = _put_together(replace(job, output=scratch / "new"), asked, known)
+            put(scratch / "new", job.folder, aside=scratch / "old")
+            flush(job.folder.parent)
+            shutil.rmtree(scratch, ignore_errors=True)
+    return summary_of(manifest, kept=kept, began=began, changes=replace(changes, encoded=encoded))
+
+
+def _known(folder: Path, old: Manifest) -> Known:
+    """What the older version holds."""
+    known = Known()
+    for number in sorted(old.shards):
+        if is_whole(folder, old, old.shards[number]):
+            known.add(folder, old.shards[number], older=True)
+    if known.unhashed:
+        logger.warning(
+            "%s: %d of %d shards have no hashes of their texts (an earlier version wrote none, or the files are "
+            "damaged); their rows are kept only where a whole shard is unchanged. If you have the corpus that they "
+            "were made of, stop, give embrew encode with it first, which adds the hashes, and then this",
+            folder,
+            known.unhashed,
+            len(old.shards),
+        )
+    return known
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """The folder beside `folder` where its next version is made; left there for the next run unless it is empty."""
+    scratch = scratch_of(folder)
+    with claimed(scratch, "updating with"):
+        shutil.rmtree(scratch / "old", ignore_errors=True)  # the new version was in its place before the process ended
+        try:
+            yield scratch
+        finally:
+            if not any(scratch.rglob("part-*.parquet")):
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _begun(job: Job, asked: Manifest, *, apart_from: tuple[str, ...] = ()) -> Manifest:
+    """The manifest of a folder that a stopped update left, if it is of use; else a new one, in an empty folder."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(job.folder)
+    if (job.folder / MANIFEST).is_file():
+        try:
+            begun = read_manifest(job.folder)
+            require_same(begun.made_of, asked.made_of, job.folder, apart_from=apart_from)
+            if begun.ranges == asked.ranges or asked.dimensions is None:
+                return begun
+        except (ValueError, FileExistsError) as error:
+            logger.info("what a stopped update left is of no use: %s", error)
+    shutil.rmtree(job.folder)
+    job.folder.mkdir()
+    return Manifest(asked.made_of, asked.run, asked.dimensions, asked.ranges)
+
+
+def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Known, options: dict[str, Any]) -> int:
+    """Encode the texts that are not known into shards of their own, and make them known; return how many they were."""
+    manifest = _begun(job, asked, apart_from=OF_THE_CORPUS)
+    for number, entry in list(manifest.shards.items()):
+        try:
+            whole = is_whole(job.folder, manifest, entry)
+        except ValueError as error:
+            logger.warning("%s", error)
+            whole = False
+        if whole:
+            known.add(job.folder, entry, older=False)
+        else:
+            del manifest.shards[number]
+    made: list[Entry] = []
+    stream = _unknown(job, known, first=max(manifest.shards, default=-1) + 1)
+    with closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items:
+        for shard in items:
+            vectors = shard_vectors(encoder, shard, job, options)
+            settle(manifest, vectors, job)
+            made.append(write_shard(shard, vectors, job, manifest.ranges))
+            add(manifest, shard.number, made[-1], job)
+    for entry in made:
+        known.add(job.folder, entry, older=False)
+    asked.dimensions, asked.ranges = manifest.dimensions, manifest.ranges
+    return sum(entry.rows for entry in made)
+
+
+def _unknown(job: Job, known: Known, *, first: int) -> Generator[Shard]:
+    """Rows whose texts are not known, one for each text, in shards numbered from `first` on."""
+    taken, rows, number = Texts(), list[Text](), first
+    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+        for shard in shards(job, rejects):
+            places = known.find(shard).places
+            unknown = [row for row, place in zip(shard.rows, places, strict=True) if place < 0]
+            new = taken.new([row.text for row in unknown]) if unknown else []
+            rows += [row for row, is_new in zip(unknown, new, strict=True) if is_new]
+            while len(rows) >= job.shard_rows:
+                part, rows = rows[: job.shard_rows], rows[job.shard_rows :]
+                yield Shard(number, part, rows_sha256(part))
+                number += 1
+    if rows:
+        yield Shard(number, rows, rows_sha256(rows))
+
+
+def _put_together(job: Job, asked: Manifest, known: Known) -> tuple[Manifest, int, Changes]:
+    """Write the next version of the folder from known vectors; return its manifest, unchanged shards, and counts."""
+    manifest = _begun(job, asked)
+    manifest.dimensions, manifest.ranges = asked.dimensions, asked.ranges
+    unchanged, total, same, changed = 0, 0, 0, 0
+    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+        for shard in shards(job, rejects):
+            found = known.find(shard)
+            if (found.places < 0).any():
+                raise ValueError(f"{job.input} changed while it was read; give the command again")
+            total, same, changed = total + len(shard.rows), same + found.same.sum(), changed + found.changed.sum()
+            unchanged += shard.sha256 in known.whole
+            entry = manifest.shards.get(shard.number)
+            if entry and entry.input_sha256 == shard.sha256 and is_whole(job.folder, manifest, entry):
+                continue
+            if shard.sha256 in known.whole:
+                entry = _linked(*known.whole[shard.sha256], job.folder, shard_name(shard.number))
+            else:
+                cut = None if job.precision == "int8" else 0
+                entry = write_codes(shard, known.codes(found.places), job, cut=cut)
+            manifest.shards[shard.number] = entry
+            if shard.number % EVERY == EVERY - 1:
+                manifest.write(job.folder)
+    if total == 0:
+        raise ValueError(f"{job.input} holds no rows that can be encoded")
+    if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
+        raise ValueError(f"{job.input} changed while it was read; give the command again")
+    for number in [number for number in manifest.shards if number * job.shard_rows >= total]:
+        (job.folder / manifest.shards.pop(number).file).unlink(missing_ok=True)  # of a version with more rows
+    manifest.rejected, manifest.complete = rejects.count, True
+    manifest.write(job.folder)
+    flush(job.folder)
+    dropped = max(known.ids - int(same) - int(changed), 0)
+    counts = Changes(kept=int(same), changed=int(changed), new=total - int(same) - int(changed), dropped=dropped)
+    return manifest, int(unchanged), counts
+
+
+def _linked(folder: Path, entry: Entry, new: Path, name: str) -> Entry:
+    """A shard that is the same in the new version: a second name of the same file, where the file system has these."""
+    for old_name, new_name in ((entry.file, name), (hashes_name(entry.file), hashes_name(name))):
+        (new / new_name).unlink(missing_ok=True)
+        (new / new_name).parent.mkdir(exist_ok=True)
+        if not (folder / old_name).exists():
+            continue
+        try:
+            os.link(folder / old_name, new / new_name)
+        except OSError:
+            shutil.copyfile(folder / old_name, new / new_name)
+            flush(new / new_name)
+    return replace(entry, file=name)

@@ -1,0 +1,94 @@
+"""Read a folder of encoded vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embrew.corpus.layout import manifest_name, restore
+from embrew.corpus.manifest import Manifest, read_manifest
+from embrew.corpus.precision import Ranges, dequantize
+from embrew.corpus.shards import is_whole, read_shard
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Ids and vectors on disk, shard by shard in the order of the corpus.
+
+    Iterating gives `(ids, codes)`: a list of texts and an array `(rows, dimensions)` float32 or int8, or
+    `(rows, ceil(dimensions / 8))` uint8 for binary.
+
+    Examples:
+        >>> for ids, codes in read_vectors("vectors"):  # doctest: +SKIP
+        ...     index.add(vectors.dequantize(codes))
+    """
+
+    folder: Path
+    manifest: Manifest
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    @property
+    def dimensions(self) -> int:
+        """Of a vector, before it was quantised."""
+        return self.manifest.dimensions or 0
+
+    @property
+    def ranges(self) -> Ranges | None:
+        """What int8 codes mean."""
+        return self.manifest.ranges
+
+    def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
+        for number in sorted(self.manifest.shards):
+            entry = self.manifest.shards[number]
+            try:
+                if not is_whole(self.folder, self.manifest, entry):
+                    missing = f"{self.folder / entry.file} is missing; the same embrew encode makes it again"
+                    raise FileNotFoundError(missing)
+            except (ValueError, FileNotFoundError) as error:
+                if read_manifest(self.folder) != self.manifest:
+                    raise ValueError(f"{self.folder} was written again while it was read; open it again") from error
+                raise
+            yield read_shard(self.folder / entry.file)
+
+    def dequantize(self, codes: np.ndarray) -> np.ndarray:
+        """Float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
+        return dequantize(codes, dimensions=self.dimensions, ranges=self.ranges)
+
+    def load(self) -> tuple[list[str], np.ndarray]:
+        """All ids, and all vectors in memory, float32 `(rows, dimensions)`."""
+        ids: list[str] = []
+        vectors = np.empty((len(self), self.dimensions), dtype=np.float32)
+        for some, codes in self:
+            vectors[len(ids) : len(ids) + len(some)] = self.dequantize(codes)
+            ids += some
+        return ids, vectors
+
+
+def holds_vectors(folder: Path) -> bool:
+    """Whether a folder is one that `encode_corpus` wrote."""
+    return (folder / manifest_name(folder)).is_file()
+
+
+def read_vectors(folder: str | Path, *, partial: bool = False) -> Vectors:
+    """Open what `encode_corpus` wrote; every shard's sha256 is checked when it is read.
+
+    Args:
+        folder: the output folder.
+        partial: accept a folder whose corpus is not encoded to its end.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: the corpus is not encoded to its end.
+    """
+    restore(Path(folder))
+    manifest = read_manifest(Path(folder))
+    if not manifest.complete and not partial:
+        raise ValueError(
+            f"{folder} is not complete ({manifest.rows:,} rows so far); give its embrew encode again, or partial=True"
+        )
+    return Vectors(Path(folder), manifest)

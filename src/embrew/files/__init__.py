@@ -1,0 +1,1 @@
+"""How embrew writes, checks, locks and reads files and folders."""

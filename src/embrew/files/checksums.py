@@ -1,0 +1,186 @@
+"""sha256 of the files of a folder, in a file of its own: written last, compared when the folder is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from embrew.files.formats import CHECKSUMS
+
+NAME = "checksums.json"
+CARD = "README.md"
+LARGE = 1 << 24  # bytes: a file of this size is read once per process, as long as it stays the same to the file system
+READERS = 4  # threads that read large files; more do not read faster from one disk
+
+_known: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
+_lock = threading.Lock()
+
+
+class Damaged(ValueError):
+    """Files of a folder are not those that were written.
+
+    Attributes:
+        changed: names of files with other content, relative to the folder.
+    """
+
+    def __init__(self, message: str, *, changed: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.changed = tuple(changed)
+
+
+def file_sha256(path: Path, *, known: bool = False) -> str:
+    """Return the sha256 of a file's bytes, hexadecimal.
+
+    Args:
+        path: the file.
+        known: return the sha256 found earlier in this process where inode, size and time of change are still the same,
+            also by another name of the file (a hard link); only for files of 16 MiB or more.
+    """
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        key, now = (about.st_dev, about.st_ino), (about.st_size, about.st_mtime_ns)
+        if known and about.st_size >= LARGE:
+            with _lock:
+                found = _known.get(key)
+            if found is not None and found[0] == now:
+                return found[1]
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if about.st_size >= LARGE:
+        with _lock:
+            _known[key] = now, sha256
+    return sha256
+
+
+def digest_of(values: Any) -> str:
+    """Return the sha256 of a JSON value, whatever the order of its keys."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> None:
+    """Write `checksums.json`: the sha256 of every file below a folder. Call it when all else is written.
+
+    Hidden files and folders are left out, and so are folders below with checksums of their own.
+
+    Args:
+        folder: a folder that is being written.
+        leave_out: names, relative to it, of files that users may edit.
+    """
+    files = {name: file_sha256(folder / name, known=True) for name in sorted(_files(folder)) if name not in leave_out}
+    text = json.dumps(
+        {"format": CHECKSUMS.newest, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
+    )
+    (folder / NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True) -> bool:
+    """Compare the files of a folder with its `checksums.json`. Files that it does not list are ignored.
+
+    Args:
+        folder: a folder that `write_checksums` was called for.
+        read: names of files, without folders, that a reader of the folder would take into account beside those that are
+            listed; one of them that is not listed was added later, and is refused.
+        large: also read files of 16 MiB or more, those excepted whose sha256 this process knows.
+
+    Returns:
+        Whether there was something to compare with; False for a folder without `checksums.json`.
+
+    Raises:
+        Damaged: a file is missing, was added or has changed; names the first few and says what to do.
+    """
+    listed = read_checksums(folder)
+    if listed is None:
+        return False
+    found = _found(folder, listed, large=large)
+    missing = [name for name, sha256 in found.items() if sha256 is None]
+    changed = [name for name, sha256 in found.items() if sha256 not in (None, listed[name])]
+    added = list(_added(folder, listed, read)) if read else []
+    problems = [
+        f"{name} {what}"
+        for names, what in ((missing, "is missing"), (changed, "has changed"), (added, "was added"))
+        for name in names
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise Damaged(
+            f"{folder} is not as it was written: {', '.join(problems[:3])}{more}. Copy the folder again from where it "
+            f"came from; if you changed it on purpose, remove {NAME} and it opens unverified",
+            changed=changed,
+        )
+    return True
+
+
+def read_checksums(folder: Path) -> Mapping[str, str] | None:
+    """Return the sha256 by file name that a folder's `checksums.json` lists; None where there is no such file.
+
+    Raises:
+        Damaged: the file itself is damaged.
+        ValueError: it was written by a newer embrew.
+    """
+    path = folder / NAME
+    if not os.path.lexists(path):
+        return None
+    repair = f"copy the folder again, or remove {NAME} and it opens unverified"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        number, files = values["format"], values["files"]
+        whole = number in CHECKSUMS.reads and values["sha256"] == digest_of(files) and _are_names(files)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged ({error}); {repair}") from error
+    if isinstance(number, int) and number > CHECKSUMS.newest:
+        CHECKSUMS.check(values, path)
+    if not whole:
+        raise Damaged(f"{path} is damaged; {repair}")
+    return files
+
+
+def _are_names(files: Any) -> bool:
+    """Whether these are names of files within a folder."""
+    paths = [PurePosixPath(name) for name in files] if isinstance(files, dict) else [PurePosixPath("..")]
+    return not any(path.is_absolute() or ".." in path.parts for path in paths)
+
+
+def _found(folder: Path, names: Iterable[str], *, large: bool) -> dict[str, str | None]:
+    """Return the sha256 of files by name, None for a missing one; large ones are read side by side, or not at all."""
+    found: dict[str, str | None] = {}
+    waiting = []
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            found[name] = None
+        elif path.stat().st_size < LARGE:
+            found[name] = file_sha256(path)
+        elif large:
+            waiting.append(name)
+    if waiting:
+        with ThreadPoolExecutor(READERS) as pool:
+            hashes = pool.map(lambda name: file_sha256(folder / name, known=True), waiting)
+            found.update(zip(waiting, hashes, strict=True))
+    return found
+
+
+def _added(folder: Path, listed: Collection[str], read: Collection[str]) -> Iterator[str]:
+    """Yield files of certain names that are not listed, from the folders that hold listed files."""
+    for place in sorted({PurePosixPath(name).parent for name in listed} | {PurePosixPath()}):
+        if (folder / place).is_dir():
+            found = {path.name for path in (folder / place).iterdir() if path.is_file()}
+            yield from (str(place / name) for name in sorted(found & set(read)) if str(place / name) not in listed)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        below = here != folder
+        if below and NAME in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and (below or name != NAME):
+                yield (here / name).relative_to(folder).as_posix()

@@ -1,0 +1,141 @@
+"""Read files that were written earlier; one that cannot be read is named, with what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from embrew.files.formats import Format, OtherFormat
+
+REPAIR = "get it again from where it came from, or write it again with the command that made it"
+CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
+"""Errors of parsers, and of code that takes a parsed value for another type than it has."""
+KNOWN = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json", "modules.json")
+
+
+class BrokenFile(ValueError):
+    """A file whose content cannot be read; the message names the file and says what to do."""
+
+
+@contextmanager
+def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn errors about a file's content into `BrokenFile`. Only what interprets the content belongs into the block.
+
+    Args:
+        path: the file.
+        repair: what the user should do.
+        also: errors that are about the content in this block, beside those of `is_content_error`.
+
+    Raises:
+        BrokenFile: a key is missing, a value has another type, or the content cannot be parsed.
+    """
+    try:
+        yield
+    except (BrokenFile, OtherFormat):
+        raise
+    except Exception as error:
+        if not is_content_error(error, also=also):
+            raise
+        raise broken(path, error, repair=repair) from error
+
+
+def broken(path: Path, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
+    """Return the error for a file; for a folder that of the first file in it that is broken, if there is one."""
+    found = broken_in(path, repair=repair) if path.is_dir() else None
+    return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
+
+
+def read_json(
+    path: Path, *, keys: Collection[str] = (), repair: str = REPAIR, kind: Format | None = None
+) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
+
+    Args:
+        path: the file.
+        keys: that the object has to have.
+        repair: what the user should do about a broken file.
+        kind: which format numbers are read; checked before the keys.
+
+    Raises:
+        OSError: there is no such file, it is a folder, or it may not be read.
+        BrokenFile: its content is not valid JSON, of another type, or lacks a key.
+        OtherFormat: another version of embrew wrote it, and this one does not read it.
+    """
+    content = path.read_bytes()
+    with content_of(path, repair=repair):
+        text = content.decode("utf-8")
+        if not text.strip():
+            raise ValueError("it is empty")
+        value: Any = json.loads(text)
+        if not isinstance(value, dict):
+            raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not an object")
+        if kind is not None:
+            kind.check(value, path)
+        missing = [key for key in keys if key not in value]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+    return value
+
+
+def broken_in(folder: Path, *, repair: str = REPAIR) -> BrokenFile | None:
+    """Return the error for the first JSON or safetensors file of a model's folder that no library can read, if any."""
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in (".json", ".safetensors") or path.parent.name.startswith("."):
+            continue
+        try:
+            if path.suffix == ".safetensors":
+                path.open("rb").close()
+                safe_open(path, framework="np").keys()
+            else:
+                _check_known(path.name, json.loads(path.read_bytes()))
+        except (OSError, *CONTENT) as error:
+            return BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
+    return None
+
+
+def _check_known(name: str, value: Any) -> None:
+    wanted = list if name == "modules.json" else dict
+    if not isinstance(value, list | dict) or (name in KNOWN and not isinstance(value, wanted)):
+        raise TypeError(f"it holds {'null' if value is None else f'a {type(value).__name__}'}, not a {wanted.__name__}")
+    if name in KNOWN and not value:
+        raise ValueError("it holds nothing")
+
+
+def is_content_error(error: Exception, *, also: tuple[type[Exception], ...] = ()) -> bool:
+    """Whether an error can come from a file's content: one of `CONTENT`, or the plain `Exception` of Rust's parsers.
+
+    Args:
+        error: what was raised.
+        also: further kinds of error that can; a device that is out of memory is none of them.
+    """
+    return (
+        isinstance(error, CONTENT)
+        or type(error) is Exception
+        or (isinstance(error, also) and "out of memory" not in str(error))
+    )
+
+
+def reason(error: Exception) -> str:
+    """Return what a parser's error says, as part of one line."""
+    match error:
+        case json.JSONDecodeError():
+            return f"not valid JSON ({error})"
+        case UnicodeDecodeError():
+            return f"not valid UTF-8 ({error.reason} at byte {error.start})"
+        case RecursionError():
+            return "nested too deeply"
+        case KeyError():
+            return f"it has no {str(error.args[0])[:80]}" if error.args else "a key is missing"
+        case EOFError():
+            return "it is truncated"
+        case OSError(strerror=str(said)):
+            return said
+        case SafetensorError():
+            return f"not a valid safetensors file ({error})"
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first[:300]

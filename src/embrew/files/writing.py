@@ -1,0 +1,262 @@
+"""Write files and folders so that they are there whole or not at all, also after a power failure."""
+
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from embrew.files.disk_errors import writing_to
+from embrew.files.exchange import exchange
+from embrew.files.locks import is_held, lock
+
+logger = logging.getLogger(__name__)
+
+PARTIAL = ".partial"
+"""How the names of temporary files and folders end; `.NAME.RANDOM.partial`, beside what they will replace."""
+
+ATTEMPTS = 5
+Value = TypeVar("Value")
+_TEMPORARY = re.compile(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary file beside `path` that takes its place when the block ends without an error.
+
+    What a killed process left beside it is removed.
+
+    Raises:
+        DiskError: the disk is full, read-only or broken; names `path`.
+    """
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path)
+        temporary, handle = _locked(lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
+    try:
+        with writing_to(path, temporary):
+            yield temporary
+            temporary.chmod(0o644)  # mkstemp's files are for the owner only
+            flush(temporary)
+            os.replace(temporary, path)
+            flush(path.parent)
+    finally:
+        os.close(handle)
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
+    """Give a temporary folder beside `folder` that takes its place when the block ends without an error.
+
+    An existing folder and the new one are exchanged in one step, where the file system can do so (Linux, macOS).
+    Elsewhere the old one is moved away first; if the process is killed in between, `recover` moves it back.
+
+    Args:
+        folder: where to; what a symbolic link leads to is replaced, not the link.
+        marker: A file every such folder holds. Only a folder with it (or an empty one) is ever replaced.
+        overwrite: Whether an existing folder may be replaced.
+
+    Raises:
+        DiskError: the disk is full, read-only or broken; names `folder`.
+        FileExistsError: `folder` may not be replaced, or another process is writing it.
+    """
+    folder = folder.resolve() if folder.is_symlink() else folder
+    recover(folder)
+    check_free(folder, marker=marker, overwrite=overwrite)
+    with writing_to(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch, handle = _locked(
+            lambda: (None, tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=PARTIAL))
+        )
+    try:
+        with writing_to(folder, scratch):
+            if _is_written(folder, but=scratch):
+                raise FileExistsError(
+                    f"another process is writing {folder}; wait until it ends, or choose another folder"
+                )
+            new = scratch / "new"
+            new.mkdir()
+            yield new
+            assert (new / marker).exists(), f"{marker} was not written"
+            for path in [*new.rglob("*"), new]:
+                if path.is_file() or path.is_dir():
+                    flush(path)
+            put(new, folder, aside=scratch / "old")
+            flush(folder.parent)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(handle)
+
+
+def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
+    """Raise unless `folder` can be written: it is absent or empty, or holds `marker` and may be overwritten."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise FileExistsError(f"{folder} exists already; choose another folder or allow overwriting it")
+    if not (folder / marker).is_file():
+        raise FileExistsError(f"{folder} holds no {marker}, so it was not written by embrew; it is left alone")
+
+
+def recover(folder: Path) -> None:
+    """Clear up after processes that were killed while they wrote `folder`; those that still run are left alone.
+
+    Where one was killed between moving the old folder away and the new one in its place, the old one is moved back.
+    """
+    for scratch in _beside(folder):
+        with _held(scratch) as ours:
+            if not ours:
+                continue
+            old = scratch / "old"
+            if old.exists() and not folder.exists():
+                os.rename(old, folder)
+                logger.warning(
+                    "%s was being replaced by a process that was killed; it is there again, as before", folder
+                )
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def recover_all(parent: Path) -> None:
+    """Call `recover` for every folder in `parent` that a killed process left aside."""
+    if parent.is_dir():
+        for entry in list(parent.iterdir()):
+            found = _TEMPORARY.fullmatch(entry.name)
+            if found and entry.is_dir():
+                recover(parent / found[1])
+
+
+def read_unchanged(folder: Path, marker: str, read: Callable[[], Value]) -> Value:
+    """Return what `read` returns; call it again where the folder was replaced, by `atomic_folder`, meanwhile.
+
+    Without it, one reader might see some files of the old folder and some of the new one.
+
+    Args:
+        folder: what is read.
+        marker: a file of it that is written anew with the folder.
+        read: reads it.
+
+    Raises:
+        OSError: it was replaced every time.
+    """
+    for _ in range(ATTEMPTS):
+        before = _identity(folder / marker)
+        try:
+            found = read()
+        except Exception:
+            if _identity(folder / marker) == before:
+                raise
+        else:
+            if _identity(folder / marker) == before:
+                return found
+    raise OSError(f"{folder} was replaced {ATTEMPTS} times while it was read; try again when it is no longer written")
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_ctime_ns
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of killed processes that were writing `path`."""
+    for leftover in _beside(path):
+        with _held(leftover) as ours:
+            if ours and not leftover.is_dir():
+                leftover.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # folders, on some network file systems
+            raise
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically; NaN is refused."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write rows as JSON Lines atomically; returns how many."""
+    count = 0
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def put(new: Path, folder: Path, *, aside: Path) -> None:
+    """Move `new` to `folder`; a folder that is there ends up at `new` or, where they cannot be exchanged, `aside`."""
+    if not folder.exists():
+        os.rename(new, folder)
+    elif not exchange(new, folder):
+        os.rename(folder, aside)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            os.rename(aside, folder)
+            raise
+
+
+def _is_written(folder: Path, *, but: Path) -> bool:
+    """Whether another process writes a folder, for longer than it takes one to clear up."""
+    for pause in (0.0, 0.1, 0.3):
+        time.sleep(pause)
+        if not any(is_held(other) for other in _beside(folder) if other != but):
+            return False
+    return True
+
+
+def _beside(path: Path) -> list[Path]:
+    """Temporary files and folders of `path`."""
+    named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
+    try:
+        with os.scandir(path.parent) as entries:
+            return [Path(entry.path) for entry in entries if named.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return []
+
+
+def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
+    """Make a temporary file or folder and lock it; another, where a process that clears up was faster than the lock."""
+    while True:
+        handle, name = make()
+        try:
+            handle = os.open(name, os.O_RDONLY) if handle is None else handle
+        except FileNotFoundError:
+            continue
+        if lock(handle) is not False and os.path.lexists(name):
+            return Path(name), handle
+        os.close(handle)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Give whether no running process writes a temporary file or folder; while the block runs, none begins to."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield lock(handle) is True
+    finally:
+        os.close(handle)

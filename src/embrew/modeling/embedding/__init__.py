@@ -1,0 +1,1 @@
+"""From hidden states to one vector per text, in batches."""

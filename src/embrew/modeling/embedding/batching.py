@@ -1,0 +1,212 @@
+"""Many texts to vectors: batches by token budget, longest first."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from embrew.modeling.model.prefix import shared_beginning
+from embrew.modeling.text.tokens import Row, Tokens
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
+MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would pass this
+ENOUGH = 256  # real tokens from which on a batch keeps a core busy; smaller ones are filled up, padded or not
+ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
+
+
+class NotFinite(ValueError):
+    """A text got a NaN or infinite embedding.
+
+    Attributes:
+        place: number of the text.
+    """
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"text {place} has a NaN or infinite embedding; the model's weights are broken")
+        self.place = place
+
+
+def plan(
+    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, enough: int = ENOUGH
+) -> list[list[int]]:
+    """Split row indices into batches of similar length, longest first.
+
+    A batch ends where the budget does, or where the next row would bring its padding above 6 %. Below `enough` real
+    tokens the second rule waits, since many tiny batches take longer than some padding.
+
+    Args:
+        lengths: tokens a row.
+        batch_size: rows a batch, where no token budget is given.
+        batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
+        enough: real tokens below which a batch takes further rows, however they are padded.
+
+    Returns:
+        Batches of indices; every index exactly once, no batch empty.
+
+    >>> plan([3, 9, 4, 2], batch_size=32, batch_tokens=10)
+    [[1], [2, 0], [3]]
+    """
+    if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
+        raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
+    batches: list[list[int]] = []
+    longest = real = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):  # stable: equal lengths keep their order
+        length = lengths[index]
+        if batches:
+            rows = len(batches[-1]) + 1
+            padded = rows * longest
+            fits = rows <= batch_size if batch_tokens is None else padded <= batch_tokens
+            if fits and (real < enough or padded - real - length <= MOST_PADDING * padded):
+                batches[-1].append(index)
+                real += length
+                continue
+        batches.append([index])
+        longest = real = length
+    return batches
+
+
+def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0) -> list[list[int]]:
+    """`plan` for rows, in an order of their own: the batches, and so the last bits, do not depend on who came first.
+
+    The first `shared` tokens of each are not counted.
+    """
+    order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
+    planned = plan([len(rows[i].ids) - shared for i in order], batch_size=batch_size, batch_tokens=batch_tokens)
+    return [[order[i] for i in batch] for batch in planned]
+
+
+def groups_by_length(
+    tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None
+) -> list[list[int]]:
+    """Rows of a padded batch in groups of similar length, by `plan`; without limits, as large as similarity allows."""
+    lengths = tokens.attention_mask.sum(1).tolist()
+    enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
+    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, enough=enough)
+
+
+def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
+    """The vectors of a batch, computed in groups of similar length: the same vectors without most of the padding.
+
+    A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one pass; only what dropout
+    draws differs.
+
+    Args:
+        embed: from a batch to `(..., batch, width)`; called once a group.
+        tokens: a batch whose rows are one text each.
+    """
+    groups = groups_by_length(tokens)
+    places = torch.tensor([i for group in groups for i in group], device=tokens.input_ids.device)
+    return torch.cat([embed(tokens.select(group)) for group in groups], dim=-2).index_select(-2, places.argsort())
+
+
+def encode_rows(
+    rows_of: Callable[[int, int], list[Row]],
+    total: int,
+    embed: Callable[[Tokens, int], Tensor],
+    width: int,
+    *,
+    batch_size: int,
+    batch_tokens: int | None,
+    show_progress_bar: bool,
+    tokenize_ahead: bool = False,
+    share: bool = False,
+) -> Tensor:
+    """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
+
+    A batch that does not fit into memory is halved, and so are later ones of its size; what fitted is logged.
+
+    Args:
+        rows_of: gives the rows of texts start..stop-1.
+        total: number of texts.
+        embed: from a batch, and how many leading tokens its rows share, to `(batch, width)`.
+        width: dimensions of an embedding.
+        batch_size: rows a batch, where no token budget is given.
+        batch_tokens: token budget a batch.
+        show_progress_bar: show one.
+        share: look for a beginning that all rows have in common.
+        tokenize_ahead: make the rows of the next window in a thread meanwhile. On a CPU it would only take turns with
+            the model.
+
+    Raises:
+        NotFinite: an embedding is not finite; names the text.
+    """
+    out = torch.empty(total, width, dtype=torch.float32)
+    windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
+    most: int | None = None  # padded tokens that fit into memory, once something did not
+    with tqdm(total=total, desc="encode", unit="text", disable=not show_progress_bar) as bar:
+        for start, rows in ahead(windows) if tokenize_ahead else windows:
+            shared = shared_beginning(rows) if share else 0
+            batches = batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared)
+            waiting = deque(batches)
+            while waiting:
+                batch = waiting.popleft()
+                padded = len(batch) * (len(rows[batch[0]].ids) - shared)
+                vectors = None
+                if most is None or padded <= most or len(batch) == 1:
+                    try:
+                        vectors = embed(Tokens.pad([rows[i] for i in batch]), shared).float().cpu()
+                    except RuntimeError as error:
+                        if len(batch) == 1 or not is_out_of_memory(error):
+                            raise
+                        most = padded // 2
+                if vectors is None:  # handled here, where the error no longer holds on to the tensors
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()
+                    waiting.extendleft((batch[len(batch) // 2 :], batch[: len(batch) // 2]))
+                    continue
+                finite = torch.isfinite(vectors).all(-1)
+                if not finite.all():
+                    raise NotFinite(start + batch[int((~finite).nonzero()[0])])
+                out[torch.tensor(batch) + start] = vectors
+                bar.update(len(batch))
+    if most is not None:
+        logger.warning("out of memory: went on with at most %d padded tokens a batch; begin there next time", most)
+    return out
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out, on whichever device."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+
+
+def ahead(items: Iterator[Item]) -> Generator[Item]:
+    """The same items, each made in a worker thread while the one before it is used; at most two are held.
+
+    >>> list(ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    end: Any = object()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield item
+
+
+def convert(
+    vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
+) -> np.ndarray | Tensor | list[Tensor]:
+    """Vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
+    if precision != "float32":
+        from sentence_transformers.util import quantize_embeddings
+
+        quantized = quantize_embeddings(vectors.numpy(), precision=precision)  # type: ignore[arg-type]
+        vectors = torch.from_numpy(np.asarray(quantized))
+    if single:
+        vectors = vectors[0]
+    if as_tensor:
+        return vectors
+    if as_numpy:
+        return vectors.numpy()
+    return vectors if single else list(vectors)

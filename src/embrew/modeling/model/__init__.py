@@ -1,0 +1,1 @@
+"""A language model that reads labelled tokens: attention, adapters, hidden states."""

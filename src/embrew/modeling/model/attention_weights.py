@@ -1,0 +1,91 @@
+"""What attention weights a model computes, read layer by layer on an eager view of it; the model is not touched."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.forward import forward, layers_of, path_of_layers, with_layers
+from embrew.modeling.text.tokens import Tokens
+
+Read = Callable[[int, Tensor], None]
+
+
+def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Read) -> None:
+    """Hand every layer's attention weights to `read`, one layer at a time, so that no two are held.
+
+    Only eager attention has weights to show: the model is run through shallow copies of its layers, with the same
+    modules and weights under a configuration of their own, and stays as it is.
+
+    Args:
+        inner: the model without its head.
+        embedded: `(batch, tokens, hidden)` input embeddings.
+        tokens: the batch.
+        attention: who reads whom.
+        read: takes the layer's number, counted from 1, and its weights `(batch, heads, tokens, tokens)`.
+
+    Raises:
+        ValueError: a layer's attention is under no name known here, or shows no weights.
+    """
+    config = copy.copy(inner.config)
+    config._attn_implementation = "eager"
+    seen = [0]
+
+    def taken(number: int, weights: Tensor) -> None:
+        seen[0] = number
+        read(number, weights)
+
+    layers = [_tapped(layer, config, number, taken) for number, layer in enumerate(layers_of(inner), start=1)]
+    view = with_layers(inner, layers, path_of_layers(inner))
+    view.config = config
+    forward(view, embedded, tokens, attention, None)
+    if seen[0] != len(layers):
+        raise ValueError(f"{type(inner).__name__}: only {seen[0]} of {len(layers)} layers showed attention weights")
+
+
+def _tapped(layer: nn.Module, config: Any, number: int, read: Read) -> nn.Module:
+    """A layer whose attention is eager and shows its weights."""
+    for path, module in layer.named_modules():
+        if path and type(module).__name__.endswith("Attention") and hasattr(module, "config"):
+            eager = copy.copy(module)
+            eager.config = config
+            return _replaced(layer, path, _Shown(eager, number, read))
+    raise ValueError(f"{type(layer).__name__} has no module that is called …Attention and has a configuration")
+
+
+def _replaced(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """A shallow copy of a module with one of its parts, by dotted path, replaced."""
+    copied: nn.Module = copy.copy(module)
+    copied._modules = dict(module._modules)
+    name, _, rest = path.partition(".")
+    copied._modules[name] = _replaced(getattr(module, name), rest, part) if rest else part
+    return copied
+
+
+class _Shown(nn.Module):
+    """An attention module that hands its weights on and returns none, so that nobody gathers them."""
+
+    def __init__(self, module: nn.Module, number: int, read: Read) -> None:
+        super().__init__()
+        self.module = module
+        self.number = number
+        self.read = read
+
+    def __getattr__(self, name: str) -> Any:
+        """What a layer asks of its attention, such as whether it slides."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the attention."""
+        output, weights, *rest = self.module(*args, **kwargs)
+        if weights is None:
+            raise ValueError(f"{type(self.module).__name__} shows no attention weights")
+        self.read(self.number, weights)
+        return (output, None, *rest)

@@ -1,0 +1,148 @@
+"""A language model that reads labelled tokens: input embeddings, attention, hidden states of every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.continuations import check_branches
+from embrew.modeling.model.dropout import set_attention_dropout
+from embrew.modeling.model.forward import (
+    bidirectional_by,
+    check_attention,
+    forward,
+    layers_of,
+    raw_states,
+    read_layers,
+    try_two_calls,
+    view,
+    write_soft,
+)
+from embrew.modeling.model.positions import check_longest, check_positions, max_positions
+from embrew.modeling.model.prefix import Shared
+from embrew.modeling.model.weights import Weights
+from embrew.modeling.text.tokens import Segment, Tokens
+
+
+class Backbone(Weights):
+    """A Hugging Face causal LM, or a BERT-type encoder, that reads labelled tokens."""
+
+    def check_attention(self, attention: Attention) -> None:
+        """Measure that the model follows an attention pattern; raise ValueError where it does not."""
+        check_attention(self.inner, attention)
+
+    def check_branches(self, blocks: tuple[int, int], longest: int) -> None:
+        """Measure that two continuations in a row have the states that each has alone; raise ValueError if not."""
+        check_branches(self.inner, blocks, longest)
+
+    @property
+    def bidirectional_by(self) -> Literal["flag", "mask"] | None:
+        """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
+        return bidirectional_by(self.inner)
+
+    def use_two_calls(self) -> bool:
+        """Train a bottleneck by two causal attention calls where the model follows them; whether that is so."""
+        return try_two_calls(self.inner)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a hidden state, and of an embedding."""
+        projection = getattr(getattr(self.inner, "decoder", None), "project_out", None)  # of some OPT models
+        return int(self.inner.config.hidden_size if projection is None else projection.out_features)
+
+    @property
+    def num_layers(self) -> int:
+        """Transformer layers of the model."""
+        return len(layers_of(self.inner))
+
+    @property
+    def max_positions(self) -> float:
+        """How many tokens a row may have; infinity where positions are rotary, or a bias by distance."""
+        return max_positions(self.inner)
+
+    def check_longest(self, longest: float, what: str, advice: str) -> None:
+        """Raise ValueError where the longest row that settings allow has more tokens than there are positions."""
+        check_longest(self.inner, longest, what, advice)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
+        embedding = self.causal_lm.get_input_embeddings()
+        soft = tokens.where(Segment.SOFT)  # whose ids are none of the vocabulary
+        is_memory = (tokens.input_ids >= self.vocab_size) & ~soft
+        embedded = embedding(tokens.input_ids.masked_fill(is_memory | soft, 0)).to(self.dtype)
+        if self.learned:
+            scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
+            learned = torch.cat(list(self.learned.values()))
+            rows = learned[tokens.input_ids[is_memory] - self.vocab_size] * scale
+            embedded = embedded.masked_scatter(is_memory[..., None], rows.to(embedded.dtype))
+        return write_soft(embedded, tokens)
+
+    def hidden_states(
+        self,
+        tokens: Tokens,
+        attention: Attention,
+        *,
+        num_layers: int | None = None,
+        shared: Shared | None = None,
+    ) -> Tensor:
+        """Final hidden states, after the final norm: `(batch, tokens, hidden)`.
+
+        Args:
+            tokens: a batch.
+            attention: who reads whom.
+            num_layers: run only the first so many layers and then the final norm; equals the model cut to them.
+            shared: a beginning that all rows have in common and that is computed once; equals the pass without it,
+                under causal attention alone.
+
+        Raises:
+            ValueError: a shared beginning under another attention.
+        """
+        if shared is None:
+            return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
+        before, rest = self.split_states(tokens, attention, shared, num_layers=num_layers)
+        return torch.cat([before.expand(len(rest), -1, -1), rest], dim=1)
+
+    def split_states(
+        self, tokens: Tokens, attention: Attention, shared: Shared, *, num_layers: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Final hidden states of a shared beginning `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
+
+        Arguments and errors as in `hidden_states`.
+        """
+        if not attention.is_causal or tokens.position_ids is not None:
+            raise ValueError(
+                f"a shared beginning can be computed once under causal attention only, not {attention.mode}: there it "
+                "depends on what follows"
+            )
+        check_positions(self.inner, tokens)
+        return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
+
+    def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """What `read` makes of every layer's states in one pass, the first layer's first.
+
+        "Layer i" is the model cut to i layers, final norm included: what `num_layers=i` gives. `read` is called as soon
+        as a layer is done, so that pooled vectors are kept and not all states of all layers (unless the backward pass
+        needs them).
+
+        Args:
+            tokens: a batch.
+            attention: who reads whom.
+            read: from `(batch, tokens, hidden)` to what is kept.
+        """
+        return read_layers(self.inner, self.embed(tokens), tokens, attention, read)
+
+    def raw_states(self, tokens: Tokens, attention: Attention) -> list[Tensor]:
+        """The library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""
+        return raw_states(self.inner, self.embed(tokens), tokens, attention)
+
+    def set_attention_dropout(self, probability: float) -> None:
+        """Set the dropout on attention weights in every layer (SimCSE's noise).
+
+        Raises:
+            ValueError: the family has no such dropout.
+        """
+        set_attention_dropout(self.inner, probability)

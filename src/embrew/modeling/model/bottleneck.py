@@ -1,0 +1,123 @@
+"""The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
+
+A dense mask says the same, but makes the kernel compute, and the memory hold, the whole square. Registered with
+transformers under a name of its own; without `walls` it is the library's sdpa.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from embrew.modeling.model.attention import TWO_CALLS, Attention, first_prompt
+from embrew.modeling.text.tokens import Segment, Tokens
+
+
+@dataclass(frozen=True)
+class Walls:
+    """Where the two calls take their rows from, and where a position's output comes from.
+
+    Attributes:
+        before: `(batch, w1)` positions of text and memory, in order; filled up with 0 on the right.
+        behind: `(batch, w2)` positions of memory and target (and BOS, where it is visible).
+        source: `(batch, tokens)` places in `[before, behind]`.
+    """
+
+    before: Tensor
+    behind: Tensor
+    source: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tokens, attention: Attention) -> Walls:
+        """The walls of a batch whose rows are text, memory, target."""
+        segments = tokens.segment_ids
+        target = segments == Segment.TARGET
+        first = ~target & (segments != Segment.PAD)
+        second = target | (segments == Segment.MEMORY)
+        if attention.bottleneck == "visible":
+            second = second | first_prompt(tokens)
+        before, behind = _positions(first), _positions(second)
+        place = torch.where(target, before.shape[1] + second.long().cumsum(1) - 1, first.long().cumsum(1) - 1)
+        return cls(before, behind, place.clamp(min=0))
+
+    def to(self, device: torch.device | str) -> Walls:
+        """The same on another device."""
+        return Walls(self.before.to(device), self.behind.to(device), self.source.to(device))
+
+
+def _positions(chosen: Tensor) -> Tensor:
+    """`(batch, most)`: the chosen positions of each row, in order, then zeros."""
+    count = chosen.sum(1)
+    order = torch.argsort((~chosen).long(), dim=1, stable=True)[:, : int(count.max())]
+    return torch.where(torch.arange(order.shape[1], device=order.device) < count[:, None], order, 0)
+
+
+def two_calls(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    walls: Walls | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention `(batch, tokens, heads, width)` of a batch with walls; padding on the right is nobody's business.
+
+    Args:
+        module: the attention layer, for the library's own function.
+        query: `(batch, heads, tokens, width)`.
+        key: `(batch, key heads, tokens, width)`.
+        value: likewise.
+        attention_mask: not used with walls.
+        dropout: on attention weights.
+        scaling: of the products.
+        walls: None: the library's sdpa.
+        **kwargs: what else the library passes.
+    """
+    if walls is None:
+        output, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return output, None
+    parts = []
+    for places in (walls.before, walls.behind):
+        q, k, v = (_take(states, places) for states in (query, key, value))
+        parts.append(
+            nn.functional.scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+            )
+        )
+    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous(), None
+
+
+def _take(states: Tensor, places: Tensor) -> Tensor:
+    """Some positions of `(batch, heads, tokens, width)`."""
+    index = places[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
+    return states.gather(2, index)
+
+
+AttentionInterface.register(TWO_CALLS, two_calls)
+AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
+
+
+def use_two_calls(inner: Any) -> bool:
+    """Switch a model to the two calls, where its kernel is sdpa; whether it has them now."""
+    if inner.config._attn_implementation == "sdpa":
+        inner.config._attn_implementation = TWO_CALLS
+    return inner.config._attn_implementation == TWO_CALLS
+
+
+def fits(inner: Any, tokens: Tokens) -> bool:
+    """Whether the two calls say what the pattern means: no packed rows, and no window that is shorter than a row."""
+    if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
+        return False
+    window = getattr(inner.config, "sliding_window", None)
+    return window is None or tokens.input_ids.shape[1] <= window

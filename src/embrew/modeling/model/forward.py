@@ -1,0 +1,263 @@
+"""Running a model's layers over labelled tokens: the pass, a view of the model under another configuration, taps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from embrew.modeling.model.attention import MODES, Attention
+from embrew.modeling.model.bottleneck import Walls, fits, use_two_calls
+from embrew.modeling.model.positions import check_positions
+from embrew.modeling.model.reach import follows
+from embrew.modeling.text.tokens import Segment, Tokens
+
+FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
+LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
+POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
+
+
+def path_of_layers(inner: Any) -> str:
+    """Where a model without its head keeps its layers, as a dotted path.
+
+    Raises:
+        ValueError: under no name known here.
+    """
+    for path in LAYERS:
+        if _has(inner, path):
+            return path
+    raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
+
+
+def _has(module: Any, path: str) -> bool:
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
+def layers_of(inner: Any) -> list[nn.Module]:
+    """The layers of a model without its head."""
+    return list(inner.get_submodule(path_of_layers(inner)))
+
+
+def with_layers(module: Any, layers: list[nn.Module], path: str) -> Any:
+    """A shallow copy of a model with other layers in place of its own; the modules and weights are the same."""
+    copied = copy.copy(module)
+    copied._modules = dict(module._modules)
+    name, _, rest = path.partition(".")
+    copied._modules[name] = with_layers(getattr(module, name), layers, rest) if rest else nn.ModuleList(layers)
+    return copied
+
+
+def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
+    """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
+    if tokens.soft is None:
+        return embedded
+    places = tokens.where(Segment.SOFT)
+    soft = tokens.soft[tokens.input_ids[places]] if tokens.soft.ndim == 2 else tokens.soft
+    return embedded.masked_scatter(places[..., None], soft.to(embedded.dtype))
+
+
+def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
+    """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
+    if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
+        raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
+    check_positions(inner, tokens)
+    by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def _run(
+    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None, *, by_mask: bool
+) -> Tensor:
+    walls: dict[str, Any] = {}
+    places = tokens.position_ids
+    if attention.bottleneck and not attention.hide and fits(inner, tokens):
+        mask, walls = None, {"walls": Walls.of(tokens, attention)}
+    elif attention.is_causal is None or places is not None or by_mask:
+        mask = attention.mask(tokens, inner.config, embedded.dtype)
+        if places is None:  # some families (OPT) count positions by a mask of two dimensions
+            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
+    elif attention.is_causal:
+        mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
+    else:
+        mask = tokens.attention_mask
+    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
+    states: Tensor = seen(
+        inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
+    ).last_hidden_state
+    return states
+
+
+def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
+    """What decides how a model takes an attention pattern: its class, its kernel, and settings of its configuration."""
+    config = inner.config
+    names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
+    kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
+    settings = tuple(getattr(config, name, None) for name in names)
+    return type(inner), config._attn_implementation, kinds, settings, *more
+
+
+_BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
+_VERIFIED: set[Any] = set()
+
+
+def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
+    """How a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
+
+    Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
+    with padding.
+    """
+    key = _key(inner)
+    if key not in _BIDIRECTIONAL:
+        attention = Attention("bidirectional")
+        ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
+        for how in ways:
+            if follows(inner, attention, partial(_probed, inner, attention, how == "mask")):
+                _BIDIRECTIONAL[key] = how
+                break
+    return _BIDIRECTIONAL.get(key)
+
+
+def check_attention(inner: Any, attention: Attention) -> None:
+    """Measure that a model follows an attention pattern; once per model class, kernel and pattern in a process.
+
+    Raises:
+        ValueError: it does not; says which patterns it does follow.
+    """
+    key = _key(inner, attention)
+    if key in _VERIFIED:
+        return
+    if not _follows(inner, attention):
+        others = [Attention(mode) for mode in MODES]
+        modes = [other.mode for other in others if other != attention and _follows(inner, other)]
+        name = f"attention={attention.mode}{' with a bottleneck' if attention.bottleneck else ''}"
+        raise ValueError(
+            f"{name}: {type(inner).__name__} with attn_implementation={inner.config._attn_implementation} does not "
+            "follow it (a token was changed, and other positions moved than should); "
+            + (f"it follows {', '.join(modes)}" if modes else "it follows none of the others either")
+            + "; set encoder.attention to that, or try attn_implementation: eager or sdpa"
+        )
+    _VERIFIED.add(key)
+
+
+def try_two_calls(inner: Any) -> bool:
+    """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
+    if not use_two_calls(inner):
+        return False
+    try:
+        check_attention(inner, Attention("causal", bottleneck="visible"))
+    except ValueError:
+        inner.config._attn_implementation = "sdpa"
+        return False
+    return True
+
+
+def _follows(inner: Any, attention: Attention) -> bool:
+    if attention.is_causal is False:
+        return bidirectional_by(inner) is not None
+    layers = 1 if attention.bottleneck else None  # through two layers, a target knows the text by way of the memory
+    run = partial(_probed, inner, attention, False, num_layers=layers)
+    return follows(inner, attention, run, num_layers=layers)
+
+
+def _probed(
+    inner: Any,
+    attention: Attention,
+    by_mask: bool,
+    embedded: Tensor,
+    tokens: Tokens,
+    num_layers: int | None = None,
+) -> Tensor:
+    return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
+    """The same modules and weights under another configuration: causal or not, all layers or the first few.
+
+    The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
+    on one model get wrong; a shallow copy with its own configuration does not.
+    """
+    config = copy.copy(inner.config)
+    config.is_causal = is_causal
+    if num_layers is not None:
+        config.num_hidden_layers = num_layers
+    path = next((path for path in LAYERS if "." in path and _has(inner, path)), "")
+    if path or (num_layers is not None and num_layers < len(layers_of(inner))):
+        copied = with_layers(inner, layers_of(inner)[:num_layers], path_of_layers(inner))
+    else:
+        copied = copy.copy(inner)
+    copied.config = config
+    if path:  # OPT's decoder reads a configuration of its own
+        getattr(copied, path.partition(".")[0]).config = config
+    return copied
+
+
+def read_layers(
+    inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """What `read` makes of every layer's states, final norm included, as soon as the layer is done."""
+    path = path_of_layers(inner)
+    holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder has the norm beside its layers
+    found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
+    norm = next((module for module in found_norms if module is not None), None)
+    if getattr(holder, "project_out", None) is not None:
+        raise ValueError(
+            f"{type(inner).__name__} projects its states after the last layer; its layers are not comparable"
+        )
+    if norm is None and path in POST_NORM:
+        norm = nn.Identity()
+    if norm is None:
+        raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
+    found: list[Tensor] = []
+    *below, top = layers_of(inner)
+    taps = [_Tap(layer, after=lambda states: found.append(read(norm(states)))) for layer in below]
+    last = forward(with_layers(inner, [*taps, top], path), embedded, tokens, attention, None)
+    return [*found, read(last)]
+
+
+def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
+    """What the first layer reads, what every layer but the last makes of it, and the final states.
+
+    The `hidden_states` of the library. These are not asked for, since it gathers them by hooks on the layers, which
+    would stay there.
+    """
+    found: list[Tensor] = []
+    taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
+    last = forward(with_layers(inner, taps, path_of_layers(inner)), embedded, tokens, attention, None)
+    return [*found, last]
+
+
+class _Tap(nn.Module):
+    """A layer that also hands its input or its output to somebody; otherwise the layer itself."""
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        *,
+        before: Callable[[Tensor], None] | None = None,
+        after: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.layer, self.before, self.after = layer, before, after
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("layer"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer."""
+        if self.before is not None:
+            self.before(args[0] if args else kwargs["hidden_states"])
+        output = self.layer(*args, **kwargs)
+        if self.after is not None:
+            self.after(output[0] if isinstance(output, tuple) else output)
+        return output

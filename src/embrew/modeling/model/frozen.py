@@ -1,0 +1,101 @@
+"""The original causal LM inside an encoder: hidden states under causal attention, and its head."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.forward import forward, write_soft
+from embrew.modeling.model.reach import at_rest
+from embrew.modeling.text.tokens import Tokens
+
+
+class Head(NamedTuple):
+    """The language-model head: logits = softcap(scale · (hidden @ weight.T + bias)).
+
+    `weight` is `(vocabulary, hidden)`, `bias` `(vocabulary,)` or None; with `softcap` c, softcap(x) = c tanh(x / c).
+    Losses take these four in this order.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits `(…, vocabulary)` of states `(…, hidden)`, float32."""
+        logits = nn.functional.linear(states, self.weight, self.bias).float() * self.scale
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+
+class FrozenLM:
+    """The original causal LM: hidden states under causal attention, and its head."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def hidden_states(self, tokens: Tokens) -> Tensor:
+        """Final hidden states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
+        embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
+        return forward(self.model.base_model, embedded, tokens, Attention("causal"), None)
+
+    @property
+    def head(self) -> Head:
+        """The head's weights, without gradient.
+
+        Raises:
+            ValueError: the family changes its logits after the head, which the chunked losses do not follow.
+        """
+        head = _head(self.model)
+        bias = None if head.bias is None else head.bias.detach()
+        return head._replace(weight=head.weight.detach(), bias=bias)
+
+
+def trained_head(model: Any) -> Head:
+    """The head of a causal LM that is trained: its weights have a gradient where they, or tied embeddings, are trained.
+
+    Raises:
+        ValueError: as `FrozenLM.head`; the head carries an adapter, which its weights do not hold.
+    """
+    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
+        raise ValueError(
+            "the head carries a LoRA, which this objective does not follow; leave the head out of "
+            "encoder.lora.target_modules, or train a copy of it with modules_to_save"
+        )
+    return _head(model)
+
+
+def _head(model: Any) -> Head:
+    config, layer = model.config, model.get_output_embeddings()
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+    softcap = getattr(config, "final_logit_softcapping", None)
+    head = Head(layer.weight, getattr(layer, "bias", None), scale, None if softcap is None else float(softcap))
+    _check_head(model, head)
+    return head
+
+
+_CHECKED: set[Any] = set()
+
+
+def _check_head(model: Any, head: Head) -> None:
+    """Compare the logits of a head with the model's own; once per model class and settings in a process."""
+    key = (type(model), head.scale, head.softcap, head.bias is None)
+    if key in _CHECKED or hasattr(head.weight, "full_tensor"):  # sharded weights are not all here
+        return
+    ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
+    mixed = torch.autocast(ids.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)  # float32 copies
+    with at_rest(model), torch.no_grad(), mixed:
+        states = model.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)[0]
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.float()
+        difference = float((head.logits(states) - logits).abs().max() / logits.abs().max().clamp(min=1e-6))
+    if not difference <= (1e-3 if head.weight.dtype == torch.float32 else 5e-2):
+        raise ValueError(
+            f"{type(model).__name__} makes other logits of its states than its head does (by {difference:.1%}), "
+            "which the losses over a vocabulary do not follow; known are a scale "
+            "(logits_scaling, logit_scale) and a soft cap (final_logit_softcapping)"
+        )
+    _CHECKED.add(key)

@@ -1,0 +1,217 @@
+"""What stands before every text is computed once: its keys, values and states serve all rows, and later calls too."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from embrew.modeling.model.changes import state_of
+from embrew.modeling.text.tokens import Row, Segment, Tokens
+
+WORTHWHILE = 16  # tokens; a shorter beginning costs less than the call that would save it
+KEPT_TOKENS = 2048  # of all kept beginnings together; of a 7B model without grouped keys, that is 1 GB in bfloat16
+FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
+
+
+def shared_beginning(rows: Sequence[Row]) -> int:
+    """How many leading prompt positions all rows have in common; 0 if that is not worth a pass of its own.
+
+    Demonstrations belong to the prompt, as tokens or as places for vectors.
+
+    >>> rows = [Row.of(range(20), Segment.PROMPT) + Row.of([7, 8], Segment.TEXT) for _ in range(2)]
+    >>> shared_beginning(rows)
+    20
+    """
+    if not rows:
+        return 0
+    first = rows[0]
+    count = next((i for i, s in enumerate(first.segments) if s not in FRAME), len(first.ids) - 1)
+    for row in rows:
+        count = min(count, len(row.ids) - 1)
+        if row.ids[:count] != first.ids[:count] or row.segments[:count] != first.segments[:count]:
+            pairs = zip(row.ids, first.ids, row.segments, first.segments, strict=False)
+            count = next(i for i, (a, b, s, t) in enumerate(pairs) if (a, s) != (b, t))
+        if count < WORTHWHILE:
+            return 0
+    return count
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a model computed of positions that others follow.
+
+    Attributes:
+        embedded: input embeddings `(1, count, hidden)` that it was computed from.
+        layers: keys and values of every layer, `(1, heads, count, width)` each.
+        states: final hidden states `(1, count, hidden)`.
+    """
+
+    embedded: Tensor
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    states: Tensor
+
+
+class Prefix:
+    """Beginnings that one state of a model computed, the latest last.
+
+    Only causal models have such a thing: under bidirectional attention a beginning depends on what follows. A beginning
+    is used again only for exactly the same positions, so that a vector does not depend on what was embedded before it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Beginning] = {}
+        self._lock = threading.Lock()
+
+    def at(self, tokens: Tokens, count: int) -> Shared | None:
+        """The first `count` positions of a batch, which all its rows share; None: nothing is shared.
+
+        To be asked on the CPU, where reading them makes nobody wait.
+        """
+        if not count:
+            return None
+        ids, segments = tokens.input_ids[0, :count], tokens.segment_ids[0, :count]
+        soft = b""
+        if tokens.soft is not None:
+            if tokens.soft.ndim != 2:
+                raise ValueError("vectors of each row's own cannot be shared; give a table for all rows")
+            used = tokens.soft[ids[segments == Segment.SOFT]].detach().float().cpu().contiguous()
+            soft = hashlib.sha256(used.numpy().tobytes()).digest()
+        return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
+
+    def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
+        """The beginning kept under a key if its input embeddings are still these, else computed now."""
+        found = self._kept.get(key)
+        if found is None or not torch.equal(found.embedded, embedded):
+            found = compute()
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = found
+            tokens = sum(kept.states.shape[1] for kept in self._kept.values())
+            for oldest in list(self._kept)[:-1]:
+                if tokens <= KEPT_TOKENS:
+                    break
+                tokens -= self._kept.pop(oldest).states.shape[1]
+        return found
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The beginning that all rows of a batch have in common."""
+
+    prefix: Prefix
+    count: int
+    key: Any
+
+    def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Final hidden states of the beginning `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
+
+        While the rest is computed, one layer's keys and values at a time stand beside each row's own.
+
+        Args:
+            seen: the model without its head, causal.
+            embed: from tokens to input embeddings.
+            tokens: the batch.
+        """
+        embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
+
+        def compute() -> Beginning:
+            cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
+            states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+            layers: Any = cache.layers
+            return Beginning(embedded, tuple((layer.keys, layer.values) for layer in layers), states)
+
+        device = tokens.input_ids.device
+        cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
+        config = seen.config
+        key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
+        begun = self.prefix.beginning(key, embedded, compute)
+        rest = _columns(tokens, slice(self.count, None), slice(None))
+        places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
+        cache = Cache(layers=[_Before(keys, values) for keys, values in begun.layers])
+        states = seen(inputs_embeds=embed(rest), position_ids=places, past_key_values=cache, use_cache=True)
+        return begun.states, states.last_hidden_state
+
+
+def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
+    return Tokens(tokens.input_ids[rows, columns], tokens.segment_ids[rows, columns], tokens.soft)
+
+
+class _Before(CacheLayerMixin):
+    """A layer's keys and values of the beginning; each row's own stand behind them for one call, and are not kept."""
+
+    is_sliding = False  # all are here; where there is a window, the mask cuts it
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values of a whole row."""
+        rows = len(key_states)
+        before = self.keys.expand(rows, -1, -1, -1), self.values.expand(rows, -1, -1, -1)
+        return torch.cat([before[0], key_states], dim=-2), torch.cat([before[1], value_states], dim=-2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many keys there are, and the position of the first."""
+        return self.keys.shape[-2] + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Positions before a row's own."""
+        return int(self.keys.shape[-2])
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+
+class Prefixes:
+    """A `Prefix` that lives as long as the model stays as it is: see `state_of`."""
+
+    def __init__(self) -> None:
+        self._now: tuple[Any, Prefix] = (None, Prefix())
+
+    def of(self, model: torch.nn.Module) -> Prefix:
+        """What this model, as it is now, has computed; an empty one where that cannot be told, or it has changed."""
+        state, (before, prefix) = state_of(model), self._now
+        if state is None or state != before:
+            prefix = Prefix()
+            self._now = (state, prefix)
+        return prefix
+
+    def forget(self) -> None:
+        """Compute every beginning anew, for changes that `state_of` says it may miss."""
+        self._now = (None, Prefix())
+
+    def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:
+        """`Prefix.at` for one call; whether the model has changed is looked up when first something is shared."""
+        prefix: Prefix | None = None
+
+        def at(tokens: Tokens, count: int) -> Shared | None:
+            nonlocal prefix
+            if count and prefix is None:
+                prefix = self.of(model)
+            return None if prefix is None else prefix.at(tokens, count)
+
+        return at
+
+    def __deepcopy__(self, memo: Any) -> Prefixes:
+        """A copy of a model has other weights."""
+        return Prefixes()
+
+    def __reduce__(self) -> tuple[type[Prefixes], tuple[()]]:
+        """Nothing of it goes to another process."""
+        return Prefixes, ()

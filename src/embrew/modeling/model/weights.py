@@ -1,0 +1,261 @@
+"""A language model's weights: with or without an adapter, learned tokens, and the frozen LM inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from embrew.modeling.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
+from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.model.own_weights import Noted, without_adapter
+from embrew.modeling.model.precision import cast_weights
+
+MemoryInit = Literal["vocab", "noise", "mean"]
+
+
+class Weights(nn.Module):
+    """What a `Backbone` is made of: a model, its adapter and learned tokens; what is trained, and what is saved.
+
+    Memory tokens, and those of a soft prompt, are rows of parameters of their own, addressed by the ids that follow the
+    vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
+    original LM, to the bit.
+
+    Attributes:
+        memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
+        soft_prompt: `(tokens, hidden)`, likewise.
+        owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
+        from_disk: whether these weights are those that a reader gets, as long as they are as noted.
+        switches: between training and evaluation; part of `state_of`, since training may have come between.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model: PreTrainedModel | PeftModel = model.requires_grad_(False)
+        self.memory: nn.Parameter | None = None
+        self.soft_prompt: nn.Parameter | None = None
+        self.owns_weights = False
+        self.from_disk = False
+        self._noted = Noted(model)
+        self._changed = False  # whether an adapter was merged, or trained weights were opened
+        self.switches = 0
+        self._switch: AdapterSwitch | None = None
+        self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
+
+    @property
+    def causal_lm(self) -> Any:
+        """The model itself (a `PreTrainedModel`), adapter layers included."""
+        return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+
+    @property
+    def holds_original(self) -> bool:
+        """Whether the original LM is inside: nothing was merged into its weights, and they have not changed."""
+        return not self._changed and self._noted.equal_those_of(self.causal_lm)
+
+    @property
+    def differs_from_noted(self) -> bool:
+        """Whether the weights under the adapter have other values than the noted ones; False where it is unknown."""
+        return self._noted.differ_from_those_of(self.causal_lm)
+
+    def note_weights(self, *, own: bool = False) -> None:
+        """Remember the weights as those that a reader gets: of the base with `Encoder.chain`, or `own` ones."""
+        self._noted, self.from_disk = Noted(self.causal_lm), True
+        self.owns_weights |= own
+        self._changed |= own
+
+    @property
+    def is_as_opened(self) -> bool:
+        """Whether the weights under the adapter can be taken for what a reader gets without looking."""
+        return self.from_disk and not self.owns_weights and self._noted.are_those_of(self.causal_lm)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
+        return self.causal_lm.get_output_embeddings() is None
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode as `nn.Module` does, and count the switches."""
+        self.switches += mode != self.training
+        return super().train(mode)
+
+    def check_decoder(self, what: str) -> None:
+        """Raise where something that needs a causal LM meets an encoder."""
+        if self.is_encoder:
+            raise ValueError(
+                f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "
+                "without them; give a causal LM (Llama, Qwen, Mistral, …)"
+            )
+
+    @property
+    def inner(self) -> Any:
+        """The LM without its head (a `PreTrainedModel`)."""
+        return self.causal_lm.base_model
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the base model's embedding matrix; memory tokens are numbered from here."""
+        return int(self.causal_lm.get_input_embeddings().weight.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.causal_lm.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' dtype."""
+        return self.causal_lm.dtype
+
+    @property
+    def memory_ids(self) -> list[int]:
+        """Ids of the memory tokens."""
+        return list(range(self.vocab_size, self.vocab_size + (0 if self.memory is None else len(self.memory))))
+
+    @property
+    def soft_prompt_ids(self) -> list[int]:
+        """Ids of the soft prompt's tokens; they follow those of the memory tokens."""
+        first = self.vocab_size + len(self.memory_ids)
+        return list(range(first, first + (0 if self.soft_prompt is None else len(self.soft_prompt))))
+
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
+        """Learned tokens by what they are, in the order of their ids."""
+        both = {"memory": self.memory, "soft_prompt": self.soft_prompt}
+        return {name: rows for name, rows in both.items() if rows is not None}
+
+    def add_memory(self, k: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create k memory tokens.
+
+        Args:
+            k: how many.
+            init: `vocab`: distinct rows of the embedding matrix; `noise`: normal with the matrix' mean and standard
+                deviation per dimension; `mean`: every row the matrix' mean (what resizing with
+                `mean_resizing=True` gives; under bidirectional attention such rows stay alike).
+            seed: of the draw.
+        """
+        self.memory = nn.Parameter(self._rows(k, init, seed).to(self.device))
+
+    def add_soft_prompt(self, tokens: int, init: MemoryInit = "vocab", *, seed: int = 0) -> None:
+        """Create the tokens of a soft prompt; `init` and `seed` as in `add_memory`."""
+        self.soft_prompt = nn.Parameter(self._rows(tokens, init, seed + 1).to(self.device))
+
+    def _rows(self, k: int, init: MemoryInit, seed: int) -> Tensor:
+        weight = self.causal_lm.get_input_embeddings().weight.detach().float().cpu()
+        generator = torch.Generator().manual_seed(seed)
+        if init == "vocab":
+            rows = weight[torch.randperm(len(weight), generator=generator)[:k]]
+        elif init == "noise":
+            rows = weight.mean(0) + weight.std(0) * torch.randn(k, weight.shape[1], generator=generator)
+        elif init == "mean":
+            rows = weight.mean(0).expand(k, -1)
+        else:
+            raise ValueError(f"memory_init={init!r}; choose from vocab, noise, mean")
+        return rows.clone()
+
+    def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
+        """Attach a fresh LoRA and freeze everything else but the memory tokens."""
+        if isinstance(self.model, PeftModel):
+            raise ValueError("the model already carries an adapter; merge it first, or continue it")
+        self.model = attach_lora(self.model, settings, train_embeddings=train_embeddings)
+        self._switch = None
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether the base weights themselves are trained (full fine-tuning)."""
+        return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
+
+    def train_all(self) -> None:
+        """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own.
+
+        Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
+        whatever adapters follow.
+        """
+        self.owns_weights = True
+        self.model.requires_grad_(True)
+        head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
+        if head is not None and head.weight is not embeddings.weight:
+            head.requires_grad_(False)
+
+    def train_head(self) -> None:
+        """Under full fine-tuning, train a head of its own as well; a LoRA leaves it frozen."""
+        if self.trains_all:
+            self.causal_lm.get_output_embeddings().requires_grad_(True)
+
+    def use_adapter(self, model: PeftModel) -> None:
+        """Take a model that carries an adapter in place of the plain one."""
+        self.model = model
+        self._switch = None
+
+    def merge_adapter(self, *, rounds_to: torch.dtype | None = None) -> None:
+        """Add the adapter to the weights; from here on the original LM is no longer inside.
+
+        A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
+
+        Args:
+            rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
+        """
+        if isinstance(self.model, PeftModel):
+            check_rounding(self.model, rounds_to or self.dtype)
+            self.model = merge(self.model)
+            self._changed, self._switch = True, None
+
+    def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
+        """Make sure the original LM stays at hand in training.
+
+        With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
+        with biases) a frozen clone is made once. Where an earlier stage, or the way a LoRA begins (PiSSA), changed
+        the weights, it is opened again.
+
+        Args:
+            reopen: opens the original LM.
+
+        Raises:
+            ValueError: the original LM is gone, and there is no way to open it; an encoder has none.
+        """
+        self.check_decoder("this objective")
+        plain = without_adapter(self.causal_lm)
+        if self._clone or (self.holds_original and not any(p.requires_grad for p in plain.parameters())):
+            return
+        if not self.holds_original and reopen is None:
+            raise ValueError(
+                "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
+                "trained them; put the stage first, or train a LoRA and hand over with adapter: continue"
+            )
+        model = copy.deepcopy(plain) if self.holds_original or reopen is None else reopen()
+        self._clone = [model.requires_grad_(False).eval()]
+
+    def round_frozen_lm(self, dtype: torch.dtype) -> None:
+        """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
+        for model in self._clone:
+            cast_weights(model, dtype)
+
+    @contextmanager
+    def adapter_off(self) -> Iterator[None]:
+        """The encoder without its adapter, memory tokens kept."""
+        if not isinstance(self.model, PeftModel):
+            yield
+            return
+        if self._switch is None:
+            self._switch = AdapterSwitch(self.model)
+        with self._switch.off():
+            yield
+
+    @contextmanager
+    def frozen_lm(self) -> Iterator[FrozenLM]:
+        """The original LM on the same weights, adapters off and dropout zero.
+
+        What is computed inside must also be differentiated inside: recomputation under activation checkpointing
+        would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
+        meanwhile.
+        """
+        if self._clone:
+            yield FrozenLM(self._clone[0].to(self.device))
+            return
+        with self.adapter_off():
+            yield FrozenLM(self.causal_lm)

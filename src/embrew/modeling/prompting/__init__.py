@@ -1,0 +1,1 @@
+"""Demonstrations of a task in a prompt, as text or as vectors."""

@@ -1,0 +1,1 @@
+"""Encoders on disk: opened, saved, verified, described."""

@@ -1,0 +1,185 @@
+"""Contexts on disk, beside the encoder that reads them: `contexts/NAME/context.json` and `vectors.safetensors`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from embrew.files import checksums
+from embrew.files.checksums import write_checksums
+from embrew.files.formats import CONTEXT
+from embrew.files.plain_names import LONGEST_NAME
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
+from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.tensor_files import read_tensors
+from embrew.modeling.text.tokens import Row
+from embrew.protocol import vectors_hash
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
+AGAIN = "remove the context's folder and add it again (embrew context add)"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # no files on Windows
+
+
+def check_name(name: str) -> None:
+    """Raise unless a name can be that of a folder, on any system, and of a prompt."""
+    if not NAME.fullmatch(name) or name.endswith("."):
+        raise ValueError(f"context {name[:80]!r}: a name is letters, digits, and _ . - between them")
+
+
+def check_new_name(name: str) -> None:
+    """Raise unless a new context may have this name; earlier versions allowed some more.
+
+    Raises:
+        ValueError: as `check_name`; or it is too long, or what Windows calls a device.
+    """
+    check_name(name)
+    if DEVICE.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"context {name[:80]!r}: folders cannot be called so on every system; choose a name of up to "
+            f"{LONGEST_NAME} characters that is no device of Windows (con, nul, com1, …)"
+        )
+
+
+def _folder_of(folder: Path, name: str) -> Path:
+    """Where a context lies. It is written and removed there, so a link that leads elsewhere is refused."""
+    place = folder / CONTEXTS
+    if place.is_symlink() or (place / name).is_symlink():
+        raise ValueError(
+            f"{place / name} is a link, or below one; contexts are written and removed within the model's own folder: "
+            "replace the link by a copy of what it leads to"
+        )
+    return place / name
+
+
+def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
+    """Write one context into an encoder's folder: whole, or not at all.
+
+    Raises:
+        FileExistsError: there is one of this name already, and `overwrite` is not set.
+        ValueError: not a name.
+    """
+    check_name(name)
+    target = _folder_of(folder, name)
+    given = context.context
+    about: dict[str, Any] = {
+        "format": CONTEXT.newest,
+        "instruction": given.instruction,
+        "passage_instruction": given.passage_instruction,
+        "demonstrations": [pair._asdict() for pair in given.demonstrations],
+        "ids": context.row.ids,
+        "segments": context.row.segments,
+        "model_hash": context.model_hash,
+    }
+    if target.exists() and not overwrite:
+        raise FileExistsError(
+            f"{folder} has a context {name} already; choose another name, or replace it (--overwrite)"
+        )
+    with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
+        save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
+        (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_checksums(out)  # its own, so that a context is added without a change to the encoder's
+
+
+def read_contexts(folder: Path) -> dict[str, PreparedContext]:
+    """The contexts in an encoder's folder, by name, sorted.
+
+    Raises:
+        ValueError: one is damaged, cannot be read, or was written by a newer embrew.
+    """
+    recover_all(folder / CONTEXTS)
+    found = {}
+    for place in _places(folder):
+        context = read_unchanged(place, ABOUT, partial(_read, place))
+        if context is not None:
+            found[place.name] = context
+    return found
+
+
+def _places(folder: Path) -> list[Path]:
+    """Folders of contexts; others, and those that are being written, are left out."""
+    places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
+    files = (ABOUT, VECTORS, checksums.NAME)
+    return [
+        place for place in places if not place.name.startswith(".") and any((place / name).is_file() for name in files)
+    ]
+
+
+def _read(place: Path) -> PreparedContext | None:
+    """One context; None where it was removed meanwhile."""
+    if not place.is_dir():
+        return None
+    if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
+        check_folder(place)
+    about = place / ABOUT
+    read = read_json(about, repair=AGAIN, kind=CONTEXT)
+    vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]
+    with content_of(about, repair=AGAIN):
+        pairs = tuple(Demonstration(**pair) for pair in read["demonstrations"])
+        context = Context(read["instruction"], pairs, read["passage_instruction"])
+        row = Row(list(read["ids"]), list(read["segments"]))
+        return PreparedContext(context, row, vectors, read["model_hash"])
+
+
+def remove_context(folder: Path, name: str) -> None:
+    """Remove one context from an encoder's folder, damaged or not.
+
+    Raises:
+        FileNotFoundError: there is none of this name.
+    """
+    check_name(name)
+    target = _folder_of(folder, name)
+    if target not in _places(folder):
+        names = ", ".join(place.name for place in _places(folder)) or "none"
+        raise FileNotFoundError(f"{folder} has no context {name}; it has {names}")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.", suffix=PARTIAL) as scratch:
+        target.rename(Path(scratch) / "removed")  # gone at once, then deleted; after a kill, by the next reader
+        shutil.rmtree(Path(scratch) / "removed", ignore_errors=True)
+    with suppress(OSError):  # others are in it
+        target.parent.rmdir()
+
+
+def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
+    """The encoder's contexts as it reads them now; those of other weights or another tokenizer are computed anew."""
+    if not encoder.contexts:
+        return {}
+    own = vectors_hash(encoder)
+    return {
+        name: context if context.model_hash == own else replace(prepare(encoder, context.context), model_hash=own)
+        for name, context in list(encoder.contexts.items())
+    }
+
+
+def digest(context: PreparedContext) -> str:
+    """sha256 of what a context puts before a text."""
+    found = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
+    found.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def check_written(encoder: Encoder, folder: Path) -> None:
+    """Raise unless a folder holds the encoder's contexts, to the bit."""
+    written = read_contexts(folder)
+    if written.keys() != encoder.contexts.keys():
+        raise RuntimeError(f"contexts {', '.join(sorted(written.keys() ^ encoder.contexts.keys()))}: not the encoder's")
+    for name, context in encoder.contexts.items():
+        same = written[name].context == context.context and digest(written[name]) == digest(context)
+        if not same:
+            raise RuntimeError(f"context {name} was written otherwise than the encoder has it")

@@ -1,0 +1,193 @@
+"""What may stand in a model's folder from anywhere: verified before transformers or peft act on it.
+
+Neither `trust_remote_code=False` nor safetensors cover everything that these libraries do because a file says so: fetch
+an attention kernel from the Hub, put an adapter on a model, read weights of another folder or pickled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers.utils import cached_file
+
+from embrew.files.plain_names import is_plain
+from embrew.files.reading import read_json
+
+INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
+ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
+"""Settings of a LoRA that make peft import other modules, or read other files, than the adapter's own."""
+OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
+"""Settings that make transformers read other weights, or another index of weights, than those of the usual names."""
+
+
+def own_code(name: str) -> ValueError:
+    """The error for a model or tokenizer that cannot be opened without running code of its folder."""
+    return ValueError(
+        f"{name} brings its own code, which is not run unasked; if you have read that code and trust it, give "
+        "trust_remote_code=True to Encoder.from_pretrained, or set encoder.trust_remote_code=true in the recipe"
+    )
+
+
+def asks_for_code(error: Exception) -> bool:
+    """Whether an error of transformers says that a folder's own code would have to be run."""
+    return "trust_remote_code" in str(error) or "custom code" in str(error)
+
+
+def check_hub_name(name: str, *, source: Path) -> None:
+    """Raise unless a saved encoder's base is a name of the Hub, and not of a folder that happens to be here.
+
+    Raises:
+        ValueError: it is a path, or there is a folder of that name, which transformers would open in its place.
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise ValueError(
+            f"{source}: base {name!r} is not a model's name on the Hub (OWNER/NAME); the file is damaged or hostile: "
+            "get the folder again from its source"
+        ) from None
+    if Path(name).exists():
+        raise ValueError(
+            f"{source} names the Hub model {name}, and here is a folder of that name, which would be opened in its "
+            "place; run the command in another folder, or rename that one"
+        )
+
+
+def check_weights(name: str, source: str, **options: Any) -> None:
+    """Raise where a folder or Hub model holds more than its own weights in safetensors files.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        options: `revision`, for the Hub.
+
+    Raises:
+        ValueError: an adapter stands beside the weights, or the index or the configuration names pickled files or files
+            elsewhere.
+    """
+    if file_of(source, ADAPTER, **options) is not None:
+        raise ValueError(
+            f"{name} holds {ADAPTER}: an adapter on another model. transformers would open both; embrew opens whole "
+            "models: merge the adapter into its base and save that (peft's merge_and_unload)"
+        )
+    check_index(name, source, **options)
+    check_settings(name, source, "config.json", **options)
+
+
+def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
+    """Raise where a model's configuration names weights other than safetensors files of the usual names.
+
+    An index of another name may list pickled files, which transformers reads although `use_safetensors` is given.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        files: names of the JSON files to look in.
+        options: `revision` and `subfolder`.
+
+    Raises:
+        ValueError: it does.
+    """
+    for file in files:
+        path = file_of(source, file, **options)
+        for key, value in () if path is None else _other_weights(read_json(Path(path))):
+            if key != "transformers_weights" or not is_plain(value) or not value.endswith(".safetensors"):
+                raise ValueError(
+                    f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
+                    f".safetensors files by their usual names: remove {key}, and save the weights as model.safetensors"
+                )
+
+
+def _other_weights(values: Any) -> Iterator[tuple[str, Any]]:
+    """Settings of `OTHER_WEIGHTS` in a configuration and in those within it."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            if key in OTHER_WEIGHTS and value is not None:
+                yield key, value
+            yield from _other_weights(value)
+
+
+def check_index(name: str, source: str, **options: Any) -> None:
+    """Raise where the index of weights that are split into several files names others than safetensors files beside it.
+
+    Raises:
+        ValueError: it does, or it cannot be read.
+    """
+    index = file_of(source, INDEX, **options)
+    if index is None:
+        return
+    try:
+        files = sorted({str(file) for file in read_json(Path(index))["weight_map"].values()})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{name}: {INDEX} cannot be read ({error!r}); get the folder again from its source") from None
+    foreign = next((file for file in files if not is_plain(file) or not file.endswith(".safetensors")), None)
+    if foreign is not None:
+        raise ValueError(
+            f"{name}: {INDEX} names {foreign[:80]!r}; embrew reads .safetensors files of the model's own folder only, "
+            "and no pickled weights"
+        )
+
+
+def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
+    """Raise where a model's own configuration asks for an attention kernel of the Hub, which is compiled code.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        files: names of the JSON files to look in.
+        options: `revision` and `subfolder`.
+
+    Raises:
+        ValueError: it does.
+    """
+    for file in files:
+        path = file_of(source, file, **options)
+        kernel = None if path is None else next(_kernels(read_json(Path(path))), None)
+        if kernel is not None:
+            raise ValueError(
+                f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
+                "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
+            )
+
+
+def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
+    """Names of Hub kernels in a configuration and in those within it."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
+    elif named and isinstance(values, str) and "/" in values:
+        yield values
+
+
+def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:
+    """Return the path of a file of a folder or Hub model; None where it has none, or the Hub cannot be asked."""
+    if Path(source).is_dir():
+        path = Path(source) / subfolder / name
+        return str(path) if path.is_file() else None
+    missing = {"_raise_exceptions_for_gated_repo": False, "_raise_exceptions_for_missing_entries": False}
+    missing |= {"_raise_exceptions_for_connection_errors": False}
+    found: str | None = cached_file(source, name, subfolder=subfolder, **missing, **options)
+    return found
+
+
+def check_adapter(config: Any, *, source: Path) -> None:
+    """Raise unless an adapter's configuration is a LoRA that stands for itself.
+
+    Raises:
+        ValueError: another kind of adapter, or one whose settings name other files or modules.
+    """
+    if not isinstance(config, dict) or str(config.get("peft_type")).upper() != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else type(config).__name__
+        raise ValueError(
+            f"{source}: peft_type {str(kind)[:40]!r}; an encoder's folder holds adapters of type LORA only"
+        )
+    named = next((key for key in ELSEWHERE if config.get(key)), None)
+    if named is not None:
+        raise ValueError(
+            f"{source}: {named} names other modules or files, which are not opened unasked; an adapter that embrew "
+            "saved has none: get the folder again from its source"
+        )

@@ -1,0 +1,306 @@
+"""Opening a base model: what it is, whether it is the right kind, and how others can find the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from embrew.files.checksums import file_sha256
+from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.modeling.storage.foreign import asks_for_code, check_kernel, check_weights, own_code
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["asset", "hub", "folder"]
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError)
+"""What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
+ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Base:
+    """Which model an encoder stands on, in words that hold on any machine.
+
+    Attributes:
+        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
+        name: `nano`, the Hub id, or the folder's own name.
+        revision: the Hub commit.
+        sha256: of the weight files, for assets and folders.
+    """
+
+    kind: Kind
+    name: str
+    revision: str | None = None
+    sha256: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Loading without transformers' reports and progress bars."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def weights_sha256(folder: Path) -> str:
+    """sha256 of a folder's weight file; of all names and contents, where the weights are split into several files.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no .safetensors weights; embrew reads no pickled weights")
+    if len(paths) == 1:
+        return file_sha256(paths[0], known=True)
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode())
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is float32 on a CPU and bfloat16 on an accelerator.
+
+    Raises:
+        ValueError: an unknown name, or one that this device only emulates.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = {**DTYPES, "float16": torch.float16}.get(name)
+    if dtype is not None:
+        check_speed(dtype, device)
+    if name not in DTYPES:
+        raise ValueError(f"dtype={name!r}; choose from auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def saved_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype an encoder was saved with; float32, which holds the same values, where the device only emulates it."""
+    dtype = DTYPES[name]
+    if not computes(dtype, device):
+        logger.info("this CPU does not compute in %s; opening the encoder in float32", name)
+        return torch.float32
+    return dtype
+
+
+def computes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a device computes in a dtype itself; CPUs emulate float16, and bfloat16 without certain instructions.
+
+    These are AVX512-BF16 or AMX on x86 and BF16 on ARM. An emulated model is many times slower than in float32.
+    """
+    if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
+        return True
+    has = torch.cpu.get_capabilities()
+    return dtype == torch.bfloat16 and any(has.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def check_speed(dtype: torch.dtype, device: torch.device) -> None:
+    """Refuse a dtype that the device would emulate.
+
+    Raises:
+        ValueError: it would.
+    """
+    if not computes(dtype, device):
+        name, known = str(dtype).removeprefix("torch."), f"choose from auto, {', '.join(DTYPES)}"
+        if dtype == torch.float16:
+            raise ValueError(f"dtype={name!r} is emulated by CPUs, many times slower than float32; {known}")
+        raise ValueError(
+            f"dtype={name!r} is emulated by this CPU, which has none of AVX512-BF16, AMX and ARM's BF16; that is "
+            "many times slower than float32; choose auto or float32, or use a GPU"
+        )
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """The given device, or the first GPU, or the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def open_base(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    expected: Base | None = None,
+    verified: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
+    """Load a causal LM, or a BERT-type encoder, and its tokenizer.
+
+    Args:
+        name: `nano`, a local folder, or a Hub id.
+        revision: a Hub branch, tag or commit.
+        dtype: of the weights in memory.
+        attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
+        trust_remote_code: run code that comes with the model; off unless asked for.
+        expected: refuse other weights than these.
+        verified: the folder's files were compared with checksums, so its weights are the expected ones.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one.
+    """
+    folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
+    source = str(folder or name)
+    options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
+    config = open_config(name, source, trust_remote_code=trust_remote_code, **options)
+    architecture = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if trust_remote_code and getattr(config, "auto_map", None):
+        logger.warning("%s: code that comes with the model is run, as trust_remote_code asks", name)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
+            "encoder"
+        )
+    try:
+        with quiet():
+            how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+            model = open_weights(name, source, config, dtype=dtype, **how, **options)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    except Exception as error:
+        if asks_for_code(error):
+            raise own_code(name) from error
+        if not is_content_error(error, also=(ImportError, OSError, RuntimeError)):  # ImportError: of a quantised model
+            raise
+        found = None if folder is None else broken_in(folder)
+        if found is not None:
+            raise found from error
+        kind = "an encoder" if is_encoder(config) else "a causal LM"
+        raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
+    _probe(model.eval(), name, architecture)
+    if verified and expected is not None:
+        return model, tokenizer, expected
+    if folder is None:
+        base = Base("hub", name, revision=getattr(model.config, "_commit_hash", None) or revision)
+    elif name in ASSETS:
+        base = Base("asset", name, sha256=weights_sha256(folder))
+    else:
+        base = Base("folder", folder.resolve().name, sha256=weights_sha256(folder))
+    if expected is not None and expected.sha256 is not None and base.sha256 != expected.sha256:
+        raise ValueError(
+            f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
+            f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
+        )
+    return model, tokenizer, base
+
+
+def is_encoder(config: Any) -> bool:
+    """Whether a configuration is a BERT-type encoder's: of a family with a masked-LM form, not saved as a causal LM."""
+    names = getattr(config, "architectures", None) or [""]
+    if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
+        return False
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING
+
+
+def open_weights(
+    name: str,
+    source: str,
+    config: Any,
+    *,
+    dtype: torch.dtype,
+    attn_implementation: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> PreTrainedModel:
+    """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
+
+    Args:
+        name: what errors call it.
+        source: a folder or Hub id.
+        config: its configuration.
+        dtype: of the weights in memory.
+        attn_implementation: the attention kernel; None: transformers' choice.
+        trust_remote_code: run code that comes with the model.
+        options: `revision`, for the Hub.
+
+    Raises:
+        ValueError: it needs more than its own safetensors files; see `modeling.storage.foreign`.
+    """
+    check_weights(name, source, **options)
+    if attn_implementation is None and not trust_remote_code:
+        check_kernel(name, source, "config.json", **options)
+    kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
+    model: Any = kind.from_pretrained(
+        source,
+        use_safetensors=True,
+        trust_remote_code=trust_remote_code,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        **options,
+    )
+    if is_encoder(config) and getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def open_config(name: str, source: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
+    """The configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
+
+    Raises:
+        FileNotFoundError: there is no such model here.
+        ValueError: it is of an unknown family, or brings code of its own.
+    """
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    except UNREADABLE as error:
+        raise broken(Path(source), error) from error
+    except ValueError as error:
+        if asks_for_code(error):
+            raise own_code(name) from error
+        raise ValueError(f"{name} is of a family that transformers does not know here: {reason(error)}") from error
+    except OSError as error:
+        raise FileNotFoundError(
+            f"model {name!r} is not {', '.join(ASSETS)}, not a folder with config.json, and not a Hub model that is "
+            f"cached or can be downloaded ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
+    """Four tokens through the model: finite states, and in a causal LM none that sees its future."""
+    ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
+    other = ids.clone()
+    other[0, -1] = 0
+    with torch.no_grad():
+        first, second = (model.base_model(x, attention_mask=torch.ones_like(x)).last_hidden_state for x in (ids, other))
+    if not torch.isfinite(first).all():
+        raise ValueError(f"{name} ({architecture}) gives NaN or infinite hidden states; its weights are broken")
+    if is_encoder(model.config):
+        return
+    if (first[:, :-1] - second[:, :-1]).abs().max() > 1e-3 * first.abs().max():
+        raise ValueError(
+            f"{name} ({architecture}) was saved as a causal LM, but lets tokens see their future; which of the two it "
+            "is, its config.json must say"
+        )

@@ -1,0 +1,222 @@
+"""Open an encoder's folder: its files compared, weights or base and adapters, memory, settings, contexts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from embrew.files import checksums
+from embrew.files.disk_errors import writing_to
+from embrew.files.formats import ENCODER, RUN
+from embrew.files.plain_names import check_file_name, inside
+from embrew.files.reading import content_of, read_json
+from embrew.files.writing import read_unchanged, recover
+from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.model.adapters import peft_warnings_off, restore_copies
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.precision import cast_weights
+from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.storage.context_files import read_contexts
+from embrew.modeling.storage.folder_check import BASE, check_folder
+from embrew.modeling.storage.foreign import check_hub_name
+from embrew.modeling.storage.identity import AdapterState
+from embrew.modeling.storage.kept_base import check_kept_base
+from embrew.modeling.storage.loading import (
+    ASSETS,
+    Base,
+    Kind,
+    open_base,
+    open_config,
+    open_weights,
+    pick_dtype,
+    quiet,
+    saved_dtype,
+)
+from embrew.modeling.storage.tensor_files import read_tensors
+from embrew.modeling.storage.tokenizer_files import open_tokenizer
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+SETTINGS, RECORD = "embrew.json", "training.json"
+PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
+LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
+LEARNED_PARTS = ("memory", "soft_prompt")
+NEEDED = (
+    *("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", "template", "attention", "pooling"),
+    *("prompts", "max_length", "normalize"),
+)
+
+
+def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+    """Tensors of what is trained beside the language model, on the CPU, by the name of the encoder's attribute."""
+    found = {}
+    for part in PARTS:
+        module = getattr(encoder, part)
+        tensors = {} if module is None else module.state_dict()
+        if tensors:
+            found[part] = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return found
+
+
+def final_stage(folder: Path) -> Path:
+    """The folder of a training run's last stage; any other folder as it is.
+
+    A folder that a killed process left aside while it was being replaced is moved back first.
+    """
+    if not folder.exists():
+        recover(folder)
+    run = folder / RUN.file
+    if not os.path.lexists(run) or any(os.path.lexists(folder / name) for name in (SETTINGS, checksums.NAME)):
+        return folder
+    final = inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
+    if not final.exists():
+        recover(final)
+    return final
+
+
+def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
+    """The folder's `embrew.json`.
+
+    Args:
+        folder: of an encoder.
+        verified: its files were compared with its checksums already; otherwise those below 16 MiB are now.
+
+    Raises:
+        FileNotFoundError: it is not an encoder folder.
+        ValueError: it is damaged, cannot be read, or was written by a newer embrew.
+    """
+    path = folder / SETTINGS
+    if not os.path.lexists(path) and not (folder / checksums.NAME).is_file():
+        raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
+    if not verified:
+        check_folder(folder, large=False)
+    return read_json(path, keys=NEEDED, kind=ENCODER)
+
+
+def load_encoder(kind: type[Encoder], folder: Path, **how: Any) -> Encoder:
+    """Open a folder written by `save_encoder`; again, where it was replaced meanwhile. See `_load` for `how`."""
+    return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
+
+
+def _load(
+    kind: type[Encoder],
+    folder: Path,
+    *,
+    dtype: str,
+    device: torch.device,
+    attn_implementation: str | None,
+    merge_adapter: bool = False,
+    trust_remote_code: bool = False,
+) -> Encoder:
+    """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
+
+    Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
+    `trust_remote_code` is for the base, or the whole weights; the tokenizer is saved in a form that needs no code.
+    """
+    verified = check_folder(folder)
+    settings = read_settings(folder, verified=True)
+    with content_of(folder / SETTINGS):
+        base, pooling = Base(**settings["base"]), Pooling(**settings["pooling"])
+        given = settings.get("demonstrations")
+        demonstrations = None if given is None else Demonstrations(**given)
+        places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
+    if base.kind not in get_args(Kind):
+        raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
+    if base.kind == "folder":
+        check_file_name(base.name, what=f"{folder / SETTINGS}: base")
+    target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
+    states = [AdapterState.read(place) for place in places]
+    active = settings["active_adapter"] and not merge_adapter
+    merged = states[:-1] if active else states
+    if settings["full_weights"]:
+        merged = states[-1:] if settings["active_adapter"] and merge_adapter else []
+    how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
+    how["dtype"] = torch.float32 if merged else target
+    model = _open_weights(folder, base, settings, verified=verified, **how)
+    backbone = Backbone(model)
+    for state in merged:
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=False))
+        backbone.merge_adapter(rounds_to=target)
+    cast_weights(backbone, target)
+    if active:
+        backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
+    if os.path.lexists(folder / LEARNED):
+        for part, rows in read_tensors(folder / LEARNED).items():
+            if part not in LEARNED_PARTS:
+                raise ValueError(
+                    f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
+                )
+            setattr(backbone, part, nn.Parameter(rows))
+    backbone.to(device).note_weights(own=settings["full_weights"])
+    if settings["full_weights"] and not active:
+        backbone.train_all()
+    tokenizer = open_tokenizer(folder)
+    with content_of(folder / SETTINGS):
+        encoder = kind(
+            backbone,
+            tokenizer,
+            base,
+            template=settings["template"],
+            preparation=settings.get("preparation", "none"),
+            memory_ratio=settings.get("memory_ratio"),
+            words_after=settings.get("words_after", "separate"),
+            attention=settings["attention"],
+            pooling=pooling,
+            prompts=settings["prompts"],
+            default_prompt_name=settings.get("default_prompt_name"),
+            max_length=settings["max_length"],
+            normalize=settings["normalize"],
+            demonstrations=demonstrations,
+        )
+    for part in parts(encoder):
+        tensors = read_tensors(folder / PARTS[part])
+        with content_of(folder / PARTS[part], also=(RuntimeError,)):
+            getattr(encoder, part).load_state_dict(tensors)
+    encoder.contexts = read_contexts(folder)
+    encoder.chain = [] if settings["full_weights"] else list(merged)
+    encoder.steps = settings["steps"]
+    encoder.trust_remote_code = trust_remote_code
+    if base.kind == "folder" and (folder / BASE).is_dir():
+        encoder.base_folder = (folder / BASE).absolute()
+    if (folder / "recipe.yaml").is_file():
+        encoder.recipe = (folder / "recipe.yaml").read_text()
+    if (folder / RECORD).is_file():
+        encoder.record = read_json(folder / RECORD)
+    return encoder.eval()
+
+
+def _open_weights(folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, **how: Any) -> PreTrainedModel:
+    if settings["full_weights"]:
+        place = str(folder / "weights")
+        with quiet(), content_of(folder / "weights", also=(RuntimeError,)):
+            config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
+            return open_weights(place, place, config, **how)
+    if base.kind == "asset" and base.name not in ASSETS:
+        raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")
+    if base.kind == "hub":
+        check_hub_name(base.name, source=folder / SETTINGS)
+    own = base.kind == "folder"
+    if own and not verified:
+        check_kept_base(base, folder)
+    name = str(folder / BASE) if own else base.name
+    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, **how)
+    return model
+
+
+def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, trainable: bool) -> PeftModel:
+    with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
+        target = Path(scratch) / "adapter"
+        with writing_to(target):
+            state.write(target)
+        with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
+            adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
+    restore_copies(adapted, state.tensors)
+    return adapted

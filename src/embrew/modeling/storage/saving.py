@@ -1,0 +1,89 @@
+"""Write an encoder's folder, verify it, and do so all or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peft import PeftModel
+from safetensors.torch import save_file
+
+from embrew.files.checksums import write_checksums
+from embrew.files.formats import ENCODER
+from embrew.files.plain_names import check_file_name
+from embrew.files.writing import atomic_folder
+from embrew.modeling.model.own_weights import without_adapter
+from embrew.modeling.storage.card import model_card
+from embrew.modeling.storage.context_files import up_to_date, write_context
+from embrew.modeling.storage.folder_check import BASE
+from embrew.modeling.storage.identity import AdapterState, adapter_state, replayed
+from embrew.modeling.storage.kept_base import keep_base
+from embrew.modeling.storage.loading import quiet
+from embrew.modeling.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, parts
+from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+
+CARD = "README.md"
+
+
+def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+    """Write an encoder's folder and prove it; see `Encoder.save_pretrained`."""
+    from embrew.modeling.storage.verification import prove
+
+    if verify not in ("fast", "full", "off"):
+        raise ValueError(f"verify={verify!r}; choose from fast, full, off")
+    if encoder.num_layers is not None:
+        raise ValueError(
+            f"this encoder was cut to {encoder.num_layers} layers, and an encoder's folder names a whole base; export "
+            "it, or save the whole and give num_layers to encode"
+        )
+    with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
+        states = replayed(encoder)
+        model = encoder.backbone.model
+        active = isinstance(model, PeftModel)
+        if isinstance(model, PeftModel):
+            states.append(adapter_state(model))
+        for i, state in enumerate(states):
+            config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
+            AdapterState(config, state.tensors).write(out / "adapters" / str(i))
+        if encoder.backbone.learned:
+            learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
+            save_file(learned, out / LEARNED)
+        for part, tensors in parts(encoder).items():
+            save_file(tensors, out / PARTS[part])
+        if encoder.backbone.owns_weights:
+            with quiet():
+                without_adapter(encoder.backbone.causal_lm).save_pretrained(out / "weights")
+        elif encoder.base.kind == "folder":
+            keep_base(encoder.base, encoder.base_folder, out / BASE, code=encoder.trust_remote_code)
+        write_tokenizer(encoder.tokenizer, out)
+        check_tokenizer(encoder.tokenizer, out)
+        settings = {
+            "format": 1 if encoder.template.words_after == "separate" else ENCODER.newest,
+            "base": encoder.base.as_dict(),
+            "adapters": len(states),
+            "active_adapter": active,
+            "full_weights": encoder.backbone.owns_weights,
+            "steps": encoder.steps,
+            "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
+            **encoder.settings(),
+            "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
+        }
+        encoder.contexts = up_to_date(encoder)
+        for name, context in encoder.contexts.items():
+            write_context(out, name, context)
+        if encoder.record is not None:
+            (out / RECORD).write_text(json.dumps(encoder.record, indent=2, ensure_ascii=False))
+        (out / CARD).write_text(model_card(encoder), encoding="utf-8")
+        for name, text in texts.items():
+            (out / check_file_name(name, what="extra")).write_text(text)
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)  # a reader that verification starts compares them
+        settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
+        (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
+        write_checksums(out)

@@ -1,0 +1,45 @@
+"""How many memory tokens a text gets where their number follows its length."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from embrew.modeling.text.tokens import Row, Segment
+
+
+def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = None) -> int:
+    """Z = ⌈|X| / R⌉, at least 1 and at most `bank`: *Learn Before Represent*, section 3.2, R = |X| / |Z|.
+
+    Args:
+        tokens: |X|, all that stands before the memory.
+        ratio: R.
+        bank: how many memory tokens there are to take from.
+        room: for text and memory together. The text that is left after cutting has to be covered, no more: the fewest
+            tokens Z with Z · R >= min(|X|, room − Z).
+
+    >>> [memory_count(tokens, ratio=100, bank=8) for tokens in (1, 100, 101, 5000)]
+    [1, 1, 2, 8]
+    """
+    needed = ceil(tokens / ratio)
+    if room is not None:
+        needed = min(needed, ceil(room / (ratio + 1)))
+    return min(max(needed, 1), bank)
+
+
+def with_fewer(suffix: Row, before: int, *, ratio: float, max_length: int | None) -> Row:
+    """What follows a text, with as many memory tokens as its length asks for: the last ones of the bank.
+
+    So the last memory token is the same for every text, and the embedding can be read there.
+
+    Args:
+        suffix: words, then the whole bank, then what ends the row.
+        before: tokens before it.
+        ratio: R.
+        max_length: of the whole row.
+    """
+    bank = suffix.segments.count(Segment.MEMORY)
+    first = suffix.segments.index(Segment.MEMORY)
+    room = None if max_length is None else max_length - (len(suffix.ids) - first - bank)
+    left_out = bank - memory_count(before + first, ratio=ratio, bank=bank, room=room)
+    kept = slice(first + left_out, None)
+    return Row(suffix.ids[:first] + suffix.ids[kept], suffix.segments[:first] + suffix.segments[kept])

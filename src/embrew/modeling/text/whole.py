@@ -1,0 +1,97 @@
+"""A text and the words around it tokenised as one string: which tokens belong to the text."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokenizers import Encoding
+
+from embrew.modeling.text.strings import Strings
+from embrew.modeling.text.texts import PREPARATIONS
+from embrew.modeling.text.tokens import Row, Segment
+
+if TYPE_CHECKING:
+    from embrew.modeling.text.template import Template
+
+
+class Frame(NamedTuple):
+    """A text and the words around it; with `between`, the text stands there twice, the second time behind `between`."""
+
+    before: str
+    text: str
+    between: str | None
+    after: str
+
+
+def whole_rows(strings: Strings, frames: Sequence[Frame], segment: Segment) -> list[Row]:
+    """Each frame as one string in tokens, without special tokens.
+
+    A token that touches the text is labelled `segment` (ECHO in its repetition), also where it holds a character of the
+    words beside it; everything else is PROMPT.
+    """
+    rendered = []
+    for before, text, between, after in frames:
+        rendered.append(before + text + ("" if between is None else between + text) + after)
+    encodings = strings.encode(rendered, places=True) if rendered else []
+    return [_labelled(frame, encoding, segment) for frame, encoding in zip(frames, encodings, strict=True)]
+
+
+def _labelled(frame: Frame, encoding: Encoding, segment: Segment) -> Row:
+    begin, size = len(frame.before), len(frame.text)
+    first, last = touching(encoding, begin, begin + size)
+    labels = [int(Segment.PROMPT)] * first + [int(segment)] * (last - first)
+    if frame.between is not None:
+        begin += size + len(frame.between)
+        start, stop = touching(encoding, begin, begin + size)
+        start, stop = max(start, last), max(stop, last)
+        labels += [int(Segment.PROMPT)] * (start - last) + [int(Segment.ECHO)] * (stop - start)
+    ids = encoding.ids
+    return Row(ids, labels + [int(Segment.PROMPT)] * (len(ids) - len(labels)))
+
+
+def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
+    """The tokens that touch the characters from `begin` up to `end`: number of the first, and of the first after them.
+
+    Byte-level tokenizers leave a space at the edge of a token out of its offsets; such a space touches nothing.
+    """
+    stop = bisect_left(encoding.offsets, (end, 0))
+    if begin == end:
+        return stop, stop
+    first = tokens_before(encoding, begin)
+    return first, max(first, stop)
+
+
+def characters_kept(encoding: Encoding, begin: int, size: int, count: int) -> int:
+    """How many characters of a text at `begin` its first `count` tokens hold, of those that are all there."""
+    first, last = touching(encoding, begin, begin + size)
+    if first + count >= last:
+        return size
+    return min(max(encoding.offsets[first + count][0] - begin, 0), size)
+
+
+def split_where_truncated(
+    template: Template, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
+) -> list[tuple[str, str]]:
+    """What of each text stands in its row, and what truncation removed; together they are the prepared text.
+
+    A character of which only some tokens are left counts as removed. For templates whose words after the text are
+    `separate`.
+    """
+    prepared = [PREPARATIONS[template.preparation](text) for text in texts]
+    before = template.around(instruction)[0]
+    encodings = template.strings.encode([before + text for text in prepared], places=True)
+    found = []
+    for text, row, encoding in zip(prepared, rows, encodings, strict=True):
+        size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
+        found.append((text[:size], text[size:]))
+    return found
+
+
+def tokens_before(encoding: Encoding, begin: int) -> int:
+    """How many tokens end at or before character `begin`; a token that reaches beyond it belongs to the text."""
+    first = encoding.char_to_token(begin)
+    if first is None:  # nothing follows, or a character that the tokenizer drops
+        first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > begin), len(encoding.ids))
+    return int(first)

@@ -1,0 +1,294 @@
+"""Conditional distribution alignment: a query's memory must make the LM write what its document's memory does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.losses import alignment_loss, token_divergences, token_log_probs
+from embrew.modeling.embedding.batching import embed_by_length, groups_by_length
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.text.targets import target_ids
+from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.objectives.base import HandBack, Objective, RowsKind
+from embrew.objectives.compression import text_ids
+from embrew.objectives.lengths import check_target_fits
+from embrew.objectives.references import keyed_scores
+from embrew.objectives.settings import Positive
+from embrew.protocol import vectors_hash
+
+logger = logging.getLogger(__name__)
+ROWS = 64  # rows whose reference scores are computed at a time
+
+
+@dataclass(kw_only=True)
+class Alignment(Objective):
+    """*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
+
+    With e_q the memory of a query under its prompt (I_next: write what is looked for), e_+ that of its document under
+    the documents' prompt (I_self: write this text), D the frozen original LM, and sums of log-probabilities in float32,
+    the end of the text included:
+
+        a = log D(d+ | e_q),  b = log D(d+ | e_+),  c_i = log D(d−_i | e_q)
+        S1 = −σ(β |a − b|),   S2_i = −σ(β [(a − a_ref) − (c_i − c_ref,i)])
+        L  = −log [ e^{S1/τ} / (e^{S1/τ} + Σ_i e^{S2_i/τ}) ]
+
+    The references are the scores of the encoder as it is when the stage begins; they are computed once. (The authors'
+    released code adds the reference margin where the paper, and their earlier code, subtract it.)
+
+    Attributes:
+        variant: `sigmoid`; `log_sigmoid`: −log σ in place of −σ; `kl`, `js`: S1 and S2 are −σ of the mean divergence,
+            over the tokens of the positive (a negative), between what the LM writes given that text's own memory and
+            given the query's (appendix B); β and references do not enter.
+        beta: β.
+        temperature: τ.
+        detach_self: no gradient to e_+ (and a negative's own memory); it could lower |a − b| by writing worse.
+        end: the end of a text counts, as an EOS token, where the text is not truncated.
+        decoder_bos: put BOS before the memory states in the decoder.
+    """
+
+    kind: ClassVar[RowsKind] = "pairs"
+    variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
+    beta: Positive = 0.1
+    temperature: Positive = 0.1
+    detach_self: bool = False
+    end: bool = True
+    decoder_bos: bool = False
+
+    def setup(self, encoder: Encoder) -> None:
+        """Keep the original LM; needs memory tokens."""
+        encoder.backbone.check_decoder("conditional distribution alignment")
+        if encoder.backbone.memory is None:
+            raise ValueError(
+                "alignment needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
+            )
+        encoder.template.check_all_memory("alignment")
+        if self.end and encoder.tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
+        check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
+        encoder.keep_frozen_lm()
+        encoder.backbone.set_attention_dropout(0.0)
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Leave out rows without negatives.
+
+        Raises:
+            ValueError: no row has a negative.
+        """
+        keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
+        if not keep:
+            raise ValueError(f"none of {len(dataset)} rows has negatives; alignment contrasts with one or more")
+        if len(keep) < len(dataset):
+            logger.info("alignment leaves out %d of %d rows without negatives", len(dataset) - len(keep), len(dataset))
+        return dataset.select(keep)
+
+    def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
+        """Add `reference`, the scores of the encoder as it is now, and `reference_key`, a hash of the row's texts.
+
+        Scores are kept by that key, in `folder` and in the row, and the key is looked at in every batch: no shuffling,
+        filtering or resuming can give a row the scores of another. A file of another encoder or tokenizer is not read.
+        """
+        if not self.has_references:
+            return dataset
+
+        def compute(rows: range) -> list[list[float]]:
+            found: list[list[float]] = []
+            for start in range(rows.start, rows.stop, ROWS):
+                found += self._references([dataset[i] for i in range(start, min(start + ROWS, rows.stop))], encoder)
+            return found
+
+        keys = [row_key(row) for row in dataset]
+        origin = "" if folder is None else f"{vectors_hash(encoder)} {encoder.backbone.dtype} {self._layout()}"
+        was_training = encoder.training
+        encoder.eval()
+        scores = keyed_scores(keys, compute, folder=folder, origin=origin)
+        encoder.train(was_training)
+        return dataset.add_column("reference", scores).add_column("reference_key", keys)
+
+    def _layout(self) -> str:
+        """The settings that decide a text's score, beside the encoder's."""
+        return f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
+
+    @property
+    def has_references(self) -> bool:
+        """Whether the variant compares with scores from before."""
+        return self.variant in ("sigmoid", "log_sigmoid")
+
+    @torch.no_grad()
+    def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[list[float]]:
+        """[a, c_1, …] of each row, with the encoder as it is."""
+        batch = {name: part.to(encoder.device) for name, part in self._lay_out(rows, encoder).items()}
+        memory = self._memory(encoder, batch["text"])
+        with encoder.backbone.frozen_lm() as lm:
+            values = self._log_probs(lm, memory, batch, (0, 2))
+        found: list[list[float]] = [[] for _ in rows]
+        for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
+            if value == value:  # what was not asked for is NaN
+                found[owner].append(value)
+        return found
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """What is encoded, what is decoded from which memory, and the references.
+
+        Raises:
+            ValueError: a row's references are those of other texts.
+        """
+        batch = self._lay_out(rows, encoder)
+        if self.has_references:
+            for row in rows:
+                if row["reference_key"] != row_key(row):
+                    raise ValueError(
+                        f"the reference scores of query {row['query'][:60]!r} were computed for other texts; train anew"
+                    )
+            batch["reference"] = torch.tensor([value for row in rows for value in row["reference"]])
+        return batch
+
+    def _lay_out(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
+        """`text`: queries, positives, and with `kl` and `js` negatives too, as they are encoded.
+
+        `decoded`: texts to be written; `source`: the row of `text` whose memory stands before them; `part`: 0 a
+        positive after its query, 1 after itself, 2 a negative after its query, 3 after itself; `owner`: the pair.
+        """
+        size, lengths, prompts = len(rows), encoder.max_length, encoder.prompts
+        queries = encoder.template.rows(
+            [row["query"] for row in rows],
+            instruction=[prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows],
+            max_length=lengths["query"],
+        )
+        negatives = [(i, text) for i, row in enumerate(rows) for text in row["negatives"]]
+        own = [row["positive"] for row in rows] + ([] if self.has_references else [text for _, text in negatives])
+        documents = encoder.template.rows(own, instruction=prompts["document"], max_length=lengths["document"])
+        decoded = [(i, i, 0, rows[i]["positive"]) for i in range(size)]
+        decoded += [(i, size + i, 1, rows[i]["positive"]) for i in range(size)]
+        decoded += [(i, i, 2, text) for i, text in negatives]
+        if not self.has_references:
+            decoded += [(i, 2 * size + n, 3, text) for n, (i, text) in enumerate(negatives)]
+        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        before = Row.of(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
+        before = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        texts = text_ids([text for *_, text in decoded], encoder)
+        targets = [target_ids(ids, end=end, limit=lengths["document"]) for ids in texts]
+        return {
+            "text": Tokens.pad([*queries, *documents]),
+            "decoded": Tokens.pad([before + Row.of(target, Segment.TARGET) for target in targets]),
+            "owner": torch.tensor([owner for owner, *_ in decoded]),
+            "source": torch.tensor([source for _, source, _, _ in decoded]),
+            "part": torch.tensor([part for _, _, part, _ in decoded]),
+        }
+
+    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
+        """Pairs."""
+        return {"pairs": int((batch["part"] == 0).sum())}
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Encode every text once; decode, compare and differentiate with the adapter off."""
+        memory = self._memory(encoder, batch["text"])
+        training = torch.is_grad_enabled() and memory.requires_grad
+        with encoder.backbone.frozen_lm() as lm:
+            leaf = memory.detach().requires_grad_(training)
+            loss, parts = self._loss(lm, leaf, batch)
+            if not training:
+                return {"loss": loss, **parts}
+            (grad,) = torch.autograd.grad(loss, leaf)
+        return {"loss": HandBack.apply(memory, grad, loss.detach()), **parts}
+
+    def _memory(self, encoder: Encoder, tokens: Tokens) -> Tensor:
+        k = len(encoder.template.memory_ids)
+        flat = embed_by_length(lambda group: encoder.memory(group).flatten(1), tokens)
+        return flat.view(len(flat), k, -1)
+
+    def _loss(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss, and the parts worth logging."""
+        part, owner = batch["part"], batch["owner"]
+        if self.detach_self:
+            own = torch.ones(len(memory), dtype=torch.bool, device=memory.device)
+            own[: int((part == 0).sum())] = False
+            memory = torch.where(own[:, None, None], memory.detach(), memory)
+        negatives = owner[part == 2]
+        if self.has_references:
+            values = self._log_probs(lm, memory, batch, (0, 1, 2))
+            a, b, c = (values[part == number] for number in range(3))
+            margin = (a[negatives] - batch["reference"][self._first(batch)][negatives]) - (
+                c - batch["reference"][~self._first(batch)]
+            )
+            near, far = self.beta * (a - b).abs(), self.beta * margin
+            parts = {"gap": (a - b).abs().mean().detach(), "margin": margin.mean().detach()}
+        else:
+            divergences = self._divergences(lm, memory, batch)
+            near, far = divergences[: len(divergences) - len(negatives)], divergences[-len(negatives) :]
+            parts = {"near": near.mean().detach(), "far": far.mean().detach()}
+        loss = alignment_loss(
+            near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
+        )
+        pairs = self.counts(batch)["pairs"]
+        return loss * (pairs * self.unit_weights(batch, memory.device)["pairs"]), parts
+
+    @staticmethod
+    def _first(batch: dict[str, Any]) -> Tensor:
+        """Which of the references are those of positives: the first of every pair."""
+        counts = torch.bincount(batch["owner"][batch["part"] == 2], minlength=int((batch["part"] == 0).sum()))
+        first = torch.zeros(int(counts.sum()) + len(counts), dtype=torch.bool, device=counts.device)
+        first[(counts + 1).cumsum(0) - counts - 1] = True
+        return first
+
+    def _log_probs(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], parts: tuple[int, ...]) -> Tensor:
+        """Summed log-probability of every decoded text `(decoded,)` float32; NaN for parts not asked for."""
+        wanted = torch.isin(batch["part"], torch.tensor(parts, device=memory.device))
+        values = torch.full((len(wanted),), float("nan"), device=memory.device)
+        places, found = [], []
+        for group, states, student in self._decode(lm, memory, batch, wanted):
+            labels = student.input_ids[student.where(Segment.TARGET)]
+            scores = token_log_probs(states[student.predicting(Segment.TARGET)], labels, *lm.head)
+            rows = student.where(Segment.TARGET).nonzero()[:, 0]
+            places.append(group)
+            found.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
+        return values.index_copy(0, torch.cat(places), torch.cat(found))
+
+    def _divergences(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Tensor:
+        """Mean divergence of every positive, then of every negative, between its own memory and the query's."""
+        part = batch["part"]
+        pairs = [torch.cat([(part == a).nonzero()[:, 0] for a in side]) for side in ((1, 3), (0, 2))]
+        kind: Literal["kl", "js"] = "js" if self.variant == "js" else "kl"
+        states: dict[int, Tensor] = {}
+        for group, hidden, student in self._decode(lm, memory, batch, torch.ones_like(part, dtype=torch.bool)):
+            scored = student.predicting(Segment.TARGET)
+            states |= {row: hidden[i][scored[i]] for i, row in enumerate(group.tolist())}
+        own, query = ([states[row] for row in side.tolist()] for side in pairs)
+        rows = token_divergences(torch.cat(own), torch.cat(query), *lm.head, kind=kind)
+        return torch.stack([text.mean() for text in rows.split([len(text) for text in own])])
+
+    def _decode(
+        self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], wanted: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
+        """Rows, states and tokens of what is decoded, in groups of similar length."""
+        places = wanted.nonzero()[:, 0]
+        tokens: Tokens = batch["decoded"].select(places.tolist())
+        for rows in groups_by_length(tokens):
+            group = places[torch.tensor(rows, device=places.device)]
+            student = tokens.select(rows).with_soft(memory[batch["source"][group]])
+            yield group, lm.hidden_states(student), student
+
+
+class RowKey(NamedTuple):
+    """What reference scores are the scores of."""
+
+    query: str
+    positive: str
+    negatives: tuple[str, ...]
+    instruction: str | None
+
+
+def row_key(row: dict[str, Any]) -> str:
+    """A hash of a row's texts."""
+    key = RowKey(row["query"], row["positive"], tuple(row["negatives"]), row.get("instruction"))
+    return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

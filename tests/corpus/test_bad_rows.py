@@ -1,0 +1,275 @@
+"""Every kind of row that cannot be encoded: named where it stops the run, written down where it is left out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from embrew.corpus import encode_corpus, read_vectors
+from embrew.corpus.layout import REJECTS
+from tests.corpus.stub import Stub
+
+GOOD = b'{"text": "good"}\n'
+
+
+def parquet(table: pa.Table, cut: int = 0) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=1000)
+    data = sink.getvalue().to_pybytes()
+    return data[: len(data) - cut]
+
+
+NOT_UTF8 = pa.table({"text": pa.Array.from_buffers(  # a string column with a byte that is none
+    pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
+)})  # fmt: skip
+ROWS = b"".join(b'{"text": "row %d of many"}\n' % i for i in range(3000))
+
+# name, content, line or row, reason, rows that are left
+KINDS = [
+    ("json", "a.jsonl", GOOD + b'{"text": \n' + GOOD, 2, "not valid JSON", 2),
+    ("not an object", "a.jsonl", GOOD + b"[1]\n" + GOOD, 2, "holds a list, not an object", 2),
+    ("utf-8", "a.jsonl", GOOD + b'{"text": "\xff"}\n' + GOOD, 2, "not valid UTF-8", 2),
+    ("utf-8 in text", "a.txt", b"good\n\xff\ngood", 2, "not valid UTF-8", 2),
+    ("surrogate", "a.jsonl", b'{"text": "\\ud800"}\n' + GOOD, 1, "holds a lone surrogate", 1),
+    ("null", "a.jsonl", b'{"text": null}\n' + GOOD, 1, "text is null; a row needs a text", 1),
+    ("missing", "a.jsonl", b'{"body": "x"}\n' + GOOD, 1, "text is missing (there are body)", 1),
+    ("type", "a.jsonl", b'{"text": 3}\n' + GOOD, 1, "text is a int; texts are strings", 1),
+    ("title", "a.jsonl", b'{"text": "x", "title": [1]}\n' + GOOD, 1, "title is a list; texts are strings", 1),
+    ("id", "a.jsonl", b'{"text": "x", "id": 1.5}\n' + GOOD, 1, "id is a float; ids are texts or integers", 1),
+    ("10 MB", "a.jsonl", b'{"text": "' + b"x" * 10_000_000 + b'"}\n' + GOOD, 1, "longer than 8,000,000 bytes", 1),
+    ("10 MB of text", "a.txt", b"good\n" + b"x " * 5_000_000, 2, "longer than 8,000,000 bytes", 1),
+    ("long", "a.jsonl", b'{"text": "' + b"x" * 1_000_001 + b'"}\n' + GOOD, 1, "1,000,001 characters, more than", 1),
+    ("parquet utf-8", "a.parquet", parquet(NOT_UTF8), 2, "not valid UTF-8", 2),
+    ("parquet null", "a.parquet", parquet(pa.table({"text": ["a", None]})), 2, "text is null", 1),
+    ("no rows", "a.jsonl", b"\n \n", 0, "holds no rows; leave the file out", 0),
+]
+
+
+Kind = tuple[str, str, bytes, int, str, int]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind[0] for kind in KINDS])
+def test_strict_names_it_and_skip_writes_it_down(tmp_path: Path, kind: Kind):
+    _, name, content, number, reason, left = kind
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    (folder / "z.txt").write_text("always good\n")
+    with pytest.raises(ValueError, match=rf"{re.escape(str(folder / name))}.*{number or ''}.*{re.escape(reason)}"):
+        encode_corpus(Stub(), folder, tmp_path / "strict")
+    assert not list((tmp_path / "strict").glob("part-*"))
+
+    summary = encode_corpus(Stub(), folder, tmp_path / "skip", on_bad_rows="skip")
+    lines = [json.loads(line) for line in (tmp_path / "skip" / REJECTS).read_text().splitlines()]
+    assert summary.rejected == len(lines) == 1
+    assert lines[0]["file"] == str(folder / name) and reason in lines[0]["reason"]
+    assert (lines[0]["line"], summary.rows) == (number, left + 1)
+    ids, _ = read_vectors(tmp_path / "skip").load()
+    assert ids[-1] == "z.txt:1"
+
+
+def test_how_many_kinds() -> None:
+    assert len(KINDS) == 16 and len(BROKEN) == 14
+
+
+def damaged_group() -> bytes:
+    """Parquet whose second row group begins with a broken page header."""
+    table = pa.table({"text": [f"row {i} of many" for i in range(2000)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=1000, compression="zstd", use_dictionary=False)
+    data = bytearray(sink.getvalue().to_pybytes())
+    with pq.ParquetFile(pa.BufferReader(bytes(data))) as file:
+        column = file.metadata.row_group(1).column(0)
+    data[column.data_page_offset : column.data_page_offset + 8] = bytes(8)
+    return bytes(data)
+
+
+def flipped_page() -> bytes:
+    """Parquet with checksums of its pages and one flipped bit: without the checksums another text, and no error."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": ["a", "b"]}), sink, compression="none", write_page_checksum=True)
+    data = bytearray(sink.getvalue().to_pybytes())
+    data[data.index(b"\x01\x00\x00\x00a") + 4] ^= 2
+    return bytes(data)
+
+
+MEMBER = gzip.compress(ROWS)
+CSV = b"text\n" + b"good\n" * 10
+# name, content, reason, least rows before it
+BROKEN = [
+    ("truncated gzip", "a.jsonl.gz", MEMBER[:-2000], "broken gzip file", 1),
+    ("gzip without its end", "a.jsonl.gz", MEMBER[:-4], "broken gzip file", 3000),
+    ("gzip with a flipped checksum", "a.jsonl.gz", MEMBER[:-8] + b"0000" + MEMBER[-4:], "CRC check failed", 3000),
+    ("gzip and then something else", "a.jsonl.gz", MEMBER + b"more", "broken gzip file", 3000),
+    ("second member truncated", "a.txt.gz", MEMBER + MEMBER[:-2000], "broken gzip file", 3001),
+    ("not gzip", "a.jsonl.gz", b"plain", "broken gzip file", 0),
+    ("empty gzip", "a.jsonl.gz", b"", "broken gzip file (it is empty", 0),
+    ("truncated Parquet", "a.parquet", parquet(pa.table({"text": ["a"] * 50}), cut=20), "broken Parquet file", 0),
+    ("broken row group", "a.parquet", damaged_group(), "broken Parquet file", 1000),
+    ("flipped page", "a.parquet", flipped_page(), "broken Parquet file", 0),
+    ("Parquet without texts", "a.parquet", parquet(pa.table({"body": ["a"] * 50})), "text is missing", 0),
+    ("truncated line", "a.jsonl", ROWS[:-5], "may be truncated", 2999),
+    ("truncated character", "a.txt", b"good\n" * 7 + "ü".encode()[:1], "may be truncated", 7),
+    ("CSV", "a.csv", CSV + b'"x" y\n' + CSV, "not valid CSV", 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=[name for name, *_ in BROKEN])
+def test_a_broken_file_stops_the_run_in_both_modes(tmp_path: Path, broken: tuple[str, str, bytes, str, int]):
+    """What follows the break cannot be counted as one bad row; what was finished stays, and a whole file resumes."""
+    _, name, content, reason, least = broken
+    file, out = tmp_path / name, tmp_path / "out"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))}.*{re.escape(reason)}"):
+        encode_corpus(Stub(), file, tmp_path / "strict", shard_rows=500)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(file))}.*{re.escape(reason)}") as raised:
+        encode_corpus(Stub(), file, out, shard_rows=500, on_bad_rows="skip")
+    (read,) = re.findall(r"([\d,]+) rows were read until there", str(raised.value))
+    rows = int(read.replace(",", ""))
+    assert rows >= least and "\n" not in str(raised.value) and "resumes once the file is repaired" in str(raised.value)
+    listed = [json.loads(line) for line in (out / REJECTS).read_text().splitlines()]
+    assert len(listed) == 1 and listed[0]["file"] == str(file) and reason in listed[0]["reason"]
+    with pytest.raises(ValueError, match="is not complete"):
+        read_vectors(out)
+    assert len(list(out.glob("part-*"))) == rows // 500
+    if rows and name.endswith(("jsonl.gz", "jsonl")):
+        file.write_bytes(MEMBER if name.endswith("gz") else ROWS)
+        summary = encode_corpus(Stub(), file, out, shard_rows=500, on_bad_rows="skip")
+        assert (summary.kept, summary.rows, summary.rejected) == (rows // 500, 3000, 0) and not (out / REJECTS).exists()
+
+
+def test_the_rest_of_a_folder_is_not_encoded_without_a_broken_file(tmp_path: Path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.jsonl.gz").write_bytes(MEMBER[:-2000])
+    (folder / "b.txt").write_text("always good\n")
+    with pytest.raises(ValueError, match="a.jsonl.gz, after line"):
+        encode_corpus(Stub(), folder, tmp_path / "out", shard_rows=500, on_bad_rows="skip")
+    with pytest.raises(ValueError, match="is not complete"):
+        read_vectors(tmp_path / "out")
+
+
+def test_whole_files_of_unusual_kinds_are_read_to_their_end(tmp_path: Path):
+    """Two members of gzip, zeros behind them, Parquet with checksums of its pages, a last line without its end."""
+    (tmp_path / "a.jsonl.gz").write_bytes(MEMBER + MEMBER + bytes(512))
+    assert encode_corpus(Stub(), tmp_path / "a.jsonl.gz", tmp_path / "a").rows == 6000
+    pq.write_table(pa.table({"text": ["a"] * 50}), tmp_path / "b.parquet", write_page_checksum=True)
+    assert encode_corpus(Stub(), tmp_path / "b.parquet", tmp_path / "b").rows == 50
+    (tmp_path / "c.jsonl").write_bytes(ROWS[:-1])
+    assert encode_corpus(Stub(), tmp_path / "c.jsonl", tmp_path / "c").rows == 3000
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path):
+    """A pipe can be read once only, and a corpus is read again to resume; a dead link would be left out in silence."""
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"a.jsonl is a named pipe or a device; data are read from regular files"):
+        encode_corpus(Stub(), tmp_path / "a.jsonl", tmp_path / "out")
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("good\n")
+    (folder / "b.txt").symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(ValueError, match=r"b.txt is a link to .*gone.txt, which does not exist"):
+        encode_corpus(Stub(), folder, tmp_path / "out")
+    (folder / "b.txt").unlink()
+    os.mkfifo(folder / "b.txt")
+    with pytest.raises(ValueError, match=r"b.txt is a named pipe"):
+        encode_corpus(Stub(), folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("how", ["in its place", "another file"])
+def test_a_file_that_changes_while_it_is_read_stops_the_run(how: str, tmp_path: Path):
+    file, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    rows = [f'{{"text": "row {i} of many"}}\n'.encode() for i in range(100)]
+    file.write_bytes(b"".join(rows))
+
+    class Meanwhile(Stub):
+        def encode_document(self, inputs, **options):
+            if len(self.asked) == 3:
+                if how == "another file":
+                    other.write_bytes(b"".join([*rows[:99], b'{"text": "row 99 of MANY"}\n']))
+                    other.replace(file)
+                else:
+                    with file.open("ab") as end:
+                        end.write(GOOD)
+            return super().encode_document(inputs, **options)
+
+    Meanwhile.__name__ = "Stub"
+    with pytest.raises(ValueError, match=r"changed or was replaced while it was read"):
+        encode_corpus(Meanwhile(), file, tmp_path / "out", shard_rows=10, on_bad_rows="skip", max_reject_rate=1.0)
+    if how == "another file":  # what was finished is compared with it
+        with pytest.raises(ValueError, match=r"its rows 91 to 100 are not those that .*part-00009.parquet was made of"):
+            encode_corpus(Stub(), file, tmp_path / "out", shard_rows=10)
+        file.write_bytes(b"".join(rows))
+    summary = encode_corpus(Stub(), file, tmp_path / "out", shard_rows=10)
+    assert summary.rows == (100 if how == "another file" else 101) and summary.kept >= 9
+
+
+def test_a_file_that_changes_after_it_was_read_stops_the_run(tmp_path: Path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("".join(f"a {i}\n" for i in range(20)))
+    (folder / "b.txt").write_text("".join(f"b {i}\n" for i in range(20)))
+
+    class Meanwhile(Stub):
+        def encode_document(self, inputs, **options):
+            if len(self.asked) == 3:
+                (folder / "a.txt").write_text("something else\n")
+            return super().encode_document(inputs, **options)
+
+    with pytest.raises(ValueError, match=r"corpus changed while it was read; finished shards are kept"):
+        encode_corpus(Meanwhile(), folder, tmp_path / "out", shard_rows=10)
+
+
+def test_long_lines_are_not_held_in_memory(tmp_path: Path):
+    import tracemalloc
+
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "' + b"x" * 60_000_000 + b'"}\n' + GOOD)
+    tracemalloc.start()
+    encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30_000_000
+
+
+STOPS = [((5, 250), None), ((5, 6), 1), ((150, 210, 240), 4), ((299,), None)]  # and how many shards are finished then
+
+
+@pytest.mark.parametrize(("bad_at", "finished"), STOPS)
+def test_too_many_bad_rows_stop_the_run(tmp_path: Path, bad_at: tuple[int, ...], finished: int | None):
+    """More than 1 % of at least 100 rows: 2 of the first 100, 3 of 241; not 1 of 300, nor 1 of 100 and 2 of 251."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(b"{\n" if i in bad_at else GOOD for i in range(300)))
+    if finished:
+        with pytest.raises(ValueError, match=rf"{len(bad_at)} of the first \d+ rows cannot be encoded"):
+            encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip", shard_rows=50)
+        written = (tmp_path / "out" / REJECTS).read_text().splitlines()
+        assert [json.loads(line)["line"] for line in written] == [i + 1 for i in bad_at]
+        summary = encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip", shard_rows=50, max_reject_rate=0.05)
+        assert summary.kept == finished
+    else:
+        summary = encode_corpus(Stub(), path, tmp_path / "out", on_bad_rows="skip", shard_rows=50)
+    assert (summary.rows, summary.rejected) == (300 - len(bad_at), len(bad_at))
+
+
+def test_strict_then_skip_goes_on(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(GOOD * 25 + b"{\n" + GOOD * 10)
+    with pytest.raises(ValueError, match="line 26: not valid JSON"):
+        encode_corpus(Stub(), path, tmp_path / "out", shard_rows=10)
+    summary = encode_corpus(Stub(), path, tmp_path / "out", shard_rows=10, on_bad_rows="skip")
+    assert (summary.kept, summary.rows, summary.rejected) == (2, 35, 1)
+
+
+def test_an_id_that_is_asked_for_must_be_there(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "x", "key": "a"}\n{"text": "y"}\n')
+    with pytest.raises(ValueError, match="line 2: key is missing"):
+        encode_corpus(Stub(), tmp_path / "a.jsonl", tmp_path / "out", id_column="key")

@@ -1,0 +1,288 @@
+"""A newer version of a corpus: known vectors are kept, the model sees the rest; the folder is that of a fresh run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embrew.corpus import Changes, encode_corpus, read_vectors, texts_of, update_corpus
+from embrew.corpus.layout import MANIFEST
+from embrew.modeling.encoder import Encoder
+from tests.corpus.conftest import edit
+from tests.corpus.stub import Stub
+from tests.corpus.test_resume import content
+
+Rows = list[tuple[str, str]]
+OLD: Rows = [(f"d{i}", f"text {i}") for i in range(60)]
+
+
+def write(path: Path, rows: Rows) -> Path:
+    path.write_text("".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in rows))
+    return path
+
+
+def newer() -> Rows:
+    """Two rows before the others, three changed, four dropped, one under another id, five more at the end."""
+    rows = [("n0", "new 0"), ("n1", "new 1"), *OLD]
+    rows = [(name, f"{text} changed") if name in ("d7", "d30", "d59") else (name, text) for name, text in rows]
+    rows = [row for row in rows if row[0] not in ("d3", "d20", "d21", "d50")]
+    rows = [("renamed", text) if name == "d10" else (name, text) for name, text in rows]
+    return [*rows, *((f"m{i}", f"more {i}") for i in range(4)), ("m4", "more 0")]
+
+
+CHANGES = Changes(kept=52, changed=3, new=8, dropped=5, encoded=9)
+
+
+@pytest.mark.parametrize("precision", ["float32", "binary"])
+def test_the_folder_is_that_of_a_fresh_run(precision: str, tmp_path: Path) -> None:
+    """To the byte, manifest and all, with an encoder whose vectors do not depend on other texts."""
+    settings = {"shard_rows": 7, "precision": precision}
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", **settings)
+    corpus, stub = write(tmp_path / "c.jsonl", newer()), Stub()
+    summary = update_corpus(stub, corpus, tmp_path / "out", **settings)
+    assert summary.changes == CHANGES
+    assert sum(asked["rows"] for asked in stub.asked) == 9, "a text that is there twice is encoded once"
+    encode_corpus(Stub(), corpus, tmp_path / "fresh", **settings)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "fresh", "out"]
+    assert texts_of(read_vectors(tmp_path / "out"), corpus) == [text for _, text in newer()], "for embrew search"
+    again = Stub()
+    same = update_corpus(again, corpus, tmp_path / "out", **settings)
+    assert same.changes == Changes(kept=63, changed=0, new=0, dropped=0) and again.asked == []
+    assert same.kept == same.shards == 9 and content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert encode_corpus(again, corpus, tmp_path / "out", **settings).kept == 9, "and it is complete"
+
+
+def test_int8_ranges_stay_those_of_the_folder(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=50, precision="int8")
+    before = read_vectors(tmp_path / "out")
+    codes = {name: row for ids, rows in before for name, row in zip(ids, rows, strict=True)}
+    corpus = write(tmp_path / "c.jsonl", newer())
+    update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=50, precision="int8")
+    after = read_vectors(tmp_path / "out")
+    assert after.ranges == before.ranges and after.ranges is not None
+    for ids, rows in after:
+        for name, row in zip(ids, rows, strict=True):
+            if name in codes and name not in ("d7", "d30", "d59"):
+                assert np.array_equal(row, codes[name])
+    ids, vectors = after.load()
+    assert ids == [name for name, _ in newer()]
+    exact = Stub().encode([text for _, text in newer()])
+    inside = np.abs(vectors - exact) <= np.array(after.ranges.step) / 2 + 1e-6
+    assert inside.mean() > 0.97, "but for values beyond the ranges"
+
+
+def test_vectors_of_a_model_are_those_of_a_fresh_run(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    """Kept ones to the bit those of the older folder, all of them up to rounding those of a fresh run."""
+    encoder = make_encoder(max_length=64)
+    encode_corpus(encoder, write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=25)
+    before = dict(zip(*read_vectors(tmp_path / "out").load(), strict=True))
+    corpus = write(tmp_path / "c.jsonl", newer())
+    update_corpus(encoder, corpus, tmp_path / "out", shard_rows=25)
+    encode_corpus(encoder, corpus, tmp_path / "fresh", shard_rows=25)
+    ids, vectors = read_vectors(tmp_path / "out").load()
+    fresh_ids, fresh = read_vectors(tmp_path / "fresh").load()
+    assert ids == fresh_ids and np.abs(vectors - fresh).max() <= 2e-6
+    kept = [i for i, name in enumerate(ids) if name in before and name not in ("d7", "d30", "d59")]
+    assert len(kept) == 52 and all(np.array_equal(vectors[i], before[ids[i]]) for i in kept)
+
+
+def test_numbers_in_place_of_ids_may_shift(tmp_path: Path) -> None:
+    """A line before the others gives every row another number; texts are known all the same."""
+    corpus = tmp_path / "c.txt"
+    corpus.write_text("".join(f"line {i}\n" for i in range(30)))
+    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    corpus.write_text("first\n" + corpus.read_text())
+    stub = Stub()
+    summary = update_corpus(stub, corpus, tmp_path / "out", shard_rows=7)
+    assert [asked["rows"] for asked in stub.asked] == [1]
+    assert summary.changes == Changes(kept=0, changed=30, new=1, dropped=0, encoded=1)
+    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=7)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+
+
+def test_rows_at_the_end_leave_whole_shards_as_they_are(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=10)
+    inodes = [(tmp_path / "out" / f"part-0000{i}.parquet").stat().st_ino for i in range(6)]
+    corpus = write(tmp_path / "c.jsonl", [*OLD, ("more", "text")])
+    summary = update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=10)
+    assert (summary.kept, summary.shards) == (6, 7)
+    assert [(tmp_path / "out" / f"part-0000{i}.parquet").stat().st_ino for i in range(6)] == inodes
+    assert all((tmp_path / "out" / f"part-0000{i}.parquet").stat().st_nlink == 1 for i in range(7))
+
+
+def test_another_model_or_setting_is_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=7)
+    before, corpus = content(tmp_path / "out"), write(tmp_path / "c.jsonl", newer())
+    for stub, settings, said in (
+        (Stub(name="other"), {}, "model_hash"),
+        (Stub(prompts={"document": "passage: "}), {}, "prompt"),
+        (Stub(), {"precision": "int8"}, "precision"),
+        (Stub(), {"truncate_dim": 8}, "truncate_dim"),
+        (Stub(), {"shard_rows": 8}, "shard_rows"),
+    ):
+        with pytest.raises(FileExistsError, match=rf"made of another .*\b{said}\b"):
+            update_corpus(stub, corpus, tmp_path / "out", **{"shard_rows": 7, **settings})
+    with pytest.raises(FileNotFoundError, match="holds no vectors"):
+        update_corpus(Stub(), corpus, tmp_path / "none", shard_rows=7)
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        update_corpus(Stub(), tmp_path / "none.jsonl", tmp_path / "out", shard_rows=7)
+    write(corpus, [*OLD, ("d0", "again")])
+    with pytest.raises(ValueError, match="its id, 'd0', is that of"):
+        update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    with pytest.raises(ValueError, match="vectors of 8 dimensions"):
+        update_corpus(Stub(8), write(corpus, newer()), tmp_path / "out", shard_rows=7)
+    with pytest.raises(FileExistsError, match=r"made of another input; .*--update"):
+        encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    assert content(tmp_path / "out") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.jsonl", "out"]
+
+
+def stopped(rows: Rows, tmp_path: Path, *, after: int) -> Path:
+    """Begin an update that ends with an error after that many calls of the model."""
+    corpus = write(tmp_path / "c.jsonl", rows)
+
+    class Stops(Stub):
+        def encode_document(self, inputs, **options):
+            if len(self.asked) == after:
+                raise KeyboardInterrupt
+            return super().encode_document(inputs, **options)
+
+    Stops.__name__ = "Stub"
+    with pytest.raises(KeyboardInterrupt):
+        update_corpus(Stops(), corpus, tmp_path / "out", shard_rows=3)
+    return corpus
+
+
+def test_a_stopped_update_encodes_nothing_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The older version stays readable meanwhile; a corpus that has changed once more finds what was encoded too."""
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=3)
+    before = content(tmp_path / "out")
+    corpus = stopped(newer(), tmp_path, after=2)
+    assert content(tmp_path / "out") == before and read_vectors(tmp_path / "out").load()[0][0] == "d0"
+    write(corpus, OLD)
+    with caplog.at_level(logging.WARNING):
+        encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=3)
+    assert "an update of" in caplog.text and "was stopped" in caplog.text
+    rows = [*newer()[1:], ("last", "last")]
+    stub = Stub()
+    summary = update_corpus(stub, write(corpus, rows), tmp_path / "out", shard_rows=3)
+    assert summary.changes is not None and summary.changes.encoded == 4, "9 texts, less 6, and one more"
+    assert sum(asked["rows"] for asked in stub.asked) == 4
+    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=3)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert not (tmp_path / ".out.update").exists()
+
+
+def test_what_another_job_left_is_not_used(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=3)
+    stopped(newer(), tmp_path, after=2)
+    for path in sorted((tmp_path / "out").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    other = Stub(name="other", prompts={"document": "x"})
+    encode_corpus(other, write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=3)
+    corpus = write(tmp_path / "c.jsonl", newer())
+    update_corpus(other, corpus, tmp_path / "out", shard_rows=3)
+    _, vectors = read_vectors(tmp_path / "out").load()
+    assert np.array_equal(vectors, other.encode_document([text for _, text in newer()]))
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "truncated", "swapped"])
+def test_damaged_hashes_cost_only_time(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=20)
+    one, other = ((tmp_path / "out" / "__embrew__" / f"part-0000{i}.texts") for i in (0, 1))
+    content_of_one = one.read_bytes()
+    match damage:
+        case "missing":
+            one.unlink()
+        case "flipped":
+            one.write_bytes(bytes([content_of_one[0] ^ 1]) + content_of_one[1:])
+        case "truncated":
+            one.write_bytes(content_of_one[:-50])
+        case "swapped":
+            one.write_bytes(other.read_bytes())
+    corpus = write(tmp_path / "c.jsonl", newer())
+    stub = Stub()
+    update_corpus(stub, corpus, tmp_path / "out", shard_rows=20)
+    assert "1 of 3 shards have no hashes of their texts" in caplog.text
+    assert sum(asked["rows"] for asked in stub.asked) == 9 + 20 - 2, "its 20 rows; one is dropped, one has changed"
+    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=20)
+    assert content(tmp_path / "out") == content(tmp_path / "fresh")
+
+
+def test_folders_of_earlier_versions_keep_whole_shards_and_learn_hashes(tmp_path: Path) -> None:
+    """They have no hashes; the command that made them, given again, adds them without a call of the model."""
+    corpus, out = write(tmp_path / "c.jsonl", OLD), tmp_path / "out"
+    encode_corpus(Stub(), corpus, out, shard_rows=20)
+    whole = content(out)
+    for path in (out / "__embrew__").glob("*.texts"):
+        path.unlink()
+    edit(out, lambda values: values["made_of"].pop("ids"))
+    stub = Stub()
+    write(corpus, [*OLD[:50], ("d50", "changed"), *OLD[51:]])
+    update_corpus(stub, corpus, out, shard_rows=20)
+    assert sum(asked["rows"] for asked in stub.asked) == 20, "the shard with the changed row"
+    for path in (out / "__embrew__").glob("*.texts"):
+        path.unlink()
+    write(corpus, OLD)
+    update_corpus(Stub(), corpus, out, shard_rows=20)
+    for path in (out / "__embrew__").glob("*.texts"):
+        path.unlink()
+    assert encode_corpus(stub, corpus, out, shard_rows=20).kept == 3 and content(out) == whole
+
+
+def test_a_damaged_shard_is_named_and_a_missing_one_encoded(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=20)
+    shard, corpus = tmp_path / "out" / "part-00001.parquet", write(tmp_path / "c.jsonl", newer())
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ValueError, match="part-00001.parquet has changed since it was written"):
+        update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=20)
+    shard.unlink()
+    summary = update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=20)
+    assert summary.changes is not None and summary.changes.encoded == 9 + 20 - 3
+    assert read_vectors(tmp_path / "out").load()[0] == [name for name, _ in newer()]
+
+
+def test_a_reader_is_told_that_the_folder_was_replaced(tmp_path: Path) -> None:
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=7)
+    reading = iter(read_vectors(tmp_path / "out"))
+    next(reading)
+    update_corpus(Stub(), write(tmp_path / "c.jsonl", newer()), tmp_path / "out", shard_rows=7)
+    with pytest.raises(ValueError, match="was written again while it was read; open it again"):
+        list(reading)
+
+
+def test_without_an_exchange_of_folders_a_killed_one_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a file system cannot exchange two folders, the old one is away for a moment."""
+    import embrew.files.writing
+
+    monkeypatch.setattr(embrew.files.writing, "exchange", lambda one, other: False)
+    encode_corpus(Stub(), write(tmp_path / "c.jsonl", OLD), tmp_path / "out", shard_rows=7)
+    corpus, before = write(tmp_path / "c.jsonl", newer()), content(tmp_path / "out")
+    rename = os.rename
+
+    def killed(source: Path, target: Path) -> None:
+        rename(source, target)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "rename", killed)
+    with pytest.raises(SystemExit):
+        update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    monkeypatch.setattr(os, "rename", rename)
+    assert not (tmp_path / "out").exists()
+    assert len(read_vectors(tmp_path / "out")) == 60 and "is there again, as before" in caplog.text
+    assert content(tmp_path / "out") == before
+    stub = Stub()
+    update_corpus(stub, corpus, tmp_path / "out", shard_rows=7)
+    encode_corpus(Stub(), corpus, tmp_path / "fresh", shard_rows=7)
+    assert stub.asked == [] and content(tmp_path / "out") == content(tmp_path / "fresh")
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["complete"]
