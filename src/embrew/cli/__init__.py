@@ -10,12 +10,10 @@ import typer
 
 from embrew.cli import (
     analyze,
-    analyze_domain,
     context,
     data,
     doctor,
     domain,
-    efficiency,
     encode,
     evaluate,
     export,
@@ -24,8 +22,6 @@ from embrew.cli import (
     results,
     search,
     signals,
-    sink,
-    surface,
     train,
 )
 from embrew.cli.errors import Commands
@@ -49,10 +45,6 @@ app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("merge")(merge.merge)
 app.command("doctor")(doctor.doctor)
-analyze.app.command("surface")(surface.surface)
-analyze.app.command("domain")(analyze_domain.domain)
-analyze.app.command("efficiency")(efficiency.efficiency)
-analyze.app.command("sink")(sink.sink)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
 )

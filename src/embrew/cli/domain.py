@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.analyze_domain import Columns, columns_of, read_sample
+from embrew.cli.analyze.domain import Columns, columns_of, read_sample
 from embrew.cli.arguments import Overrides
 from embrew.cli.console import out
 from embrew.cli.signals import stopping

@@ -12,7 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.analyses import BatchTokens, Models, Output, Overwrite, Plot, check, model_entry, opened, write
+from embrew.cli.analyze import options
+from embrew.cli.analyze.comparison import encode_settings, model_entry, opened, write
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def surface(
-    models: Models,
+    models: options.Models,
     data: Annotated[
         list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
     ] = None,
@@ -42,7 +43,7 @@ def surface(
         str | None,
         typer.Option(metavar="SHARE", help='Name the cheapest cut that keeps so much of the whole score: "≥ 98 %".'),
     ] = None,
-    plot: Plot = None,
+    plot: options.Plot = None,
     table: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row for every model, layer and dimension.")
     ] = None,
@@ -53,9 +54,9 @@ def surface(
     tsne_dim: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Dimensions there; by default 128, at most half of all.")
     ] = None,
-    output: Output = None,
-    overwrite: Overwrite = False,
-    batch_tokens: BatchTokens = None,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    batch_tokens: options.BatchTokens = None,
     max_gb: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Vectors that may be kept in memory.")] = 4,
 ) -> None:
     """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
@@ -63,7 +64,7 @@ def surface(
     from embrew.analysis import surface_plots
     from embrew.modeling.storage.card import export_options
 
-    check(models, overwrite, pictures=[plot, tsne], files=[table, output])
+    options.check_files(models, overwrite, plots=[plot, tsne], files=[table, output])
     share = None if pick is None else analysis.read_share(pick)
     axes: Any = {
         "layers": None if layers is None else analysis.read_numbers(layers),
@@ -78,19 +79,17 @@ def surface(
                 encoder,
                 tasks,
                 **axes,
-                batch_tokens=batch_tokens,
-                max_bytes=int(max_gb * 1e9),
-                show_progress_bar=out().is_terminal,
+                **encode_settings(batch_tokens, max_bytes=int(max_gb * 1e9)),
             )
             picked = None if share is None else result.pick(share)
-            options = export_options(encoder)
+            export = export_options(encoder)
             entry = {**model_entry(name, encoder), **result.summary(), "share": share}
             if tsne is not None:
                 planes.append((name, _plane(encoder, tasks[0], tsne_dim)))
         entries.append({**entry, "picked": picked and vars(picked)})
         found.append((name, result, picked))
         out().print(_grid(name, result))
-        for line in _words(name, result, picked, options):
+        for line in _words(name, result, picked, export):
             out().print(line)
     if plot is not None:
         surface_plots.plot_surfaces(found, plot)
@@ -161,7 +160,7 @@ def _grid(name: str, found: Surface) -> Table:
     return shown
 
 
-def _words(name: str, found: Surface, picked: Cell | None, options: str) -> list[Text]:
+def _words(name: str, found: Surface, picked: Cell | None, export: str) -> list[Text]:
     lines = [Text(f"scored on {'; '.join(found.named)}")]
     shallow, least = found.shallow_average(), found.shallow_average(found.dims[0])
     if shallow is not None and least is not None:
@@ -181,7 +180,7 @@ def _words(name: str, found: Surface, picked: Cell | None, options: str) -> list
                 f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, "
                 f"{picked.bytes:,} of {whole.bytes:,} bytes a vector"
             ),
-            Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}{options}"),
+            Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}{export}"),
         ]
     return lines
 

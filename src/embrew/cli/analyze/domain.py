@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from embrew.cli.analyses import BatchTokens, Models, Overwrite, Plot, check, model_entry, new_table, write
+from embrew.cli.analyze import options
+from embrew.cli.analyze.comparison import encode_settings, model_entry, new_table, opened, write
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Columns = Annotated[
 
 
 def domain(
-    models: Models,
+    models: options.Models,
     data: Annotated[
         str,
         typer.Option("--data", "-d", metavar="PATH", help="The domain: questions and answers, or texts alone."),
@@ -36,18 +36,18 @@ def domain(
     max_pairs: Annotated[
         int, typer.Option("--max-pairs", min=2, metavar="N", help="Take a sample of N rows; always the same one.")
     ] = 500,
-    plot: Plot = None,
+    plot: options.Plot = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", "--json", metavar="FILE.json", help="Write the figures here.")
     ] = None,
-    overwrite: Overwrite = False,
-    batch_tokens: BatchTokens = None,
+    overwrite: options.Overwrite = False,
+    batch_tokens: options.BatchTokens = None,
 ) -> None:
     """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
     from embrew.analysis import diagnosis
     from embrew.analysis.separation_plots import plot_separations
 
-    check(models, overwrite, pictures=[plot], files=[output])
+    options.check_files(models, overwrite, plots=[plot], files=[output])
     mapping = columns_of(column)
     samples = [read_sample(data, mapping, max_pairs)]
     samples += [] if general is None else [read_sample(general, {}, max_pairs)]
@@ -58,9 +58,8 @@ def domain(
     )
     named, entries, words = [], [], []
     for name in models:
-        with untrained(name) as encoder:
-            options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal}
-            found = [diagnosis.examine(encoder, sample, **options) for sample in samples]
+        with opened(name, untrained) as encoder:
+            found = [diagnosis.examine(encoder, sample, **encode_settings(batch_tokens)) for sample in samples]
             entry = {**model_entry(name, encoder), "data": [each.summary() for each in found]}
         both = found[0], found[1] if len(found) > 1 else None
         entry |= {"shift": diagnosis.shift(*both), "gap": diagnosis.gap(*both)}
@@ -130,17 +129,11 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     return Sample.of_pairs(name, read_qa(place, columns=columns), most=most)
 
 
-@contextmanager
-def untrained(name: str) -> Iterator[Any]:
+def untrained(name: str) -> Any:
     """A model in float32; of a recipe with stages, the encoder that training would begin with."""
     from embrew.build import encoder, open_model
     from embrew.recipe import Recipe, list_recipes
 
     if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
-        opened: Any = encoder(Recipe.load(name, ["encoder.dtype=float32"]))
-    else:
-        opened = open_model(name, dtype="float32")
-    try:
-        yield opened
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        return encoder(Recipe.load(name, ["encoder.dtype=float32"]))
+    return open_model(name, dtype="float32")

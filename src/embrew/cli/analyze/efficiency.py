@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.analyses import Output, Overwrite, check, write
+from embrew.cli.analyze import options
+from embrew.cli.analyze.comparison import new_table, write
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ def efficiency(
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all runs into one picture.")] = None,
     table: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write every scored moment.")] = None,
-    output: Output = None,
-    overwrite: Overwrite = False,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
 ) -> None:
     """Show learning curves of runs that were scored on the way (evaluation.at: log): score against samples seen."""
     from embrew.analysis.efficiency import as_rows, check_metric, pareto, read_curve
     from embrew.analysis.efficiency_plots import plot_efficiency
 
-    check(runs, overwrite, pictures=[plot], files=[table, output])
+    options.check_files(runs, overwrite, plots=[plot], files=[table, output])
     wanted = [*runs, *([against] if against and against not in runs else [])]
     names = _names(wanted)
     curves = [read_curve(run, name=name, stage=stage) for run, name in zip(wanted, names, strict=True)]
@@ -45,11 +45,9 @@ def efficiency(
     target = None if against is None else curves[wanted.index(against)]
     goal = None if target is None else target.best(metric)
     front = pareto(curves, metric)
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("run", style="bold")
-    heads = ["first", "best", "samples", "steps", "epochs", "on the front"]
-    for head in [*heads, *([] if target is None else [f"samples to pass {target.name}", "share of its"])]:
-        shown.add_column(head, justify="right")
+    columns = ["first", "best", "samples", "steps", "epochs", "on the front"]
+    columns += [] if target is None else [f"samples to pass {target.name}", "share of its"]
+    shown = new_table(*columns, first="run")
     entries = []
     for curve, run in zip(curves, wanted, strict=True):
         entry = _entry(curve, metric, front=sum(name == curve.name for name, _ in front))

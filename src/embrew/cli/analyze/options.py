@@ -1,0 +1,46 @@
+"""Options that several analyses take, and the check of the files that they write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL", help="Trained folders, Sentence-Transformers folders, Hub ids, or recipes."),
+]
+Data = Annotated[
+    str,
+    typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Corpus, rows with text, or sentence pairs."),
+]
+Pairs = Annotated[
+    str, typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Sentence pairs with scores (an STS set).")
+]
+Split = Annotated[str | None, typer.Option(help="Split of a folder; by default test, else dev, else train.")]
+MaxTexts = Annotated[
+    int | None, typer.Option("--max-texts", min=2, metavar="N", help="Take a sample of N texts; always the same one.")
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all models into one picture.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write the figures here.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Padded tokens a batch.")]
+
+
+def check_files(
+    models: Sequence[str], overwrite: bool, *, plots: Sequence[Path | None], files: Sequence[Path | None]
+) -> None:
+    """Refuse before the work what would fail after it."""
+    from embrew.analysis.plots import check_format
+
+    for plot in plots:
+        if plot is not None:
+            check_format(plot)
+    for file in (*plots, *files):
+        if file is not None and file.exists() and not overwrite:
+            raise FileExistsError(f"{file} exists; give another file, or --overwrite to replace it")
+    twice = next((name for name in models if models.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is given twice; name each model once")

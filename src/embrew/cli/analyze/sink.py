@@ -1,0 +1,61 @@
+"""`embrew analyze sink`: where the last token looks, by layer, with and without a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from embrew.cli.analyze import options
+from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
+
+DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
+
+
+def sink(
+    models: options.Models,
+    data: options.Data,
+    prompt_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt-name", metavar="NAME", help="Also with this prompt or context in front; may be given again."
+        ),
+    ] = None,
+    split: options.Split = None,
+    max_texts: options.MaxTexts = 512,
+    plot: options.Plot = None,
+    output: options.Output = None,
+    overwrite: options.Overwrite = False,
+    batch_tokens: options.BatchTokens = None,
+) -> None:
+    """How much of the last token's attention ends on the first token, by layer, and where the rest goes."""
+    from embrew.analysis import read_texts, sink_of
+    from embrew.analysis.sink_plots import plot_sinks
+    from embrew.modeling.encoder import Encoder
+
+    options.check_files(models, overwrite, plots=[plot], files=[output])
+    texts = read_texts(data, split=split, max_texts=max_texts)
+    settings = encode_settings(batch_tokens, side=texts.side)
+
+    def examine(name: str, encoder: Any) -> Iterator[Row]:
+        if not isinstance(encoder, Encoder):
+            raise ValueError("attention weights are read of embrew's own encoders; give a folder or recipe of one")
+        for prompt_name in (None, *(prompt_names or ())):
+            result = sink_of(encoder, texts.texts, prompt_name=prompt_name, **settings)
+            cells: list[str | Text] = [
+                Text("–" if prompt_name is None else prompt_name),
+                *(f"{result.at(depth):.3f}" for depth in DEPTHS),
+                *(f"{result.of(part).mean():.3f}" for part in ("first", "text")),
+            ]
+            label = name if prompt_name is None else f"{name}, {prompt_name}"
+            yield Row(cells, {"prompt_name": prompt_name, **result.summary()}, (label, result))
+
+    columns = ["prompt", *(f"{depth:.0%}" for depth in DEPTHS), "mean", "on the text"]
+    entries, drawn = compare(
+        models, examine, columns=columns, title="attention of the last token on the first, by depth"
+    )
+    if plot is not None:
+        plot_sinks(drawn, plot)
+    write(output, "sink", entries, data=data, texts_sha256=texts.sha256, texts=len(texts.texts))
