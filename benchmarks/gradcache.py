@@ -9,13 +9,13 @@ from typing import Any
 import harness
 import numpy as np
 import torch
+from encode import encoder, stock, texts_of
 from harness import Bar, Benchmark, Measure, Outcome
 from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 
 from embrew.objectives import Contrastive, EmbeddingObjective, Matryoshka2d
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
-from encode import encoder, stock, texts_of
 
 ROWS = 32  # texts a chunk, on both sides
 TOKENS = 1_024  # padded tokens a chunk, where chunks are cut by tokens

@@ -8,12 +8,12 @@ from functools import cache
 import harness
 import numpy as np
 import torch
+from encode import folder, texts_of
 from harness import Bar, Benchmark, Outcome
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
 from embrew.recipe import Recipe
-from encode import folder, texts_of
 
 TEXTS = 32
 EQUAL = 5e-6  # largest difference of a component of unit vectors

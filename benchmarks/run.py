@@ -17,6 +17,7 @@ from contexts import BENCHMARKS as CONTEXTS
 from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
 from depth import BENCHMARKS as DEPTH
+from encode import BENCHMARKS as ENCODE
 from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
@@ -24,8 +25,6 @@ from opening import BENCHMARKS as OPENING
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
 from walls import BENCHMARKS as WALLS
-
-from encode import BENCHMARKS as ENCODE
 
 SUITES = (
     ALIGNMENT,
