@@ -6,40 +6,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embrew.corpus import encode_corpus, read_vectors, update_corpus
+    from embrew.analysis import effective_tokens, memory_similarity, pool_over
+    from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
+    from embrew.data import Document
     from embrew.evaluation import evaluate
     from embrew.export.sentence_transformers import export_sentence_transformer
+    from embrew.losses import info_nce
+    from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
+    from embrew.modeling.prompting.contexts import Context
+    from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
     from embrew.training.stages import train
 
-_WHERE = {
+_MODULES = {
+    "Context": "embrew.modeling.prompting.contexts",
+    "Demonstration": "embrew.modeling.prompting.demonstrations",
+    "Demonstrations": "embrew.modeling.prompting.demonstrations",
+    "Document": "embrew.data",
     "Encoder": "embrew.modeling.encoder",
+    "Pooling": "embrew.modeling.embedding.pooling",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
+    "effective_tokens": "embrew.analysis",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
     "export_sentence_transformer": "embrew.export.sentence_transformers",
+    "info_nce": "embrew.losses",
+    "memory_similarity": "embrew.analysis",
+    "pool_over": "embrew.analysis",
+    "query_options": "embrew.corpus",
     "read_vectors": "embrew.corpus",
+    "texts_of": "embrew.corpus",
     "train": "embrew.training.stages",
     "update_corpus": "embrew.corpus",
 }
 __all__ = [
+    "Context",
+    "Demonstration",
+    "Demonstrations",
+    "Document",
     "Encoder",
+    "Pooling",
     "Recipe",
     "SearchIndex",
+    "effective_tokens",
     "encode_corpus",
     "evaluate",
     "export_sentence_transformer",
+    "info_nce",
+    "memory_similarity",
+    "pool_over",
+    "query_options",
     "read_vectors",
+    "texts_of",
     "train",
     "update_corpus",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names on first use, so that `import embrew` and the CLI start fast."""
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
+    """Import a public name on first use, so that `import embrew` and the command line start fast."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'embrew' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
