@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embrew.config.overrides import apply_overrides, parse_override
+from embrew.config.yaml_text import dump_yaml, parse_yaml
 from embrew.data.prompts import LLM2COMP_TRAINING
 from embrew.modeling.text.pattern import split_pattern
-from embrew.overrides import apply_overrides, dump_yaml, parse_override, parse_yaml
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 
 SHIPPED = [

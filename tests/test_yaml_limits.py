@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from embrew.config.overrides import parse_override
+from embrew.config.yaml_text import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_yaml
 from embrew.evaluation.suites import read_suite
-from embrew.overrides import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, line_of, parse_override, parse_yaml
 from embrew.recipe import Recipe
 from embrew.sweep.rows import read_sweep
 

@@ -184,7 +184,7 @@ def joined_encoder(expected: Expected) -> None:
 
 def run(expected: Expected) -> None:
     """A run killed in its second stage, after step 4 of 6, with the checkpoint of step 4; and what it becomes."""
-    from embrew.overrides import dump_yaml
+    from embrew.config.yaml_text import dump_yaml
 
     Path("run.yaml").write_text(dump_yaml(COMPRESS))
     embrew("supervised", "5", "train", "run.yaml", "--output", "run", code=STOPPED, killed=True)
@@ -200,7 +200,7 @@ def run(expected: Expected) -> None:
 
 def lost() -> None:
     """Weights trained in full, and a LoRA trained on them that was saved without them."""
-    from embrew.overrides import dump_yaml
+    from embrew.config.yaml_text import dump_yaml
 
     Path("whole.yaml").write_text(dump_yaml(MEAN))
     embrew("train", "whole.yaml", "--output", "whole")

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from embrew import build
 from embrew.cli import app
-from embrew.overrides import apply_overrides, parse_yaml
+from embrew.config.overrides import apply_overrides
+from embrew.config.yaml_text import parse_yaml
 from embrew.recipe import Recipe, StageConfig, lora, read_recipe, training
 from embrew.training.stages import train
 from tests.recipes.wrong import NANO, OVERRIDES

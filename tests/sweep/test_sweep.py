@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.overrides import dump_yaml
+from embrew.config.yaml_text import dump_yaml
 from embrew.recipe import Recipe
 from embrew.sweep import list_sweeps, read_sweep, run_sweep
 from embrew.training import stages

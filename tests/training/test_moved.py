@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from embrew.analysis.watched import watched_by
 from embrew.cli import app
+from embrew.config.yaml_text import dump_yaml
 from embrew.domain import Settings
 from embrew.domain import run as run_domain
-from embrew.overrides import dump_yaml
 from embrew.recipe import Recipe
 from embrew.recipe.comparing import canonical
 from embrew.sweep import read_sweep, run_sweep

@@ -447,7 +447,7 @@ def test_activation_checkpointing_changes_nothing(values: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"objective": {"type": "contrast"}}, r"choose from .*contrastive.* \(did you mean 'contrastive'"),
+        ({"objective": {"type": "contrast"}}, r"choose from .*contrastive.*; did you mean 'contrastive'"),
         ({"objective": {"type": "compression", "divergance": "kl"}}, "did you mean 'divergence'"),
         ({"objective": {"type": "compression", "divergence": "js"}}, "divergence='js'"),
         ({"training": {"learning_rat": 1}}, "did you mean 'learning_rate'"),

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.config.yaml_text import dump_yaml
 from embrew.files.locks import claimed, is_held
-from embrew.overrides import dump_yaml
 from embrew.recipe import Recipe
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train

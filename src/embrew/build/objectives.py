@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from embrew.build.names import check_known, nearest
+from embrew.config.suggestions import choose_from
+from embrew.config.validation_errors import KeyPath, dotted
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.objectives.settings import check_values
-from embrew.recipe_errors import KeyPath, dotted
 
 
 def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
@@ -31,7 +31,9 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     names = [field.name for field in fields(kind)]
     if "scale" in settings and "temperature" in names:
         settings["temperature"] = _from_scale(settings, here)
-    check_known(settings, names, here)
+    unknown = next((key for key in settings if key not in names), None)
+    if unknown is not None:
+        raise ValueError(f"{here} has no key {unknown!r}; {choose_from(unknown, names)}")
     if isinstance(settings.get("base"), Mapping):
         settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
     if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
@@ -57,7 +59,7 @@ def _kind(name: Any, path: KeyPath) -> type[Objective]:
         raise ValueError(f"{here}={name!r}; give an objective's name, for example type: contrastive")
     if ":" not in name:
         if name not in OBJECTIVES:
-            raise ValueError(f"{here}={name!r}; choose from {', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}")
+            raise ValueError(f"{here}={name!r}; {choose_from(name, OBJECTIVES)}")
         return OBJECTIVES[name]
     module, _, attribute = name.partition(":")
     try:

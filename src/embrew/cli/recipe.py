@@ -21,8 +21,8 @@ Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's 
 @app.command("list")
 def list_() -> None:
     """List the shipped recipes, the configurations for several GPUs, and the sweeps."""
+    from embrew.config.shipped import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
-    from embrew.shipped import list_shipped, read_shipped
 
     table = Table(box=None, pad_edge=False)
     for column in ("recipe", "model", "what it is"):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from embrew.config.overrides import apply_overrides
+from embrew.config.yaml_text import dump_yaml
 from embrew.domain.prepare import Prepared
 from embrew.files.local_names import public_path
-from embrew.overrides import apply_overrides, dump_yaml
 from embrew.recipe import Recipe
 from embrew.recipe.paths import with_paths
 

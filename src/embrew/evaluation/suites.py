@@ -10,6 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from embrew.config.shipped import list_shipped, read_shipped
+from embrew.config.suggestions import choose_from
+from embrew.config.validation_errors import KeyPath, explain
+from embrew.config.yaml_text import line_of, parse_yaml
 from embrew.data.hotpotqa import HotpotQA
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
@@ -18,9 +22,6 @@ from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
 from embrew.files.plain_names import check_file_name
-from embrew.overrides import line_of, parse_yaml
-from embrew.recipe_errors import KeyPath, choose, explain
-from embrew.shipped import list_shipped, read_shipped
 
 
 class TaskEntry(BaseModel):
@@ -127,7 +128,7 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         if unknown or not members:
             raise ValueError(
                 f"{place(('averages', average))}{', '.join(unknown) or 'nothing'} is no task of the suite; "
-                + choose(", ".join(unknown), sorted(names))
+                + choose_from(", ".join(unknown), sorted(names))
             )
     averages = {name: tuple(members) for name, members in suite.averages.items()}
     return Suite(str(name_or_path), tuple(tasks), averages)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf, TypeAdapter, ValidationError
 
-from embrew.recipe_errors import KeyPath, explain
-from embrew.settings import Keys
+from embrew.config.allowed_keys import AllowedKeys
+from embrew.config.validation_errors import KeyPath, explain
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -22,11 +22,11 @@ CountOrNone = Annotated[int, Field(ge=0)]  # 0: none
 
 
 @cache
-def settings_of(kind: type) -> tuple[Keys, TypeAdapter[dict[str, Any]]]:
+def settings_of(kind: type) -> tuple[AllowedKeys, TypeAdapter[dict[str, Any]]]:
     """Return the settings of an objective's class, which are its fields, and what checks them as they are annotated."""
     hints = typing.get_type_hints(kind, include_extras=True)
     types = {field.name: _instance_or(hints[field.name]) for field in dataclasses.fields(kind) if field.init}
-    keys = Keys(types)
+    keys = AllowedKeys(types)
     return keys, TypeAdapter(Annotated[dict[str, Any], keys])
 
 

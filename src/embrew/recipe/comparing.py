@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from embrew.recipe_errors import KeyPath
+from embrew.config.validation_errors import KeyPath
 
 
 def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:

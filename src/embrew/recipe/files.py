@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embrew.shipped import list_shipped, read_shipped
+from embrew.config.shipped import list_shipped, read_shipped
 
 LAUNCH = "launch/"  # accelerate's configurations, in a folder beside the recipes
 

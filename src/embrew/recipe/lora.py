@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from embrew.settings import Keys
+from embrew.config.allowed_keys import AllowedKeys
 
 Rank = Annotated[int, Field(ge=1)]
 Alpha = Annotated[float | int, Field(gt=0)]
@@ -84,4 +84,4 @@ REFUSED: dict[str, str] = {
     "trainable_token_indices": "cannot be merged; memory_tokens and soft_prompt_tokens are trained tokens",
     "ensure_weight_tying": "is for trained copies of embeddings, which encoder.train_embeddings sets; leave it out",
 }
-LORA = Keys(TYPES, refused=REFUSED, of="peft.LoraConfig")
+LORA = AllowedKeys(TYPES, refused=REFUSED, of="peft.LoraConfig")

@@ -10,8 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
+from embrew.config.overrides import apply_overrides
+from embrew.config.suggestions import quoted
+from embrew.config.validation_errors import KeyPath, dotted, explain
+from embrew.config.yaml_text import dump_yaml, line_of, parse_yaml
 from embrew.files.local_names import last_part, public_path
-from embrew.overrides import apply_overrides, dump_yaml, line_of, parse_yaml, short
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig
@@ -19,7 +22,6 @@ from embrew.recipe.evaluation import EvaluationConfig
 from embrew.recipe.files import read_recipe
 from embrew.recipe.paths import beside, with_data_paths, with_paths
 from embrew.recipe.stage import StageConfig
-from embrew.recipe_errors import KeyPath, dotted, explain
 
 
 class Recipe(Config):
@@ -99,7 +101,7 @@ class Recipe(Config):
             for setter, override in set_by.items():
                 plain = [keys[1] if i == 1 and key == name else key for i, key in enumerate(setter)]
                 if keys[: len(plain)] == plain or plain[: len(keys)] == keys:
-                    return f"override {short(override)}: "
+                    return f"override {quoted(override)}: "
             line = line_of(text, path) if text else None
             return f"{source}:{line}: " if line else f"{source}: "
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from embrew.settings import Keys
+from embrew.config.allowed_keys import AllowedKeys
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -74,7 +74,7 @@ def _every(value: float) -> float:
 
 
 Interval = Annotated[int | float, Field(gt=0), AfterValidator(_every)]
-CHECKPOINTING = Keys(
+CHECKPOINTING = AllowedKeys(
     {
         "use_reentrant": bool,
         "preserve_rng_state": bool,
@@ -214,4 +214,4 @@ REFUSED: dict[str, str] = {
         "fails with embrew's training step: batches are objects that torch.compile cannot trace; leave it out",
     ),
 }
-TRAINING = Keys(TYPES, refused=REFUSED, of="transformers.TrainingArguments")
+TRAINING = AllowedKeys(TYPES, refused=REFUSED, of="transformers.TrainingArguments")

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from embrew import build
-from embrew.overrides import line_of, parse_override, parse_yaml
+from embrew.config.overrides import parse_override
+from embrew.config.shipped import list_shipped, read_shipped
+from embrew.config.validation_errors import dotted
+from embrew.config.yaml_text import line_of, parse_yaml
 from embrew.recipe import Recipe
-from embrew.recipe_errors import dotted
-from embrew.shipped import list_shipped, read_shipped
 
 FOLDER = "sweeps"
 RESERVED = "results"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embrew import build
+from embrew.config.yaml_text import dump_yaml
 from embrew.data.reading import public_name
-from embrew.overrides import dump_yaml
 from embrew.recipe import DataConfig, Recipe
 
 if TYPE_CHECKING:

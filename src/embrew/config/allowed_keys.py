@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 REFUSED = "refused"  # the type of the error
 
 
-class Keys:
+class AllowedKeys:
     """Annotation of a mapping: it may have these keys only, each with a value of its type. None of them is required.
 
     Numbers are checked strictly: text and booleans are no numbers, and neither NaN nor infinity is accepted.

@@ -9,16 +9,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from embrew.overrides import nearest
-from embrew.settings import REFUSED, Keys
+from embrew.config.allowed_keys import REFUSED, AllowedKeys
+from embrew.config.suggestions import MOST, choose_from, did_you_mean
 
 KeyPath = tuple[str | int, ...]
-MOST = 24  # names that a message lists; of more, it gives the number and the nearest
 
 
 def explain(
     error: ValidationError,
-    root: type | Keys,
+    root: type | AllowedKeys,
     values: Any,
     *,
     prefix: KeyPath = (),
@@ -53,18 +52,18 @@ def dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(key) for key in path)
 
 
-def keys_of(owner: type | Keys | None) -> list[str]:
+def keys_of(owner: type | AllowedKeys | None) -> list[str]:
     """The keys a pydantic model, a dataclass or a mapping takes."""
     if owner is None:
         return []
-    if isinstance(owner, Keys):
+    if isinstance(owner, AllowedKeys):
         return list(owner.types)
     if issubclass(owner, BaseModel):
         return list(owner.model_fields)
     return [field.name for field in dataclasses.fields(owner) if field.init] if dataclasses.is_dataclass(owner) else []
 
 
-def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type | Keys | None) -> str:
+def _words(problem: Any, path: KeyPath, owner: type | AllowedKeys | None, target: type | AllowedKeys | None) -> str:
     key, kind, given = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
@@ -77,7 +76,7 @@ def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type 
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key}={_short(given)}; {choose(str(given), allowed)}"
+        return f"{key}={_short(given)}; {choose_from(str(given), allowed)}"
     if kind in ("too_short", "string_too_short"):
         least, unit = problem["ctx"]["min_length"], "item" if kind == "too_short" else "character"
         return f"{key}={_short(given)}; allowed: at least {least} {unit}{'' if least == 1 else 's'}"
@@ -87,19 +86,12 @@ def _words(problem: Any, path: KeyPath, owner: type | Keys | None, target: type 
     return f"{key}={_short(given)}; allowed: {allowed}"
 
 
-def _valid(word: str, owner: type | Keys | None) -> str:
+def _valid(word: str, owner: type | AllowedKeys | None) -> str:
     valid = keys_of(owner)
     if len(valid) > MOST:
-        of = f" of {owner.of}" if isinstance(owner, Keys) and owner.of else ""
-        return f"it is none of the {len(valid)} keys{of} that are allowed here{nearest(word, valid)}"
-    return f"valid keys: {', '.join(valid)}{nearest(word, valid)}"
-
-
-def choose(word: str, allowed: Sequence[str]) -> str:
-    """The words `choose from …` with the nearest; of many, their number and the nearest three."""
-    if len(allowed) > MOST:
-        return f"it is none of the {len(allowed)} names that are allowed{nearest(word, allowed, most=3)}"
-    return f"choose from {', '.join(allowed)}{nearest(word, allowed)}"
+        of = f" of {owner.of}" if isinstance(owner, AllowedKeys) and owner.of else ""
+        return f"it is none of the {len(valid)} keys{of} that are allowed here{did_you_mean(word, valid)}"
+    return f"valid keys: {', '.join(valid)}{did_you_mean(word, valid)}"
 
 
 def _short(value: Any) -> str:
@@ -118,14 +110,14 @@ def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
     return tuple(path)
 
 
-def _owner(root: type | Keys, path: KeyPath) -> type | Keys | None:
+def _owner(root: type | AllowedKeys, path: KeyPath) -> type | AllowedKeys | None:
     """The class, or mapping, that stands at `path` under `root`, or None where there is none of ours."""
-    current: type | Keys | None = root
+    current: type | AllowedKeys | None = root
     for key in path:
         if isinstance(key, int):
             continue
         annotations: dict[str, Any] = {}
-        if isinstance(current, Keys):
+        if isinstance(current, AllowedKeys):
             annotations = current.types
         elif current is not None:
             annotations = typing.get_type_hints(current, include_extras=True)
@@ -133,8 +125,8 @@ def _owner(root: type | Keys, path: KeyPath) -> type | Keys | None:
     return current
 
 
-def _class_in(annotation: Any) -> type | Keys | None:
-    if isinstance(annotation, Keys):
+def _class_in(annotation: Any) -> type | AllowedKeys | None:
+    if isinstance(annotation, AllowedKeys):
         return annotation
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)):
         return annotation

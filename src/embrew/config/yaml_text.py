@@ -1,10 +1,9 @@
-"""YAML as recipes use it, and `key.path=value` overrides on top of it."""
+"""YAML as recipes, suites and sweeps use it: plain words as in YAML 1.2, no key twice, and limits on size."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -12,10 +11,10 @@ import yaml
 MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped ones have up to 10,000
 MAX_DEPTH = 50  # of lists and mappings in each other; shipped ones are up to 7 deep
 MAX_VALUES = 20_000  # values of a YAML text, each alias counted as all that it stands for
-_TOO_DEEP = f"lists and mappings are more than {MAX_DEPTH} deep"
+TOO_DEEP = f"lists and mappings are more than {MAX_DEPTH} deep"
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """YAML with plain words as in YAML 1.2, string keys, no key twice, and limits on depth and on what aliases add."""
 
     def __init__(self, stream: str) -> None:
@@ -41,7 +40,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, event.start_mark)
+            raise yaml.composer.ComposerError(None, None, TOO_DEEP, event.start_mark)
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
         if anchor is not None and not is_alias:
@@ -51,7 +50,7 @@ class _Loader(yaml.SafeLoader):
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         """A `[` or `{`; refused here, since the scanner looks far ahead of the composer."""
         if self.flow_level > MAX_DEPTH:
-            raise yaml.scanner.ScannerError(None, None, _TOO_DEEP, self.get_mark())
+            raise yaml.scanner.ScannerError(None, None, TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -66,8 +65,8 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back unchanged."""
+class Dumper(yaml.SafeDumper):
+    """Writes what `Loader` reads back unchanged."""
 
 
 # What a plain word means, as in YAML 1.2: `5e-5` is a float, `1:30` and `no` and `2024-01-01` are strings.
@@ -79,7 +78,7 @@ _PLAIN = {
         "-+0123456789.",
     ),
 }
-for _class in (_Loader, _Dumper):
+for _class in (Loader, Dumper):
     _class.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in (*_PLAIN, "timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -88,7 +87,7 @@ for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag.endswith(":merge"):  # `<<: *anchor`
@@ -106,14 +105,14 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     }
 
 
-def _string(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+def _string(dumper: Dumper, value: str) -> yaml.ScalarNode:
     # Only double quotes keep these: PyYAML takes them for line ends and writes spaces otherwise.
     style = '"' if re.search("[\x85\u2028\u2029]", value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Dumper.add_representer(str, _string)
+Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+Dumper.add_representer(str, _string)
 
 
 def parse_yaml(text: str, *, source: str = "YAML") -> Any:
@@ -128,7 +127,7 @@ def parse_yaml(text: str, *, source: str = "YAML") -> Any:
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{source}: {len(text):,} characters; a YAML text may have {MAX_CHARACTERS:,}")
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 -- it is a SafeLoader
+        return yaml.load(text, Loader=Loader)  # noqa: S506 -- it is a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}" if mark else source
@@ -142,12 +141,12 @@ def parse_yaml(text: str, *, source: str = "YAML") -> Any:
 
 def dump_yaml(value: Any) -> str:
     """YAML text that `parse_yaml` reads back to the same value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int | None:
     """The line (from 1) on which `path` stands in a YAML text, or of its nearest parent that stands there."""
-    node = yaml.compose(text, Loader=_Loader)
+    node = yaml.compose(text, Loader=Loader)
     line = None
     for key in path:
         if isinstance(node, yaml.MappingNode):
@@ -161,103 +160,3 @@ def line_of(text: str, path: Sequence[str | int]) -> int | None:
         else:
             return line
     return line
-
-
-def nearest(word: str, choices: Sequence[str], *, most: int = 1) -> str:
-    """`"; did you mean 'x'?"`, with up to `most` choices that are close, or nothing if none is.
-
-    >>> nearest("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], most=3)
-    "; did you mean 'llm2comp/nano' or 'epic/nano'?"
-    """
-    close = [repr(choice) for choice in difflib.get_close_matches(word, choices, n=most, cutoff=0.5)]
-    return f"; did you mean {one_of(close)}?" if close else ""
-
-
-def one_of(words: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def parse_override(text: str) -> tuple[list[str], Any]:
-    """Split `key.path=value`; the value is read as YAML, a mapping written as `{key: value}`.
-
-    >>> parse_override("stages.0.training.learning_rate=5e-5")
-    (['stages', '0', 'training', 'learning_rate'], 5e-05)
-    """
-    path, equals, value = text.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
-        raise ValueError(f"override {short(text)}; write key.path=value, for example encoder.max_length.query=256")
-    if len(keys) > MAX_DEPTH:
-        raise ValueError(f"override {short(text)}: {len(keys):,} keys in each other; {_TOO_DEEP}")
-    return keys, _value(value, source=f"override {short(text)}")
-
-
-def short(text: str, most: int = 300) -> str:
-    """The text in quotes, truncated where it is long.
-
-    >>> short("encoder.model=nano", 12)
-    "'encoder.m...'"
-    """
-    return repr(text if len(text) <= most else text[: most - 3] + "...")
-
-
-def _value(text: str, *, source: str) -> Any:
-    if ": " in f"{text} " and text[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
-        return text
-    return parse_yaml(text, source=source)
-
-
-def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `values` with each `key.path=value` set, in order.
-
-    A list is entered by number or, where its items have a `name`, by that name: `stages.compress.batch.size=64`.
-    A mapping that is not there yet is made; whether a key is one at all is for the recipe to judge.
-
-    Raises:
-        ValueError: not `key.path=value`, or the path runs through a list or a value that it cannot enter.
-    """
-    result: dict[str, Any] = _copy(dict(values))
-    for text in overrides:
-        keys, value = parse_override(text)
-        node: Any = result
-        for depth, key in enumerate(keys):
-            last = depth == len(keys) - 1
-            where = ".".join(keys[:depth])
-            if isinstance(node, list):
-                place: Any = _place(node, key, where=where, override=text)
-            elif isinstance(node, dict):
-                place = key
-                if not last and node.get(key) is None:
-                    node[key] = {}
-            else:
-                raise ValueError(
-                    f"override {short(text)}: {where} is {node!r}, which has no keys; set {where}=... itself"
-                )
-            if last:
-                node[place] = value
-            else:
-                node = node[place]
-    return result
-
-
-def _copy(value: Any) -> Any:
-    """A copy that shares nothing: a YAML alias is one object in two places, and an override means one of them."""
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
-
-
-def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
-    names = [item["name"] if isinstance(item, dict) and isinstance(item.get("name"), str) else None for item in items]
-    if key in names:
-        return names.index(key)
-    if key.isdecimal() and int(key) < len(items):
-        return int(key)
-    known = [name for name in names if name]
-    allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
-    if known:
-        allowed += f" or by name: {', '.join(known)}"
-    raise ValueError(
-        f"override {short(override)}: {where} has no item {key!r}; choose from {allowed}{nearest(key, known)}"
-    )

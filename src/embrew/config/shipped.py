@@ -9,8 +9,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from embrew.config.suggestions import nearest_names, one_of, quoted
+from embrew.config.yaml_text import MAX_CHARACTERS
 from embrew.files.reading import content_of
-from embrew.overrides import MAX_CHARACTERS, one_of, short
 
 LISTED = 15  # names that a message lists; of more, it says which command lists them
 
@@ -39,7 +40,7 @@ def read_shipped(
     try:
         path = Path(name_or_path).expanduser()
     except RuntimeError:  # `~nobody/recipe.yaml`
-        raise FileNotFoundError(f"no file {short(name)}: there is no such user") from None
+        raise FileNotFoundError(f"no file {quoted(name)}: there is no such user") from None
     if not name:
         raise FileNotFoundError(f"no {what} is named ''; give a {what}'s name or a YAML file")
     if path.is_file():
@@ -49,14 +50,14 @@ def read_shipped(
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8"), f"{what} {name}"
     if path.is_dir():
-        raise ValueError(f"{short(name)} is a folder; give a {what}'s YAML file, or the name of a {what}")
+        raise ValueError(f"{quoted(name)} is a folder; give a {what}'s YAML file, or the name of a {what}")
     if path.exists():
-        raise ValueError(f"{short(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
+        raise ValueError(f"{quoted(name)} is a pipe or a device, not a file; give a {what}'s YAML file")
     if _looks_like_path(name, shipped):
-        raise FileNotFoundError(f"no file {short(name)}{_near_path(path, shipped, what)}")
+        raise FileNotFoundError(f"no file {quoted(name)}{_near_path(path, shipped, what)}")
     close = [repr(one) for one in nearest_names(name, list(files))]
     hint = f"did you mean {one_of(close)}? " if close else ""
-    raise FileNotFoundError(f"no {what} named {short(name)}; {hint}{_all(shipped)}")
+    raise FileNotFoundError(f"no {what} named {quoted(name)}; {hint}{_all(shipped)}")
 
 
 def read_text(path: Path, *, what: str) -> str:
@@ -73,21 +74,6 @@ def read_text(path: Path, *, what: str) -> str:
     if not text.strip():
         raise ValueError(f"{path} is empty; give a {what}'s YAML file")
     return text
-
-
-def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str]:
-    """Return the names that are most like a word, also in their last part alone.
-
-    >>> nearest_names("nanno", ["baselines/mean", "epic/nano", "lbr/ratio"])
-    ['epic/nano']
-    """
-
-    def alike(name: str) -> float:
-        parts = [name, name.rpartition("/")[2]]
-        return max(difflib.SequenceMatcher(None, word.lower(), part.lower()).ratio() for part in parts)
-
-    ratios = {name: alike(name) for name in names}
-    return sorted((name for name in names if ratios[name] >= 0.6), key=lambda name: -ratios[name])[:most]
 
 
 def _looks_like_path(name: str, shipped: dict[str, Traversable]) -> bool:

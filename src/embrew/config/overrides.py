@@ -1,0 +1,85 @@
+"""`key.path=value` overrides on top of a YAML file's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from embrew.config.suggestions import did_you_mean, quoted
+from embrew.config.yaml_text import MAX_DEPTH, TOO_DEEP, parse_yaml
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """Split `key.path=value`; the value is read as YAML, a mapping written as `{key: value}`.
+
+    >>> parse_override("stages.0.training.learning_rate=5e-5")
+    (['stages', '0', 'training', 'learning_rate'], 5e-05)
+    """
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
+        raise ValueError(f"override {quoted(text)}; write key.path=value, for example encoder.max_length.query=256")
+    if len(keys) > MAX_DEPTH:
+        raise ValueError(f"override {quoted(text)}: {len(keys):,} keys in each other; {TOO_DEEP}")
+    return keys, _value(value, source=f"override {quoted(text)}")
+
+
+def _value(text: str, *, source: str) -> Any:
+    if ": " in f"{text} " and text[:1].isalnum():  # `encoder.prompts.query=Find this: ` is a text, not a mapping
+        return text
+    return parse_yaml(text, source=source)
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `values` with each `key.path=value` set, in order.
+
+    A list is entered by number or, where its items have a `name`, by that name: `stages.compress.batch.size=64`.
+    A mapping that is not there yet is made; whether a key is one at all is for the recipe to judge.
+
+    Raises:
+        ValueError: not `key.path=value`, or the path runs through a list or a value that it cannot enter.
+    """
+    result: dict[str, Any] = _copy(dict(values))
+    for text in overrides:
+        keys, value = parse_override(text)
+        node: Any = result
+        for depth, key in enumerate(keys):
+            last = depth == len(keys) - 1
+            where = ".".join(keys[:depth])
+            if isinstance(node, list):
+                place: Any = _place(node, key, where=where, override=text)
+            elif isinstance(node, dict):
+                place = key
+                if not last and node.get(key) is None:
+                    node[key] = {}
+            else:
+                raise ValueError(
+                    f"override {quoted(text)}: {where} is {node!r}, which has no keys; set {where}=... itself"
+                )
+            if last:
+                node[place] = value
+            else:
+                node = node[place]
+    return result
+
+
+def _copy(value: Any) -> Any:
+    """A copy that shares nothing: a YAML alias is one object in two places, and an override means one of them."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _place(items: list[Any], key: str, *, where: str, override: str) -> int:
+    names = [item["name"] if isinstance(item, dict) and isinstance(item.get("name"), str) else None for item in items]
+    if key in names:
+        return names.index(key)
+    if key.isdecimal() and int(key) < len(items):
+        return int(key)
+    known = [name for name in names if name]
+    allowed = f"0 to {len(items) - 1}" if items else "nothing, it is empty"
+    if known:
+        allowed += f" or by name: {', '.join(known)}"
+    raise ValueError(
+        f"override {quoted(override)}: {where} has no item {key!r}; choose from {allowed}{did_you_mean(key, known)}"
+    )

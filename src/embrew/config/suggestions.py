@@ -1,0 +1,54 @@
+"""Parts of error messages: which names are allowed, and which of them is meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+MOST = 24  # names that a message lists; of more, it gives the number and the nearest
+
+
+def choose_from(word: str, allowed: Collection[str]) -> str:
+    """The words `choose from …` with the nearest; of many, their number and the nearest three."""
+    if len(allowed) > MOST:
+        return f"it is none of the {len(allowed)} names that are allowed{did_you_mean(word, allowed, most=3)}"
+    return f"choose from {', '.join(allowed)}{did_you_mean(word, allowed)}"
+
+
+def did_you_mean(word: str, choices: Collection[str], *, most: int = 1) -> str:
+    """`"; did you mean 'x'?"`, with up to `most` choices that are close, or nothing if none is.
+
+    >>> did_you_mean("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], most=3)
+    "; did you mean 'llm2comp/nano' or 'epic/nano'?"
+    """
+    close = [repr(choice) for choice in difflib.get_close_matches(word, list(choices), n=most, cutoff=0.5)]
+    return f"; did you mean {one_of(close)}?" if close else ""
+
+
+def one_of(words: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str]:
+    """Return the names that are most like a word, also in their last part alone.
+
+    >>> nearest_names("nanno", ["baselines/mean", "epic/nano", "lbr/ratio"])
+    ['epic/nano']
+    """
+
+    def alike(name: str) -> float:
+        parts = [name, name.rpartition("/")[2]]
+        return max(difflib.SequenceMatcher(None, word.lower(), part.lower()).ratio() for part in parts)
+
+    ratios = {name: alike(name) for name in names}
+    return sorted((name for name in names if ratios[name] >= 0.6), key=lambda name: -ratios[name])[:most]
+
+
+def quoted(text: str, most: int = 300) -> str:
+    """The text in quotes, truncated where it is long.
+
+    >>> quoted("encoder.model=nano", 12)
+    "'encoder.m...'"
+    """
+    return repr(text if len(text) <= most else text[: most - 3] + "...")
