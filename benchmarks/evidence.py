@@ -38,8 +38,8 @@ from shots import Shots, pairs_of
 from embrew import build
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
 from embrew.evaluation import Result, averages, evaluate, grid_table, read_suite
-from embrew.protocol import model_hash
 from embrew.recipe import Recipe
+from embrew.text_encoder.hashes import model_hash
 from embrew.training import stages
 from embrew.training.takeover import take_over
 

@@ -7,7 +7,7 @@ from peft import PeftModel
 
 from embrew import build
 from embrew.modeling.storage import loading
-from embrew.protocol import model_hash
+from embrew.text_encoder.hashes import model_hash
 from tests.conftest import SENTENCES
 
 

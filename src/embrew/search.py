@@ -11,12 +11,14 @@ import numpy as np
 
 from embrew.data.documents import Document, read_documents
 from embrew.data.versions import Changes
-from embrew.files.checksums import digest_of
+from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX, say_missing
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, check_free, recover, write_json, write_jsonl
-from embrew.protocol import TextEncoder, encode_options, model_hash, tokenizer_sha256, unit_vectors
-from embrew.provenance import content_hash, versions
+from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder, encode_options
+from embrew.text_encoder.provenance import versions
+from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 

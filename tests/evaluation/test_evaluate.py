@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import evaluate, table
-from embrew.protocol import TextEncoder, encode_options, model_hash, resolved_prompts
-from embrew.provenance import content_hash
+from embrew.files.checksums import content_hash
+from embrew.text_encoder.hashes import model_hash
+from embrew.text_encoder.interface import TextEncoder, encode_options, resolved_prompts
 
 
 def test_both_kinds_in_one_call(bag_of_words, sts_folder, retrieval_folder):

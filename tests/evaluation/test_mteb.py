@@ -11,7 +11,7 @@ import pytest
 
 from embrew.evaluation import MtebTask, evaluate, mteb_tasks, read_suite
 from embrew.evaluation.mteb_tasks import MtebEncoder, load_task
-from embrew.protocol import vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
 from tests.evaluation.conftest import BagOfWords
 
 mteb = pytest.importorskip("mteb")

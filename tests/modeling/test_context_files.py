@@ -12,7 +12,7 @@ from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage import context_files
 from embrew.modeling.storage.context_files import read_contexts, remove_context, write_context
-from embrew.protocol import vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
 from tests.conftest import SENTENCES, stir
 
 PAIRS = (Demonstration("fox", SENTENCES[0]), Demonstration("sea", SENTENCES[3]))

@@ -22,7 +22,7 @@ from embrew.analysis.perplexity import Perplexity, perplexity_of
 from embrew.analysis.separation import Separation, separation_of
 from embrew.data.qa import QA
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
 MIN_TEXTS = 20  # on either side, for bits a byte

@@ -21,7 +21,7 @@ from embrew.evaluation.kinds import prepare
 from embrew.evaluation.report import size_of
 from embrew.evaluation.tasks import Task
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import encode_options
+from embrew.text_encoder.interface import encode_options
 
 logger = logging.getLogger(__name__)
 LAST = 12  # layers that the paper looks at, counted from the end

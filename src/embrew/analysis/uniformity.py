@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embrew.analysis.vectors import vector_chunks
-from embrew.protocol import unit_vectors
+from embrew.text_encoder.vectors import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import encode_options
+from embrew.text_encoder.interface import encode_options
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

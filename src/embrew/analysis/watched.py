@@ -12,7 +12,7 @@ from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
 from embrew.data.reading import expand, read, splits
 from embrew.evaluation.dev import DevSets, dev_sets_of
-from embrew.files.local_names import check_not_by_name
+from embrew.files.public_paths import check_path_known
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -72,9 +72,9 @@ def watched_by(recipe: Recipe) -> DevSets | WithUniformity | None:
             for number, one in enumerate(several):
                 key = f"evaluation.{kind}.{number}"
                 if isinstance(one, str):
-                    check_not_by_name(one, key)
+                    check_path_known(one, key)
                 else:
-                    check_not_by_name(one.path, f"{key}.path")
+                    check_path_known(one.path, f"{key}.path")
     sets = dev_sets_of(recipe)
     if sets is None or recipe.evaluation is None or recipe.evaluation.uniformity is None:
         return sets

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embrew.files.plain_names import is_plain
 from embrew.files.reading import broken, content_of, is_content_error, read_json
+from embrew.files.safe_names import is_safe_name
 from embrew.modeling.storage.foreign import (
     ADAPTER,
     INDEX,
@@ -79,7 +79,7 @@ def check_stock(name: str) -> None:
     for kind, place in _modules(name):
         if not CLASS.fullmatch(kind):
             raise _own_code(name, f"{MODULES}, which names the class {kind[:80]!r}")
-        if place and not is_plain(place):
+        if place and not is_safe_name(place):
             raise ValueError(f"{name}: {MODULES} names the folder {place[:80]!r}, which is not within the model's own")
         where: dict[str, Any] = {"subfolder": place}
         words = file_of(name, WORDS, **where)

@@ -26,7 +26,7 @@ from embrew.files.formats import say_missing
 from embrew.files.locks import claimed
 from embrew.files.writing import check_free
 from embrew.modeling.embedding.batching import ahead
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
 

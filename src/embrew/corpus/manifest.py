@@ -17,8 +17,9 @@ from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
-from embrew.protocol import TextEncoder, resolved_prompts, tokenizer_sha256
-from embrew.provenance import describe_run
+from embrew.text_encoder.hashes import tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder, resolved_prompts
+from embrew.text_encoder.provenance import describe_run
 
 TEXTS = "unchanged"
 """How texts are read, in `made_of`. Folders without this entry: white space at both ends of texts was removed."""

@@ -22,7 +22,7 @@ from embrew.corpus.manifest import Entry, Manifest, new_manifest
 from embrew.corpus.rejects import Rejects
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]
 

@@ -11,8 +11,9 @@ from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.rejects import Rejects
 from embrew.corpus.vectors import Vectors
-from embrew.protocol import TextEncoder, model_hash, resolved_prompts, tokenizer_sha256
-from embrew.provenance import describe_run
+from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder, resolved_prompts
+from embrew.text_encoder.provenance import describe_run
 
 
 def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
 from embrew.modeling.embedding.batching import NotFinite
 from embrew.modeling.storage.loading import check_speed
-from embrew.protocol import TextEncoder, encode_options
+from embrew.text_encoder.interface import TextEncoder, encode_options
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384
 

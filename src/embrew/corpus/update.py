@@ -31,7 +31,7 @@ from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.writing import flush, put
 from embrew.modeling.embedding.batching import ahead
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
 

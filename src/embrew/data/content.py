@@ -10,7 +10,7 @@ from typing import Any
 from embrew.data.beir import is_beir, qrels_files
 from embrew.data.reading import SUFFIXES, expand, find_file, split_files
 from embrew.files.checksums import digest_of
-from embrew.files.local_names import last_part
+from embrew.files.public_paths import base_name
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
@@ -29,7 +29,7 @@ def data_identity(
         revision: of the Hub.
         sha256: of one file.
     """
-    found: dict[str, Any] = {"name": last_part(path)}
+    found: dict[str, Any] = {"name": base_name(path)}
     try:
         text = expand(path)
         place = Path(text)

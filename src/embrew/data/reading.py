@@ -27,7 +27,7 @@ __all__ = [
     "stop",
 ]
 
-from embrew.files.local_names import check_not_by_name
+from embrew.files.public_paths import check_path_known
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def expand(path: str | Path) -> str:
         '/data/STSB'
     """
     text = str(path)
-    check_not_by_name(text)
+    check_path_known(text)
     for name in re.findall(r"\$\{?(\w+)\}?", text):
         if not os.environ.get(name):
             raise ValueError(f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER")

@@ -18,7 +18,7 @@ from typing import Literal
 from embrew.data.documents import Document
 from embrew.data.qa import QA
 from embrew.domain.matching import START, Finder, Questions, items, key, words
-from embrew.domain.parts import IN_QUERY, Within, is_long, parts_of
+from embrew.domain.question_parts import IN_QUERY, Within, is_long, parts_of
 
 
 class HeldOut:

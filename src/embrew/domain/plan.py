@@ -10,12 +10,11 @@ from typing import Any, Literal
 from embrew.config.overrides import apply_overrides
 from embrew.config.yaml_text import dump_yaml
 from embrew.domain.prepare import Prepared
-from embrew.files.local_names import public_path
+from embrew.files.public_paths import public_path
 from embrew.recipe import Recipe
 from embrew.recipe.paths import with_paths
 
 BASE = "lbr/medical-nano"
-LEARN, REPRESENT = "learn", "represent"
 MIN_PAIRS = 500  # training pairs from which on answers are learnt (SFT), not documents (PT); ours
 LEARN_EPOCHS, REPRESENT_EPOCHS = 3, 5
 MOST_STEPS = (400, 120)

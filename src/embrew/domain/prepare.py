@@ -13,15 +13,15 @@ from typing import Any
 from embrew.data.folder import document_files, passages, read_folder
 from embrew.data.qa import QA, read_qa
 from embrew.data.reading import expand, public_name
+from embrew.domain.cloze_questions import asked_nowhere_else, last_passages, made_of, split_documents
 from embrew.domain.leaks import without_held_out
-from embrew.domain.made import asked_nowhere_else, last_passages, made_of, split_documents
 from embrew.domain.scan import check
 from embrew.domain.split import split_pairs, without_duplicates
 from embrew.domain.test_sets import write_test_set
+from embrew.files.checksums import content_hash
 from embrew.files.formats import DOMAIN
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, write_json, write_jsonl
-from embrew.provenance import content_hash
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

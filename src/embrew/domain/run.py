@@ -24,13 +24,13 @@ from embrew.evaluation import Result, evaluate
 from embrew.export.fixed import with_max_length
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.files import formats
-from embrew.files.local_names import public_path
+from embrew.files.public_paths import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import vectors_hash
-from embrew.provenance import versions
 from embrew.recipe import Recipe
+from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder.provenance import versions
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from embrew.data.beir import read_beir
 from embrew.data.overlap import normalised
 from embrew.data.reading import read_file
 from embrew.domain.matching import START, items, key, words
-from embrew.domain.parts import IN_QUERY, is_long, parts_of
+from embrew.domain.question_parts import IN_QUERY, is_long, parts_of
 
 EXAMPLES = 3
 

@@ -17,9 +17,10 @@ from embrew.evaluation.rows import TRIED, check_apart
 from embrew.evaluation.sts import Protocol
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.tasks import Kind, Task, find_task
+from embrew.files.checksums import content_hash
 from embrew.modeling.storage.context_files import digest
-from embrew.protocol import TextEncoder, encode_options
-from embrew.provenance import content_hash, describe_run
+from embrew.text_encoder.interface import TextEncoder, encode_options
+from embrew.text_encoder.provenance import describe_run
 
 __all__ = [
     "MtebTask",

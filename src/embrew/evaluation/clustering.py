@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from embrew.protocol import TextEncoder, checked_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import checked_vectors
 
 
 def evaluate_clustering(

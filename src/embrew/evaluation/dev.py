@@ -14,8 +14,9 @@ from embrew.data.reading import SPLITS, expand, stem
 from embrew.evaluation.report import METRICS, size_of
 from embrew.evaluation.rows import reserved_texts, split_names, task_texts
 from embrew.evaluation.tasks import Part, Task, find_task
-from embrew.protocol import GUARD, TextEncoder
+from embrew.files.formats import GUARD
 from embrew.recipe import DevRows, Recipe
+from embrew.text_encoder.interface import TextEncoder
 
 RESERVED = ("dev", "guard")
 DEV = ("dev", "validation", "valid")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.evaluation.sts import Protocol, evaluate_sts
 from embrew.evaluation.summarization import evaluate_summarization
 from embrew.evaluation.tasks import Kind, Task
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 Judged = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and how much was judged
 Judge = Callable[[TextEncoder, Mapping[str, Any]], Judged]  # an encoder, and keywords for its encode methods

@@ -17,7 +17,8 @@ from embrew.evaluation.fetched import keep, use_kept
 from embrew.evaluation.instructed import Instructed
 from embrew.evaluation.report import Result
 from embrew.evaluation.tasks import Kind
-from embrew.protocol import TextEncoder, vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from embrew.evaluation.sts import pair_cosines
-from embrew.protocol import TextEncoder
+from embrew.text_encoder.interface import TextEncoder
 
 
 def evaluate_pair_classification(

@@ -18,7 +18,8 @@ from embrew.data.questions import Question
 from embrew.evaluation.answers import can_be_found, contains_answer, exact_match
 from embrew.evaluation.generation import Generator
 from embrew.evaluation.tasks import Task
-from embrew.protocol import TextEncoder, unit_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import unit_vectors
 
 T = TypeVar("T")
 

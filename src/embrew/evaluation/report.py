@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.files.formats import RESULT, OtherFormat, say_missing
-from embrew.files.plain_names import check_file_name
 from embrew.files.reading import BrokenFile, read_json
+from embrew.files.safe_names import check_file_name
 from embrew.files.writing import write_json
 
 METRICS: dict[str, str] = {

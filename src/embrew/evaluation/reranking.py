@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from embrew.protocol import TextEncoder, unit_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import unit_vectors
 
 
 def evaluate_reranking(

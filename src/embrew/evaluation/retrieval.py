@@ -12,7 +12,8 @@ import numpy as np
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
-from embrew.protocol import TextEncoder, unit_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 

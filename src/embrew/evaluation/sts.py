@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embrew.protocol import TextEncoder, unit_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import unit_vectors
 
 Protocol = Literal["all", "per-subset"]
 

@@ -21,7 +21,7 @@ from embrew.evaluation.kinds import check_settings
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
 from embrew.evaluation.rag import cells
 from embrew.evaluation.tasks import Task, find_task
-from embrew.files.plain_names import check_file_name
+from embrew.files.safe_names import check_file_name
 
 
 class TaskEntry(BaseModel):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from embrew.evaluation.sts import spearman
-from embrew.protocol import TextEncoder, unit_vectors
+from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 

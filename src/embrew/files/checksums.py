@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -55,6 +55,16 @@ def file_sha256(path: Path, *, known: bool = False) -> str:
         with _lock:
             _known[key] = now, sha256
     return sha256
+
+
+def content_hash(files: Sequence[Path]) -> str:
+    """SHA-256 over the names and bytes of files."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0")
+        with open(file, "rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return digest.hexdigest()
 
 
 def digest_of(values: Any) -> str:

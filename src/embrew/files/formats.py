@@ -12,6 +12,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 KEY = "format"
+GUARD = "guard/"  # of a guard set's name among the scores in run.json; "guard" is their mean, "dev" that of dev sets
 _said: set[tuple[str, str]] = set()
 
 

@@ -35,7 +35,7 @@ from embrew.modeling.text.inputs import lengths_of
 from embrew.modeling.text.pattern import WordsAfter, check_words_after
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.texts import Preparation
-from embrew.protocol import vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from embrew.objectives.compression import text_ids
 from embrew.objectives.lengths import check_target_fits
 from embrew.objectives.references import keyed_scores
 from embrew.objectives.settings import Positive
-from embrew.protocol import vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 ROWS = 64  # rows whose reference scores are computed at a time

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embrew.files.local_names import BY_NAME
+from embrew.files.public_paths import LOCAL_PREFIX
 
 Change = Callable[[str], str]
 
@@ -44,7 +44,7 @@ def beside(folder: Path, written: dict[str, str]) -> Change:
     """
 
     def change(path: str) -> str:
-        if path.startswith(("/", "~", "$", BY_NAME)) or Path(path).exists() or not (folder / path).exists():
+        if path.startswith(("/", "~", "$", LOCAL_PREFIX)) or Path(path).exists() or not (folder / path).exists():
             return path
         written[str(folder / path)] = path
         return str(folder / path)

@@ -14,7 +14,7 @@ from embrew.config.overrides import apply_overrides
 from embrew.config.suggestions import quoted
 from embrew.config.validation_errors import KeyPath, dotted, explain
 from embrew.config.yaml_text import dump_yaml, line_of, parse_yaml
-from embrew.files.local_names import last_part, public_path
+from embrew.files.public_paths import base_name, public_path
 from embrew.recipe.base import Config
 from embrew.recipe.comparing import canonical, deciding, differences
 from embrew.recipe.encoder import EncoderConfig
@@ -155,4 +155,4 @@ class Recipe(Config):
 
 
 def _named(values: Mapping[str, Any], by_name: bool) -> dict[str, Any]:
-    return with_paths(values, last_part) if by_name else dict(values)
+    return with_paths(values, base_name) if by_name else dict(values)

@@ -11,10 +11,10 @@ from embrew.analysis.plots import new_figure, save_figure
 from embrew.evaluation import tables
 from embrew.evaluation.report import Result, averages
 from embrew.files.formats import SWEEP
-from embrew.files.local_names import public_path
+from embrew.files.public_paths import public_path
 from embrew.files.writing import atomic_path, write_json
-from embrew.provenance import versions
 from embrew.sweep.rows import Row, Sweep
+from embrew.text_encoder.provenance import versions
 
 LINES = 6  # tasks that are drawn one by one; of more, their averages
 WIDE = 50  # largest x over smallest from which on the axis is logarithmic

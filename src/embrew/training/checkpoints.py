@@ -16,7 +16,7 @@ import torch
 from transformers.trainer_pt_utils import safe_globals
 
 from embrew.files.checksums import file_sha256
-from embrew.files.plain_names import is_plain
+from embrew.files.safe_names import is_safe_name
 from embrew.files.writing import flush, write_json
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
 
 def _is_entry(name: str, sha256: Any) -> bool:
     """Whether a line of a manifest can be one: the name of a file within the checkpoint, and a sha256."""
-    return is_plain(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
+    return is_safe_name(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
 
 
 def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:

@@ -15,7 +15,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from embrew.data.content import data_identity, files_digest
 from embrew.files.checksums import LARGE, digest_of, file_sha256
-from embrew.files.local_names import BY_NAME, last_part
+from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.writing import write_json
 from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import DevRows, Recipe
@@ -78,12 +78,12 @@ class Content:
     def _model(self) -> Identity:
         """Of a folder, the sha256 of weights, configuration and tokenizer; of a Hub model, the commit."""
         name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
-        found: dict[str, Any] = {"name": last_part(name)}
+        found: dict[str, Any] = {"name": base_name(name)}
         folder = ASSETS.get(name) or Path(name)
         if folder.is_dir():
             files = sorted({file for pattern in MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
             return {**found, "sha256": files_digest(folder, files, self._sha256)}
-        if name.startswith(BY_NAME):
+        if name.startswith(LOCAL_PREFIX):
             return found
         try:
             cached = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -121,11 +121,6 @@ def changed(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> lis
     What is unknown on one side, such as the sha256 of files that are not here, is not compared.
     """
     return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
-
-
-def is_known(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> bool:
-    """Return whether everything could be compared."""
-    return all("sha256" in ours.get(key, {}) for key, value in theirs.items() if "sha256" in value)
 
 
 def _differ(one: Identity, other: Identity) -> bool:

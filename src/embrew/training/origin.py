@@ -12,8 +12,8 @@ from embrew.files.reading import content_of, read_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.opening import SETTINGS, read_settings
-from embrew.protocol import vectors_hash
 from embrew.recipe import Recipe
+from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.content import MODEL, Content, changed
 
 STAGE = formats.STAGE.file

@@ -16,7 +16,7 @@ from transformers import set_seed
 
 from embrew import build
 from embrew.distributed import claimed_by_first, decided
-from embrew.files.local_names import check_not_by_name
+from embrew.files.public_paths import check_path_known
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
@@ -271,14 +271,14 @@ class Run:
         """Which stages are there, trained with these settings; paths of the others are looked at."""
         finished = [self.origin.is_of(self._place(index), index) for index in range(len(self.recipe.stages))]
         if not finished[0] and self.start is None:
-            check_not_by_name(self.recipe.encoder.model, "encoder.model")
+            check_path_known(self.recipe.encoder.model, "encoder.model")
         for stage, done in zip(self.recipe.stages, finished, strict=True):
             several = isinstance(stage.data, list)
             for number, config in enumerate(stage.datasets):
                 for path in [config.path] if isinstance(config.path, str) else config.path:
                     if not done:
                         key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
-                        check_not_by_name(path, key)
+                        check_path_known(path, key)
         return finished
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
+from embrew.files.formats import GUARD
 from embrew.modeling.encoder import Encoder
-from embrew.protocol import GUARD
 from embrew.training.curves import At
 
 Scores = dict[str, float]

@@ -78,7 +78,7 @@ def new_table(*columns: str, first: str = "model", title: str | None = None) -> 
 
 def model_entry(name: str, encoder: Any) -> dict[str, Any]:
     """How a result file names a model."""
-    from embrew.protocol import model_hash
+    from embrew.text_encoder.hashes import model_hash
 
     return {"model": name, "model_hash": model_hash(encoder)}
 
@@ -88,6 +88,6 @@ def write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]],
     if output is None:
         return
     from embrew.files.writing import write_json
-    from embrew.provenance import versions
+    from embrew.text_encoder.provenance import versions
 
     write_json(output, {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from embrew.protocol import GUARD
+from embrew.files.formats import GUARD
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder

@@ -19,15 +19,15 @@ from safetensors.torch import save_file
 from embrew.files import checksums
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import CONTEXT
-from embrew.files.plain_names import LONGEST_NAME
 from embrew.files.reading import content_of, read_json
+from embrew.files.safe_names import MAX_NAME_BYTES
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
 from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
 from embrew.modeling.prompting.demonstrations import Demonstration
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.text.tokens import Row
-from embrew.protocol import vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
 
 if TYPE_CHECKING:
     from embrew.modeling.encoder import Encoder
@@ -51,10 +51,10 @@ def check_new_name(name: str) -> None:
         ValueError: as `check_name`; or it is too long, or what Windows calls a device.
     """
     check_name(name)
-    if DEVICE.fullmatch(name) or len(name) > LONGEST_NAME:
+    if DEVICE.fullmatch(name) or len(name) > MAX_NAME_BYTES:
         raise ValueError(
             f"context {name[:80]!r}: folders cannot be called so on every system; choose a name of up to "
-            f"{LONGEST_NAME} characters that is no device of Windows (con, nul, com1, …)"
+            f"{MAX_NAME_BYTES} characters that is no device of Windows (con, nul, com1, …)"
         )
 
 

@@ -14,8 +14,8 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers.utils import cached_file
 
-from embrew.files.plain_names import is_plain
 from embrew.files.reading import read_json
+from embrew.files.safe_names import is_safe_name
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -95,7 +95,7 @@ def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
     for file in files:
         path = file_of(source, file, **options)
         for key, value in () if path is None else _other_weights(read_json(Path(path))):
-            if key != "transformers_weights" or not is_plain(value) or not value.endswith(".safetensors"):
+            if key != "transformers_weights" or not is_safe_name(value) or not value.endswith(".safetensors"):
                 raise ValueError(
                     f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
                     f".safetensors files by their usual names: remove {key}, and save the weights as model.safetensors"
@@ -124,7 +124,7 @@ def check_index(name: str, source: str, **options: Any) -> None:
         files = sorted({str(file) for file in read_json(Path(index))["weight_map"].values()})
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{name}: {INDEX} cannot be read ({error!r}); get the folder again from its source") from None
-    foreign = next((file for file in files if not is_plain(file) or not file.endswith(".safetensors")), None)
+    foreign = next((file for file in files if not is_safe_name(file) or not file.endswith(".safetensors")), None)
     if foreign is not None:
         raise ValueError(
             f"{name}: {INDEX} names {foreign[:80]!r}; embrew reads .safetensors files of the model's own folder only, "

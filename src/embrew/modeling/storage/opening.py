@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from embrew.files import checksums
 from embrew.files.disk_errors import writing_to
 from embrew.files.formats import ENCODER, RUN
-from embrew.files.plain_names import check_file_name, inside
 from embrew.files.reading import content_of, read_json
+from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.model.adapters import peft_warnings_off, restore_copies
@@ -76,7 +76,7 @@ def final_stage(folder: Path) -> Path:
     run = folder / RUN.file
     if not os.path.lexists(run) or any(os.path.lexists(folder / name) for name in (SETTINGS, checksums.NAME)):
         return folder
-    final = inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
+    final = path_inside(folder, read_json(run, keys=("final",), kind=RUN)["final"], source=run, key="final")
     if not final.exists():
         recover(final)
     return final

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import ENCODER
-from embrew.files.plain_names import check_file_name
+from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
 from embrew.modeling.model.own_weights import without_adapter
 from embrew.modeling.storage.card import model_card

@@ -15,7 +15,7 @@ from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.fetched import _load
 from embrew.evaluation.report import Result, write_result
 from embrew.evaluation.tasks import find_task
-from embrew.files.plain_names import check_file_name, inside, is_plain
+from embrew.files.safe_names import check_file_name, is_safe_name, path_inside
 from embrew.modeling.storage.context_files import check_new_name, remove_context, write_context
 from embrew.search import SearchIndex
 from embrew.training import checkpoints
@@ -32,15 +32,15 @@ def below(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [*BAD, "é" * 128, None, 3, ["a"], {"a": 1}, "\ud83e"])
 def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
-    assert not is_plain(name)
+    assert not is_safe_name(name)
     with pytest.raises(ValueError, match=r"run.json: final .* is not a name within its folder") as raised:
-        inside(tmp_path, name, source="run.json", key="final")
+        path_inside(tmp_path, name, source="run.json", key="final")
     assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize("name", ["a", "a b", "contrastive", "weights/model.safetensors", "..a", "a..b", "é" * 127])
 def test_names_within_a_folder_are_taken(name, tmp_path):
-    assert inside(tmp_path, name, source="run.json", key="final") == tmp_path / name
+    assert path_inside(tmp_path, name, source="run.json", key="final") == tmp_path / name
 
 
 def test_a_link_in_a_folder_is_followed(tmp_path):
@@ -48,7 +48,7 @@ def test_a_link_in_a_folder_is_followed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "stage").symlink_to(tmp_path / "elsewhere")
-    place = inside(tmp_path / "run", "stage", source="run.json", key="final")
+    place = path_inside(tmp_path / "run", "stage", source="run.json", key="final")
     assert place.resolve() == tmp_path / "elsewhere"
 
 

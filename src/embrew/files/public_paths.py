@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-BY_NAME = "local:"
+LOCAL_PREFIX = "local:"
 """Stands before the name of a file or folder whose path was left out."""
 
 
@@ -15,21 +15,21 @@ def public_path(path: str) -> str:
         >>> public_path("/home/me/pairs.jsonl"), public_path("~/models/qwen/"), public_path("$DATA/STSB")
         ('local:pairs.jsonl', 'local:qwen', '$DATA/STSB')
     """
-    return BY_NAME + last_part(path) if path.startswith(("/", "~")) else path
+    return LOCAL_PREFIX + base_name(path) if path.startswith(("/", "~")) else path
 
 
-def last_part(path: str) -> str:
+def base_name(path: str) -> str:
     """Return the name at the end of a path or Hub id, however the path was written.
 
     Examples:
-        >>> last_part("/data/STSB/"), last_part("local:STSB"), last_part("sentence-transformers/stsb")
+        >>> base_name("/data/STSB/"), base_name("local:STSB"), base_name("sentence-transformers/stsb")
         ('STSB', 'STSB', 'stsb')
     """
-    text = path.removeprefix(BY_NAME)
+    text = path.removeprefix(LOCAL_PREFIX)
     return PurePosixPath(text).name or text
 
 
-def check_not_by_name(path: str, key: str = "") -> None:
+def check_path_known(path: str, key: str = "") -> None:
     """Raise where a path was saved by its name.
 
     Args:
@@ -39,9 +39,9 @@ def check_not_by_name(path: str, key: str = "") -> None:
     Raises:
         FileNotFoundError: it was.
     """
-    if path.startswith(BY_NAME):
+    if path.startswith(LOCAL_PREFIX):
         what = f"{key}: {path!r}" if key else repr(path)
         raise FileNotFoundError(
             f"{what} was stored by name, without the folder it was in; say where it is here: {key or 'PATH'}=FOLDER/"
-            f"{last_part(path)}"
+            f"{base_name(path)}"
         )

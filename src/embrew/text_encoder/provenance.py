@@ -1,13 +1,12 @@
 """What a figure came from: the model, its prompts and settings, the data, the versions."""
 
-import hashlib
 import platform
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from embrew.protocol import TextEncoder, model_hash, resolved_prompts, tokenizer_sha256
+from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 
 
 def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
@@ -38,16 +37,6 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[package] = None
     return found
-
-
-def content_hash(files: Sequence[Path]) -> str:
-    """SHA-256 over the names and bytes of files."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0")
-        with open(file, "rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
-    return digest.hexdigest()
 
 
 def _describe_sentence_transformer(encoder: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import normalizers, pre_tokenizers
 
-from embrew.protocol import checked_vectors, unit_vectors, vectors_hash
+from embrew.text_encoder.hashes import vectors_hash
+from embrew.text_encoder.vectors import checked_vectors, unit_vectors
 
 
 def test_vectors_without_a_direction_are_an_error():

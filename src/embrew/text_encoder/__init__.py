@@ -1,0 +1,1 @@
+"""What evaluation and search use of an encoder, `embrew.Encoder` or `SentenceTransformer`: methods, vectors, hashes."""
