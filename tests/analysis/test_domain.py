@@ -265,7 +265,7 @@ def files(tmp_path):
 def test_command(models, files):
     output, plot = files / "out.json", files / "out.png"
     given = ["--data", files / "pairs.jsonl", "--general", files / "texts.jsonl", "--max-pairs", 8]
-    result = run("one", "two", *given, "--json", output, "--plot", plot)
+    result = run("one", "two", *given, "--output", output, "--plot", plot)
     assert result.exit_code == 0, result.stderr
     written = json.loads(output.read_text())
     assert [model["model"] for model in written["models"]] == ["one", "two"]
@@ -282,7 +282,7 @@ def test_command(models, files):
     limits = {"min_pairs": 50, "min_texts": 20}
     assert written["thresholds"] == {"d_prime": [1.0, 2.0], "shift": [1.05, 1.25], "gap": [0.2, 0.5], **limits}
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "exists" in run("one", *given, "--json", output).stderr
+    assert "exists" in run("one", *given, "--output", output).stderr
 
 
 def test_command_opens_recipes_untrained(files):

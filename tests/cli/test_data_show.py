@@ -38,7 +38,7 @@ def test_every_stage_is_shown_as_the_model_sees_it(folder):
     assert [said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")] == sorted(
         said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")
     )
-    assert said.count("25.0% of 8 longer than 96 and cut") == 1  # two of the eight texts of the first stage
+    assert said.count("25.0% of 8 longer than 96 and truncated") == 1  # two of the eight texts of the first stage
     assert "text <- text" in said
     assert "text <- query" in said
     assert "query <- query; positive <- positive; negatives <- negatives" in said

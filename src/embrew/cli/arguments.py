@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from embrew.cli.console import show_json_only
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe, e.g. encoder.max_length.query=256."),
@@ -15,6 +17,13 @@ Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Trained folder, Sentence-Transformers folder, Hub id, or recipe."),
 ]
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=show_json_only, help="Print one JSON document to stdout in place of tables."),
+]
+"""Read by `console.out` and `console.print_json`."""
 
 
 class Dtype(StrEnum):

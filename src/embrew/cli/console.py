@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
+
+_json_only = False
 
 
 def rank() -> int:
@@ -15,8 +20,28 @@ def rank() -> int:
 
 
 def out() -> Console:
-    """Results. Silent on all processes but the first."""
-    return Console(quiet=rank() != 0, highlight=False)
+    """Results. Silent on all processes but the first, and where --json is given."""
+    return Console(quiet=rank() != 0 or _json_only, highlight=False)
+
+
+def show_json_only(asked: bool) -> bool:
+    """Print one JSON document on stdout and nothing else, or tables and text (the default); return `asked`."""
+    global _json_only
+    _json_only = asked
+    return asked
+
+
+def wants_json() -> bool:
+    """Return whether the command that runs was given --json."""
+    return _json_only
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print what a command found as one JSON document, where --json is given; numbers that are not finite are null."""
+    if _json_only and rank() == 0:
+        text = json.dumps(document, default=lambda value: value.item() if hasattr(value, "item") else str(value))
+        finite = json.loads(text, parse_constant=lambda _: None)
+        typer.echo(json.dumps(finite, indent=2, ensure_ascii=False))
 
 
 def err() -> Console:

@@ -10,9 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.console import out
+from embrew.cli.arguments import AsJson
+from embrew.cli.console import out, print_json
 
 if TYPE_CHECKING:
+    from embrew.evaluation.choose import Choice
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
     from embrew.modeling.prompting.demonstrations import Demonstration
@@ -62,6 +64,7 @@ def add(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
     from embrew.modeling.encoder import Encoder
@@ -81,9 +84,10 @@ def add(
     if dev_from_train is not None and not dev:
         raise ValueError("--dev-from-train splits rows off the training rows of --dev; give --choose and --dev as well")
     encoder = Encoder.from_pretrained(folder)
-    context = Context(words, pairs, passage_instruction)
+    context, choice = Context(words, pairs, passage_instruction), None
     if choose is not None:
-        pairs = pairs[: _chosen(encoder, context, choose, dev or [], dev_from_train)]
+        choice = _choose(encoder, context, choose, dev or [], dev_from_train)
+        pairs = pairs[: choice.chosen]
         context = Context(words, pairs, passage_instruction)
     prepared = encoder.add_context(name, context)
     write_context(folder, name, prepared, overwrite=overwrite)
@@ -91,10 +95,12 @@ def add(
         f"[bold]{escape(name)}[/]: {len(pairs)} demonstrations in {len(prepared.row.ids)} positions before the "
         f'instruction; encode(texts, prompt_name="{escape(name)}")'
     )
+    chosen = {} if choice is None else {"choice": vars(choice)}
+    print_json({"context": name, "demonstrations": len(pairs), "positions": len(prepared.row.ids), **chosen})
 
 
-def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> int:
-    """How many demonstrations a dev split chooses; all scores are shown."""
+def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
+    """Choose the number of demonstrations on dev splits and print all scores."""
     from embrew.evaluation.choose import choose_demonstrations, read_counts
 
     choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
@@ -112,7 +118,7 @@ def _chosen(encoder: Encoder, context: Context, choose: str, dev: list[str], fro
     for column, sets in (("dev", choice.dev_sets), ("test", choice.test_sets)):
         for name in sets:
             out().print(Text(f"{column}: {name}"), soft_wrap=True)
-    return choice.chosen
+    return choice
 
 
 def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demonstration, ...]]:
@@ -130,8 +136,8 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
 
 
 @app.command("list")
-def show(model: Folder) -> None:
-    """The contexts of a model."""
+def show(model: Folder, as_json: AsJson = False) -> None:
+    """List the contexts of a model."""
     from embrew.modeling.storage.context_files import read_contexts
     from embrew.modeling.storage.opening import final_stage, read_settings
 
@@ -140,11 +146,21 @@ def show(model: Folder) -> None:
     shown = Table(box=None, pad_edge=False)
     for column in ("context", "demonstrations", "positions", "instruction"):
         shown.add_column(column, justify="right" if column in ("demonstrations", "positions") else "left")
+    entries = []
     for name, prepared in read_contexts(folder).items():
-        given = prepared.context
-        counts = str(len(given.demonstrations)), str(len(prepared.row.ids))
+        given, positions = prepared.context, len(prepared.row.ids)
+        entries.append(
+            {
+                "context": name,
+                "demonstrations": len(given.demonstrations),
+                "positions": positions,
+                "instruction": given.instruction,
+            }
+        )
+        counts = str(len(given.demonstrations)), str(positions)
         shown.add_row(Text(name, style="bold"), *counts, Text(repr(given.instruction)))
     out().print(shown if shown.row_count else "no contexts")
+    print_json({"contexts": entries})
 
 
 @app.command()

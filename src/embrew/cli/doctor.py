@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,21 +9,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from embrew.cli.console import out
+from embrew.cli.arguments import AsJson
+from embrew.cli.console import out, print_json
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
 def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for a bug report: no user name, home folder or token.")
-    ] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test/--no-self-test", help="Open, train, save and export the shipped model.")
     ] = True,
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where you write results: its disk is examined.")
     ] = Path(),
+    as_json: AsJson = False,
 ) -> None:
     """Examine versions, hardware, disks and file systems, and test embrew in about 10 seconds.
 
@@ -42,16 +40,13 @@ def doctor(
 
     for finding in examine(folder, self_test=self_test):
         findings.append(finding)
-        if not as_json:
-            show(finding)
+        show(finding)
     status = worst(findings)
-    if as_json:
-        typer.echo(json.dumps(as_report(findings), indent=2, ensure_ascii=False, default=str))
-    else:
-        counts = {name: sum(finding.status == name for finding in findings) for name in STYLES}
-        console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
-        if status != "ok":
-            console.print("for a bug report: embrew doctor --json")
+    counts = {name: sum(finding.status == name for finding in findings) for name in STYLES}
+    console.print(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
+    if status != "ok":
+        console.print("for a bug report: embrew doctor --json")
+    print_json(as_report(findings))
     if status == "failed":
         raise typer.Exit(1)
 

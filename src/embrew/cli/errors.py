@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from embrew.cli.console import err, log_to_terminal, rank
+from embrew.cli.console import err, log_to_terminal, rank, show_json_only
 from embrew.cli.signals import exit_code
 
 USER_ERRORS = (ValueError, TypeError, OSError)
@@ -22,6 +22,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
         log_to_terminal()
+        show_json_only(False)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # `embrew recipe show ... | head`

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from embrew.cli.arguments import Computes, Dtype, Model, Overrides
-from embrew.cli.console import out
+from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Overrides
+from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def evaluate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Judge again what is judged in the output folder, and replace it.")
     ] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens a batch.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens per batch.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Score a model, or an untrained recipe, on data folders or a suite of them."""
     from embrew.evaluation.tasks import find_task
@@ -118,6 +119,12 @@ def evaluate(
     if rows:
         two_lines = [name.replace(" ", "\n") for name in header]
         out().print(_plain_table(two_lines, rows, bold=("task", "answer\nrecall@1", "exact\nmatch")))
+    print_json(
+        {
+            "results": [{**vars(result), "examples": len(result.examples)} for result in results],
+            "averages": evaluation.averages(results, named),
+        }
+    )
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:

@@ -3,49 +3,61 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
-from embrew.cli.arguments import Overrides
-from embrew.cli.console import out
+from embrew.cli.arguments import AsJson, Overrides
+from embrew.cli.console import out, print_json
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: AsJson = False) -> None:
     """List the shipped recipes, the configurations for several GPUs, and the sweeps."""
     from embrew.config.shipped import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("recipe", "model", "what it is"):
-        table.add_column(column, no_wrap=column in ("recipe", "model"))
+    recipes, models = {}, {}
     for name in list_recipes():
-        recipe = Recipe.load(name)
-        headline = read_recipe(name)[0].partition(":")[0].lstrip("# ")
-        table.add_row(f"[bold]{escape(name)}[/]", escape(recipe.encoder.model), escape(headline))
-    out().print(table)
-    launches = Table(box=None, pad_edge=False)
-    for column in ("launch", "for accelerate launch --config_file (embrew recipe copy NAME)"):
-        launches.add_column(column, no_wrap=column == "launch")
-    for name in list_launches():
-        launches.add_row(f"[bold]{escape(name)}[/]", escape(read_launch(name).splitlines()[0].lstrip("# ")))
-    sweeps = Table(box=None, pad_edge=False)
-    for column in ("sweep", "for embrew train RECIPE --sweep NAME"):
-        sweeps.add_column(column, no_wrap=column == "sweep")
-    for name in list_shipped("sweeps"):
-        text, _ = read_shipped("sweeps", name, what="sweep")
-        sweeps.add_row(f"[bold]{escape(name)}[/]", escape(text.splitlines()[0].lstrip("# ")))
-    for shown in (launches, sweeps):
-        out().print()
-        out().print(shown)
+        recipes[name] = _headline(read_recipe(name)[0]).partition(":")[0]
+        models[name] = Recipe.load(name).encoder.model
+    launches = {name: _headline(read_launch(name)) for name in list_launches()}
+    sweeps = {name: _headline(read_shipped("sweeps", name, what="sweep")[0]) for name in list_shipped("sweeps")}
+    console = out()
+    console.print(_table("recipe", "method and model", recipes, models))
+    console.print(_table("\nlaunch", "\nfor accelerate launch --config_file (embrew recipe copy NAME)", launches))
+    console.print(_table("\nsweep", "\nfor embrew train RECIPE --sweep NAME", sweeps))
+    print_json(
+        {
+            "recipes": [{"name": name, "model": models[name], "description": said} for name, said in recipes.items()],
+            "launches": [{"name": name, "description": said} for name, said in launches.items()],
+            "sweeps": [{"name": name, "description": said} for name, said in sweeps.items()],
+        }
+    )
+
+
+def _headline(text: str) -> str:
+    """Return the first comment of a YAML file."""
+    return text.splitlines()[0].lstrip("# ")
+
+
+def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[str, str] | None = None) -> Table:
+    """A table of names and descriptions, each with its model where the description does not name it."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(kind, style="bold", no_wrap=True)
+    table.add_column(about)
+    for name, said in described.items():
+        model = "" if models is None or models[name] in said else f" ({models[name]})"
+        table.add_row(Text(name), Text.assemble(said, (model, "dim")))
+    return table
 
 
 @app.command()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from embrew.cli.console import out
+from embrew.cli.arguments import AsJson
+from embrew.cli.console import out, print_json
+
+if TYPE_CHECKING:
+    from embrew.evaluation.report import Result
 
 
 def table(
@@ -26,6 +32,7 @@ def table(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it: .md or .csv.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the scores of several models side by side."""
     if output is not None and output.suffix not in (".md", ".csv"):
@@ -52,11 +59,28 @@ def table(
             text = as_markdown(header, cells) if output.suffix == ".md" else as_csv(header, cells)
             temporary.write_text(text, encoding="utf-8")
         out().print(f"written to {output}", markup=False, soft_wrap=True)
+    print_json(
+        {"models": [{"model": row.name, "seeds": [_scores(run, named or {}) for run in row.runs]} for row in rows]}
+    )
+
+
+def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """Return the scores of one seed, from 0 to 1, and the averages that it has all tasks of."""
+    from embrew.evaluation.report import averages
+    from embrew.evaluation.tables import label_of
+
+    there = {result.task for result in results}
+    complete = {name: tasks for name, tasks in named.items() if there.issuperset(tasks)}
+    return {
+        "averages": averages(results, complete),
+        "tasks": {label_of(result): result.main_score for result in results},
+    }
 
 
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A result folder.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another result folder.")],
+    as_json: AsJson = False,
 ) -> None:
     """Say which settings and scores differ between two result folders, with a paired test."""
     from embrew.evaluation.tables import difference
@@ -67,7 +91,7 @@ def diff(
     for name in ("key", "A", "B"):
         settings.add_column(name, overflow="fold")
     for key, (ours, theirs) in changed.settings.items():
-        settings.add_row(escape(key), escape(str(ours)), escape(str(theirs)))
+        settings.add_row(escape(key), *(escape(_value(value)) for value in (ours, theirs)))
     console.print(settings if changed.settings else "no setting differs")
     scores = Table(box=None, pad_edge=False, title="scores", title_justify="left")
     for name in ("task", "A", "B", "B - A", "95 % interval", "p"):
@@ -81,3 +105,18 @@ def diff(
     console.print(scores if changed.scores else "no task in common")
     for task, side in changed.only.items():
         console.print(f"only in {side}: {task}", markup=False)
+    print_json(
+        {
+            "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.settings.items()},
+            "scores": {
+                task: {"a": ours, "b": theirs, **({} if test is None else {"difference": vars(test)})}
+                for task, (ours, theirs, test) in changed.scores.items()
+            },
+            "only": changed.only,
+        }
+    )
+
+
+def _value(value: Any) -> str:
+    """Return a setting as a cell: text as it is, a dash where there is none, all else as JSON."""
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import Computes, Dtype, Model
-from embrew.cli.console import err, out
+from embrew.cli.arguments import AsJson, Computes, Dtype, Model
+from embrew.cli.console import err, out, print_json
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
@@ -50,7 +50,8 @@ def search(
     ] = None,
     dtype: Computes = Dtype.AUTO,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Results for each question.")] = 5,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it exists.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search documents by meaning."""
     if update is not None and build is not None:
@@ -82,9 +83,14 @@ def search(
     else:
         found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=console.is_terminal)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
+        print_json({"questions": []})
         return
+    answers = []
     for question in questions or _asked(console):
-        show_hits(console, question, found.search([question], top_k=top_k)[0])
+        hits = found.search([question], top_k=top_k)[0]
+        show_hits(console, question, hits)
+        answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
+    print_json({"questions": answers})
 
 
 def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
@@ -99,6 +105,10 @@ def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
     ids, array = vectors.load()
     documents = [Document(id=name, text=text) for name, text in zip(ids, texts, strict=True)]
     return SearchIndex.of_vectors(encoder, documents, array, query_options=options)
+
+
+def _as_json(hit: Hit) -> dict[str, Any]:
+    return {"score": hit.score, "id": hit.document.id, "title": hit.document.title, "text": hit.document.text}
 
 
 def show_hits(console: Console, question: str, hits: list[Hit]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.console import out
+from embrew.cli.console import out, print_json, wants_json
 
 
 class Row(NamedTuple):
@@ -84,10 +84,13 @@ def model_entry(name: str, encoder: Any) -> dict[str, Any]:
 
 
 def write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]], **settings: Any) -> None:
-    """Write the figures of all models, where they are wanted."""
-    if output is None:
+    """Write the figures of all models to a file and, with --json, to stdout, where they are wanted."""
+    if output is None and not wants_json():
         return
     from embrew.files.writing import write_json
     from embrew.text_encoder.provenance import versions
 
-    write_json(output, {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)})
+    document = {"analysis": analysis, **settings, "versions": versions(), "models": list(entries)}
+    if output is not None:
+        write_json(output, document)
+    print_json(document)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import encode_settings, model_entry, new_table, opened, write
+from embrew.cli.arguments import AsJson
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ def domain(
         int, typer.Option("--max-pairs", min=2, metavar="N", help="Take a sample of N rows; always the same one.")
     ] = 500,
     plot: options.Plot = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", "--json", metavar="FILE.json", help="Write the figures here.")
-    ] = None,
+    output: options.Output = None,
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
+    as_json: AsJson = False,
 ) -> None:
     """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
     from embrew.analysis import diagnosis

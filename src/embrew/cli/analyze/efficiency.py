@@ -11,6 +11,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import new_table, write
+from embrew.cli.arguments import AsJson
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def efficiency(
     table: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write every scored moment.")] = None,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show learning curves of runs that were scored on the way (evaluation.at: log): score against samples seen."""
     from embrew.analysis.efficiency import as_rows, check_metric, pareto, read_curve
@@ -65,9 +67,8 @@ def efficiency(
         plot_efficiency(curves, metric, plot, mark=goal)
     if table is not None:
         _write_csv(table, as_rows(curves, metric))
-    if output is not None:
-        moments = as_rows(curves, metric)
-        write(output, "efficiency", entries, metric=metric, stage=stage, against=against, moments=moments)
+    moments = as_rows(curves, metric)
+    write(output, "efficiency", entries, metric=metric, stage=stage, against=against, moments=moments)
 
 
 def _entry(curve: Curve, metric: str, *, front: int) -> dict[str, Any]:

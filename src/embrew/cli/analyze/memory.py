@@ -10,6 +10,7 @@ import typer
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
+from embrew.cli.arguments import AsJson
 
 
 class Pick(StrEnum):
@@ -32,6 +33,7 @@ def memory(
     output: options.Output = None,
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
+    as_json: AsJson = False,
 ) -> None:
     """How alike the memory tokens are, and how many different ones there are."""
     from embrew.analysis import memory_similarity, plots, read_texts, summarize

@@ -9,6 +9,7 @@ import typer
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
+from embrew.cli.arguments import AsJson
 
 
 def uniformity(
@@ -21,6 +22,7 @@ def uniformity(
     output: options.Output = None,
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
+    as_json: AsJson = False,
 ) -> None:
     """Whether positives are close (alignment) and all texts spread out (uniformity); less is better for both."""
     from embrew.analysis import alignment_uniformity, plots, positive_pairs, read_texts

@@ -1,0 +1,113 @@
+"""`embrew data mine`: hard negatives for pairs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from embrew.cli.arguments import AsJson, Model
+from embrew.cli.console import out, print_json
+
+EXAMPLES = 20
+
+
+def mine(
+    model: Model,
+    pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or data set of pairs.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT.jsonl", help="Pairs with their negatives, as training data.")
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Documents to search; by default the positives of all pairs.")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="OURS=THEIRS", help="A column of PAIRS, e.g. query=question.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of a folder or data set.")] = "train",
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Number of pairs to sample; by default all.")] = None,
+    num_negatives: Annotated[int, typer.Option(min=1, help="Maximum number of negatives per pair.")] = 5,
+    relative_margin: Annotated[
+        float, typer.Option(min=0, max=1, help="A negative's similarity is below (1 - margin) times the positive's.")
+    ] = 0.05,
+    max_score: Annotated[float | None, typer.Option(help="Maximum similarity of a negative; by default none.")] = None,
+    range_min: Annotated[int, typer.Option(min=0, help="Number of nearest texts to skip.")] = 0,
+    range_max: Annotated[int | None, typer.Option(min=1, help="Number of nearest texts to choose from.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for the sample and for the examples shown.")] = 42,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written without writing it.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them."""
+    if output.exists() and not (overwrite or dry_run):
+        raise FileExistsError(f"{output} exists; give another file, or --overwrite to replace it")
+    columns = dict(part.split("=", 1) for part in column or () if "=" in part)
+    if len(columns) < len(column or ()):
+        raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
+    if split == "test":
+        raise ValueError("--split test: mined rows are training data, and a test split is not; give another split")
+    from embrew.build import open_model
+    from embrew.data.datasets import load
+    from embrew.data.documents import read_documents
+    from embrew.data.negatives import mine as find
+    from embrew.files.writing import write_jsonl
+
+    rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
+    documents = [document.content for document in read_documents(corpus)] if corpus else None
+    found = find(
+        open_model(model),
+        rows,
+        corpus=documents,
+        num_negatives=num_negatives,
+        relative_margin=relative_margin,
+        max_score=max_score,
+        range_min=range_min,
+        range_max=range_max,
+    )
+    console, shown = out(), random.Random(seed).sample(found.rows, min(EXAMPLES, len(found.rows)))
+    for row in shown:
+        console.print(Text(_short(row["query"]), style="bold"), no_wrap=True)
+        for kind, text, score in zip(
+            ("+", *"-" * len(row["negatives"])), (row["positive"], *row["negatives"]), row["scores"], strict=True
+        ):
+            style = "green" if kind == "+" else "red"
+            console.print(Text(f"  {kind} {score:.3f}  {_short(text)}", style=style), no_wrap=True)
+    console.print(_histogram(*found.scores()))
+    counts = {
+        "negatives": sum(len(row["negatives"]) for row in found.rows),
+        "pairs": len(found.rows),
+        "pairs_without": found.without,
+    }
+    if not dry_run:
+        write_jsonl(output, found.rows)
+    console.print(
+        f"{counts['negatives']:,} negatives for {counts['pairs']:,} pairs; {found.without:,} pairs have none and are "
+        f"left out{'; nothing written' if dry_run else f': {output}'}",
+        markup=False,
+        soft_wrap=True,
+    )
+    print_json({**counts, "output": None if dry_run else str(output), "examples": shown})
+
+
+def _short(text: str, width: int = 110) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def _histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> Table:
+    """How often each similarity occurs, positives beside negatives; the bars are shares of their own kind."""
+    import numpy as np
+
+    edges = np.linspace(min(*positive, *negative), max(*positive, *negative), bins + 1)
+    shares = [np.histogram(scores, edges)[0] / len(scores) for scores in (positive, negative)]
+    table = Table("similarity", "positives", "negatives", box=None, title="share of the pairs by similarity")
+    longest = max(float(share.max()) for share in shares)
+    for low, high, *both in zip(edges, edges[1:], *shares, strict=False):
+        bars = ["█" * round(width * share / longest) + f" {share:.0%}" for share in both]
+        table.add_row(f"{low:.2f} to {high:.2f}", Text(bars[0], style="green"), Text(bars[1], style="red"))
+    return table

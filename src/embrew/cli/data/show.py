@@ -1,0 +1,160 @@
+"""`embrew data show`: training data as it was understood, and as the model sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from embrew.cli.arguments import AsJson, Overrides
+from embrew.cli.console import out, print_json
+from embrew.cli.recipe import Name
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from embrew.modeling.encoder import Encoder
+    from embrew.recipe import DataConfig
+
+SAMPLE = 200
+HEAD, TAIL = 40, 8  # tokens shown of a long run
+STYLES = {
+    "PROMPT": "cyan",
+    "TEXT": "green",
+    "ECHO": "bright_green",
+    "MEMORY": "magenta",
+    "SOFT": "yellow",
+    "TARGET": "blue",
+}
+PATTERNS = {
+    "causal": "causal: a token reads itself and the tokens before it",
+    "bidirectional": "bidirectional: every token reads every token",
+    "memory_causal": "memory_causal: text reads all text, a memory token reads text and the memory tokens before it",
+}
+
+
+class Column(NamedTuple):
+    """The texts of one column, each with what fills its `{instruction}`, and their limit in tokens."""
+
+    name: str
+    texts: list[str]
+    instructions: list[str]
+    limit: int
+
+
+def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Show, for each stage, three rows as they were understood and one example of each column as tokens."""
+    from embrew import build
+    from embrew.recipe import Recipe
+
+    loaded = Recipe.load(recipe, overrides or ())
+    if not loaded.stages:
+        raise ValueError(f"{recipe} has no stages, so there is no data to show")
+    encoder = build.encoder(loaded)
+    console, stages = out(), []
+    for stage in loaded.stages:
+        console.rule(f"[bold]{stage.name}[/] ({stage.objective['type']})", align="left")
+        objective, entries = build.objective(stage.objective), []
+        for config in stage.datasets:
+            sample = build.rows(config, objective, max_rows=min(SAMPLE, config.max_rows or SAMPLE))
+            entries.append(_show(console, encoder, sample, config))
+        stages.append({"stage": stage.name, "objective": stage.objective["type"], "data": entries})
+    mode, over = loaded.encoder.pooling.mode, loaded.encoder.pooling.over
+    console.print(f"attention  {PATTERNS[loaded.encoder.attention]}")
+    console.print(f"pooling    {mode} over {over}; pooled positions are underlined")
+    print_json({"attention": loaded.encoder.attention, "pooling": {"mode": mode, "over": over}, "stages": stages})
+
+
+def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig) -> dict[str, Any]:
+    """Print a data set and return what is printed, without the tokens."""
+    from embrew import data
+
+    found = data.describe(rows)
+    paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
+    console.print(Text(f"{paths}  {found['columns']}", style="bold"))
+    for number, example in enumerate(found["examples"], start=1):
+        console.print(Padding(Text(f"{number}. {row_text(example)}"), (0, 0, 0, 2)))
+    lengths = []
+    for column in columns(list(rows), encoder):
+        whole = encoder.template.rows(column.texts, instruction=column.instructions)
+        tokens = [len(row.ids) for row in whole]
+        share = sum(length > column.limit for length in tokens) / len(tokens)
+        lengths.append({"column": column.name, "longest": max(tokens), "limit": column.limit, "truncated": share})
+        said = f"{column.name}: {max(tokens)} tokens at most, {share:.1%} of {len(tokens)} longer than {column.limit}"
+        console.print(Text(said + (" and truncated" if share else ""), style="yellow" if share else "dim"))
+        for line in token_lines(encoder, column):
+            console.print(Padding(line, (0, 0, 0, 2)))
+    if config.max_tokens:
+        console.print(Text(f"texts of more than {config.max_tokens} tokens are left out in training", style="dim"))
+    console.print()
+    return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **found}
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return the columns of a row that hold something, as `query: "a"; negatives: "b", "c"`."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list):
+            return ", ".join(map(shown, value))
+        return json.dumps(value, ensure_ascii=False)
+
+    return "; ".join(f"{name}: {shown(value)}" for name, value in row.items() if value not in (None, []))
+
+
+def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
+    """The text columns of canonical rows, in the order they are encoded."""
+    if "text" in rows[0]:
+        texts = [row["text"] for row in rows]
+        return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
+    prompts = [row["instruction"] if row["instruction"] is not None else encoder.prompts["query"] for row in rows]
+    negatives = [negative for row in rows for negative in row["negatives"]]
+    found = [
+        Column("query", [row["query"] for row in rows], prompts, encoder.max_length["query"]),
+        Column("positive", [row["positive"] for row in rows], [], encoder.max_length["document"]),
+        Column("negatives", negatives, [], encoder.max_length["document"]),
+    ]
+    return [
+        column._replace(instructions=column.instructions or [encoder.prompts["document"]] * len(column.texts))
+        for column in found
+        if column.texts
+    ]
+
+
+def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
+    """The first text of a column as tokens: a line for each run of one segment, pooled positions underlined."""
+    from embrew.modeling.text.tokens import Segment
+
+    tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
+    pooled = (encoder.pooling.weights(tokens)[0] > 0).tolist()
+    ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
+    for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
+        positions = list(run)
+        name = Segment(segment).name
+        line = Text()
+        line.append(f"{name:<6} {len(positions):>4}  ", style="bold")
+        hidden = len(positions) - HEAD - TAIL
+        for order, position in enumerate(positions):
+            if hidden > 0 and HEAD <= order < HEAD + hidden:
+                if order == HEAD:
+                    line.append(f"… {hidden} more … ", style="dim")
+                continue
+            style = STYLES.get(name, "") + (" underline" if pooled[position] else "")
+            line.append(token_text(encoder, ids[position]), style=style)
+            line.append(" ")
+        count = sum(pooled[position] for position in positions)
+        if count:
+            line.append(f"← {'all' if count == len(positions) else count} pooled", style="dim")
+        yield line
+
+
+def token_text(encoder: Encoder, token: int) -> str:
+    """A token as it can be read: blanks as `·`, line ends as `⏎`, memory tokens by number."""
+    vocabulary = encoder.backbone.vocab_size
+    if token >= vocabulary:
+        return f"<memory {token - vocabulary}>"
+    return str(encoder.tokenizer.decode([token])).replace(" ", "·").replace("\n", "⏎") or f"<{token}>"
