@@ -20,8 +20,8 @@ from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import MANIFEST
 from embrew.data.documents import Document
-from embrew.evaluation.kinds import judge
-from embrew.evaluation.tasks import Task
+from embrew.evaluation import Task
+from embrew.evaluation.scoring import evaluate_task
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
@@ -129,7 +129,7 @@ def test_what_an_evaluation_encodes(tmp_path: Path):
     for kind in ("retrieval", *columns):
         recorder, folder = Recorder(), tmp_path / kind
         files = () if kind == "retrieval" else (folder / "test.jsonl",)
-        judge(recorder, Task(kind, kind, "test", folder, files), {})
+        evaluate_task(recorder, Task(kind, kind, "test", folder, files), {})
         expected = set(texts if kind == "retrieval" else FILLED)
         for side, seen in recorder.seen.items():
             assert seen in (set(), expected), (kind, side, seen ^ expected)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.classification import evaluate_classification, label_ids, undersample
+from embrew.evaluation.kinds.classification import evaluate_classification, label_ids, undersample
 
 
 def write(folder, name, rows):

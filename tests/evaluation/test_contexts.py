@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from embrew.evaluation import evaluate
+from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.choose import choose_demonstrations, read_counts
-from embrew.evaluation.tasks import find_task
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.prompting.demonstrator import start

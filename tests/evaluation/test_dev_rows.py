@@ -15,6 +15,7 @@ from embrew.data.overlap import fingerprints
 from embrew.evaluation import evaluate
 from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
+from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.demonstrations import Demonstration
@@ -33,14 +34,14 @@ def test_rows_of_training_rows(sts: Path) -> None:
     """The same ones every time, other ones by another seed, and no text of the test split."""
     tested = {text for i in range(4) for text in (f"train {i}",)}
     sets = [dev_sets([DevRows(path=str(sts), rows=6, seed=seed)]) for seed in (1, 1, 2)]
-    chosen = [[row["sentence1"] for row in task_rows(one.dev[0], "scored")] for one in sets]
+    chosen = [[row["sentence1"] for row in task_rows(one.dev[0], KINDS["sts"])] for one in sets]
     assert chosen[0] == chosen[1] != chosen[2] and len(set(chosen[0])) == 6
     assert not tested & {*chosen[0], *chosen[2]}
     (texts,) = sets[0].texts().values()
     assert set(chosen[0]) == {text for text in texts if text.startswith("train")}
     assert sets[0].about["sts"]["split"] == "dev-from-train"
     with pytest.raises(ValueError, match="rows=27 of its 30 training rows, of which 26 share no text"):
-        list(task_rows(dev_sets([DevRows(path=str(sts), rows=27)]).dev[0], "scored"))
+        list(task_rows(dev_sets([DevRows(path=str(sts), rows=27)]).dev[0], KINDS["sts"]))
     with pytest.raises(ValueError, match="has no train split to split rows=2 off; it has test"):
         (sts / "train.jsonl").unlink()
         dev_sets([DevRows(path=str(sts), rows=2)])
@@ -57,7 +58,9 @@ def test_rows_of_other_kinds(tmp_path: Path, bag_of_words: Any) -> None:
     (tmp_path / "beir" / "qrels" / "test.tsv").write_text("".join(f"q{i}\t{i % 9}\t1\n" for i in range(9, 12)))
     found = dev_sets([DevRows(path=str(tmp_path / name), rows=4) for name in ("labels", "beir")])
     labels, beir = found.dev
-    judged, learnt = ({row["text"] for row in rows} for rows in (task_rows(labels, "labelled"), training_rows(labels)))
+    kind = KINDS["classification"]
+    parts = task_rows(labels, kind), training_rows(labels, kind)
+    judged, learnt = ({row["text"] for row in rows} for rows in parts)
     assert len(judged) == 4 and len(learnt) == 56 and not judged & learnt
     assert len(task_retrieval(beir).queries) == 4 and set(task_retrieval(beir).qrels) <= {f"q{i}" for i in range(9)}
     results = evaluate(bag_of_words, [labels, beir], output_dir=tmp_path / "out")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.pair_classification import _best_accuracy, evaluate_pair_classification
-from embrew.evaluation.reranking import evaluate_reranking
+from embrew.evaluation.kinds.pair_classification import _best_accuracy, evaluate_pair_classification
+from embrew.evaluation.kinds.reranking import evaluate_reranking
 
 
 def task(folder, rows):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from embrew.data.documents import Document
 from embrew.data.questions import Question
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
-from embrew.evaluation.rag import Vectors, cells, evaluate_rag, nearest
+from embrew.evaluation.grid import cells
+from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest
 from embrew.evaluation.tables import grid, rows_of
 from tests.conftest import data_folder
 
@@ -163,7 +164,7 @@ def test_a_generator_answers_and_is_part_of_what_was_judged(folder, tmp_path, mo
         opened.append((name, max_new_tokens))
         return Writes()
 
-    monkeypatch.setattr("embrew.evaluation.kinds.Generator.open", open_it)
+    monkeypatch.setattr("embrew.evaluation.generator.Generator.open", open_it)
     task = rag(folder, dims=[2, 3], max_new_tokens=5)
     results = evaluate(Layered(), [task], generator="nano", output_dir=tmp_path / "out")
     assert opened == [("nano", 5)]  # once for all sizes

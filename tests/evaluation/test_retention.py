@@ -10,8 +10,8 @@ import torch
 
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.kinds import check_settings
-from embrew.evaluation.retention import choose, evaluate_retention, held_out
+from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
+from embrew.evaluation.scoring import check_settings
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.generation import target_rows, target_scores
 from embrew.modeling.text.tokens import Segment
@@ -27,20 +27,20 @@ def test_scores_by_hand(make_encoder, monkeypatch):
     """One answer right, one half right, one wrong: ROUGE-L 1, 2/3 (one word of one and of two), 0."""
     encoder = make_encoder(attention="causal")
     monkeypatch.setattr(Encoder, "generate", lambda *_, **__: ["cats sleep all day long", "bark", "birds fly"])
-    found = evaluate_retention(encoder, ASKED, ANSWERS)
+    found = evaluate_generation(encoder, ASKED, ANSWERS)
     assert found["examples"]["score"] == pytest.approx([1, 2 / 3, 0])
     assert found["main_score"] == found["rouge_l"] == pytest.approx(5 / 9)
     # n-grams that are right: 6 of 8, 4 of 5, 3 of 3, 2 of 2; 8 words for 12
     precisions = [6 / 8, 4 / 5, 3 / 3, 2 / 2]
     assert found["bleu_4"] == pytest.approx(math.exp(1 - 12 / 8) * math.prod(precisions) ** 0.25, rel=1e-4)
     monkeypatch.setattr(Encoder, "generate", lambda *_, **__: list(ANSWERS))
-    found = evaluate_retention(encoder, ASKED, ANSWERS)
+    found = evaluate_generation(encoder, ASKED, ANSWERS)
     assert (found["rouge_l"], found["bleu_4"]) == pytest.approx((1, 1))
 
 
 def test_perplexity_and_reconstruction(make_encoder):
     encoder = make_encoder(attention="causal", prompts={"query": "ask: ", "document": "read: "})
-    found = evaluate_retention(encoder, ASKED, ANSWERS, max_new_tokens=4)
+    found = evaluate_generation(encoder, ASKED, ANSWERS, max_new_tokens=4)
     assert found["source"] == "memory"
     for key, source in (("perplexity", "memory"), ("perplexity_text", "text")):
         rows = target_rows(encoder, ASKED, ANSWERS, instruction="ask: ", max_tokens=512, limit=512)
@@ -59,11 +59,11 @@ def test_perplexity_and_reconstruction(make_encoder):
 
 def test_without_a_bottleneck_the_text_is_visible(make_encoder):
     encoder = make_encoder(attention="causal", memory_tokens=0)
-    found = evaluate_retention(encoder, ASKED, ANSWERS, max_new_tokens=4)
+    found = evaluate_generation(encoder, ASKED, ANSWERS, max_new_tokens=4)
     assert found["source"] == "text" and found["reconstruction"] is None
     assert found["perplexity"] == found["perplexity_text"]
     with pytest.raises(ValueError, match="has no bottleneck"):
-        evaluate_retention(encoder, ASKED, ANSWERS, source="memory")
+        evaluate_generation(encoder, ASKED, ANSWERS, source="memory")
 
 
 def test_who_can_be_judged(bag_of_words, retrieval_folder):

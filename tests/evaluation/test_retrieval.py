@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
-from embrew.evaluation.retrieval import evaluate_retrieval, metrics, rank, top
+from embrew.evaluation.kinds.retrieval import evaluate_retrieval, metrics, rank, top
 
 
 class Lookup:

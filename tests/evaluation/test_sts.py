@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from embrew.data import load
 from embrew.evaluation import evaluate
-from embrew.evaluation.sts import evaluate_sts, pair_cosines, spearman
+from embrew.evaluation.kinds.sts import evaluate_sts, pair_cosines, spearman
 
 needs_data = pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
 

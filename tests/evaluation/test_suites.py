@@ -3,9 +3,8 @@ import os
 
 import pytest
 
-from embrew.evaluation import averages, evaluate, list_suites, read_suite
-from embrew.evaluation.kinds import select_documents
-from embrew.evaluation.tasks import Task
+from embrew.evaluation import Task, averages, evaluate, list_suites, read_suite
+from embrew.evaluation.kinds.retrieval import select_documents
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.evaluation import Result, evaluate
+from embrew.evaluation.kinds.sts import sample_spearman
 from embrew.evaluation.report import write_result
 from embrew.evaluation.tables import as_csv, as_markdown, difference, grid, read_folder, rows_of
-from embrew.evaluation.uncertainty import _spearman, compare, interval
+from embrew.evaluation.uncertainty import compare, interval
 
 
 def result(task="T", main=0.5, kind="retrieval", **examples) -> Result:
@@ -51,7 +52,7 @@ def test_an_interval_of_a_correlation_is_of_resampled_pairs():
     predicted = gold + rng.normal(size=300)
     sts = result(kind="sts", predicted=predicted.tolist(), gold=gold.tolist())
     low, high = interval(sts, samples=200)
-    assert low < _spearman(predicted, gold) < high
+    assert low < sample_spearman(predicted, gold) < high
     assert 0.1 < high - low < 0.3  # about 4 / sqrt(300)
     pairs = result(kind="pair_classification", predicted=predicted.tolist(), gold=(gold > 0.5).astype(int).tolist())
     low, high = interval(pairs, samples=100)

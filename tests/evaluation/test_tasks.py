@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from embrew.evaluation.tasks import find_task
+from embrew.evaluation import find_task
 
 
 def folder(path, *, rows, files=("test.jsonl",)):

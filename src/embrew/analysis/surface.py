@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from embrew.analysis.layer_vectors import LayerVectors
-from embrew.evaluation.kinds import prepare
+from embrew.evaluation import Task
+from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
-from embrew.evaluation.tasks import Task
+from embrew.evaluation.scoring import prepare
 from embrew.modeling.encoder import Encoder
 from embrew.text_encoder.interface import encode_options
 
@@ -206,12 +207,18 @@ def surface_of(
     rows = _axis("layers", layers or range(max(1, depth - LAST + 1), depth + 1), depth)
     columns = _axis("dims", dims or [dim for dim in DIMS if dim < width], width)
     kept = LayerVectors(encoder, rows, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    judges = [prepare(task) for task in tasks]
+    for task in tasks:
+        if KINDS[task.kind].grid:
+            raise ValueError(
+                f"task {task.name}: {task.kind} has settings {' and '.join(KINDS[task.kind].grid)} of its own; list "
+                "them in a suite instead"
+            )
+    prepared = [prepare(task) for task in tasks]
     options = encode_options(encoder)
-    sizes = [size_of(judge(kept.plan(), options)[1]) for judge in judges]
+    sizes = [size_of(evaluate(kept.plan(), options)[1]) for evaluate in prepared]
     kept.check_size(max_bytes)
     scores = np.array(
-        [[[judge(kept.at(i, j), options)[0]["main_score"] for j in columns] for i in rows] for judge in judges]
+        [[[evaluate(kept.at(i, j), options)[0]["main_score"] for j in columns] for i in rows] for evaluate in prepared]
     )
     return Surface(rows, columns, tuple(tasks), scores, tuple(kept.milliseconds()), kept.texts, tuple(sizes))
 

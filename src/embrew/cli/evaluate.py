@@ -18,25 +18,24 @@ if TYPE_CHECKING:
     from embrew.evaluation import Result
 
 
-class Kind(StrEnum):
-    """What a data folder holds."""
-
-    STS = "sts"
-    RETRIEVAL = "retrieval"
-    PAIR_CLASSIFICATION = "pair_classification"
-    CLASSIFICATION = "classification"
-    CLUSTERING = "clustering"
-    RERANKING = "reranking"
-    SUMMARIZATION = "summarization"
-    RAG = "rag"
-    GENERATION = "generation"
-
-
 class StsProtocol(StrEnum):
     """How the subsets of an STS set become one score."""
 
     ALL = "all"
     PER_SUBSET = "per-subset"
+
+
+def _kinds() -> list[str]:
+    """Return the names of the kinds of task; their modules are only imported when a command needs them."""
+    from embrew.evaluation.kinds import KINDS
+
+    return list(KINDS)
+
+
+def _known_kind(kind: str | None) -> str | None:
+    if kind is not None and kind not in _kinds():
+        raise typer.BadParameter(f"{kind!r}; choose from {', '.join(_kinds())}")
+    return kind
 
 
 def evaluate(
@@ -53,7 +52,15 @@ def evaluate(
         list[str] | None, typer.Option("--mteb", metavar="TASK", help="A task of MTEB by name; may be given again.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
-    kind: Annotated[Kind | None, typer.Option(help="What the data is, where its columns should not decide.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            callback=_known_kind,
+            autocompletion=_kinds,
+            help="Kind of task, such as sts or rag; an unknown one lists all. Default: by the data's columns.",
+        ),
+    ] = None,
     sts_protocol: Annotated[
         StsProtocol | None, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
     ] = None,
@@ -76,22 +83,21 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score a model, or an untrained recipe, on data folders or a suite of them."""
-    from embrew.evaluation.tasks import find_task
+    from embrew.evaluation import find_task
 
-    chosen: Any = kind and kind.value
     protocol: Any = sts_protocol and sts_protocol.value
     tasks: Any
     named: Mapping[str, Sequence[str]] = {}
     if suite is not None:
         from embrew.evaluation.suites import read_suite
 
-        if len(data or ()) > 1 or mteb or split or chosen or protocol:
+        if len(data or ()) > 1 or mteb or split or kind or protocol:
             raise ValueError("--suite says tasks, splits, kinds and protocols; give it with one --data at most")
         tasks = read_suite(suite, data=data[0] if data else None)
         named = tasks.averages
     elif data or mteb:
         for folder in data or ():  # before a model is opened
-            find_task(folder, split=split, kind=chosen)
+            find_task(folder, split=split, kind=kind)
         tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
     else:
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK, or --suite with one of its names")
@@ -105,7 +111,7 @@ def evaluate(
             tasks,
             output_dir=output,
             split=split,
-            kind=chosen,
+            kind=kind,
             sts_protocol=protocol,
             generator=generator,
             batch_tokens=batch_tokens,

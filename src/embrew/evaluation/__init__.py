@@ -7,18 +7,20 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from embrew.evaluation.generation import find_generator
+from embrew.evaluation.find import find_task
+from embrew.evaluation.generator import find_generator
+from embrew.evaluation.grid import cells, check_grid
+from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.instructed import instructed
-from embrew.evaluation.kinds import check_settings, judge
-from embrew.evaluation.mteb_tasks import KINDS, MtebTask, evaluate_mteb, load_task
-from embrew.evaluation.rag import Common, cells, check_grid
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.kinds.sts import Protocol
+from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb, kind_of, load_task
 from embrew.evaluation.report import Result, averages, finished, grid_table, table, write_result
-from embrew.evaluation.rows import TRIED, check_apart
-from embrew.evaluation.sts import Protocol
+from embrew.evaluation.scoring import check_settings, evaluate_task
 from embrew.evaluation.suites import Suite, list_suites, read_suite
-from embrew.evaluation.tasks import Kind, Task, find_task
+from embrew.evaluation.task import Task
+from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.files.checksums import content_hash
-from embrew.modeling.storage.context_files import digest
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import describe_run
 
@@ -46,7 +48,7 @@ def evaluate(
     *,
     output_dir: str | Path | None = None,
     split: str | None = None,
-    kind: Kind | None = None,
+    kind: str | None = None,
     sts_protocol: Protocol | None = None,
     generator: str | None = None,
     batch_tokens: int | None = None,
@@ -97,24 +99,27 @@ def evaluate(
         else:
             load_task(task)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-    if generator is not None and not any(_is_rag(task) for task in tasks):
-        raise ValueError(f"generator={generator!r}, but no task of the kind rag asks for answers; leave it out")
+    if generator is not None and not any(_has_setting(task, "generator") for task in tasks):
+        kinds = ", ".join(kind.name for kind in KINDS.values() if "generator" in kind.settings)
+        raise ValueError(f"generator={generator!r}, but no task of the kind {kinds} asks for answers; leave it out")
     folder = Path(output_dir) if output_dir else None
     sidecar = describe_run(encoder, batch_tokens=batch_tokens) if folder else {}
     generators = _generators(tasks)
     runs = [_run_of(task, sidecar, generators, encoder) if folder else {} for task in tasks]
     known = [finished(folder, run) if folder and not overwrite else None for run in runs]
     waiting = [task for task, before in zip(tasks, known, strict=True) if before is None and isinstance(task, Task)]
-    check_grid(encoder, [task for task in waiting if _is_rag(task)], options)
-    common, results = Common(), []
+    check_grid(encoder, [task for task in waiting if KINDS[task.kind].grid], options)
+    cache, results = GridCache(), []
     for task, run, before in zip(tasks, runs, known, strict=True):
         if before is not None:
             logger.info("%s %s: %.4f, judged before", before.task, before.split, before.main_score)
             results.append(before)
             continue
-        result = _judge(
-            encoder, task, options, cache=folder / "mteb" if folder else None, overwrite=overwrite, common=common
-        )
+        if isinstance(task, MtebTask):
+            kept = folder / "mteb" if folder else None
+            result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)
+        else:
+            result = _result_of(encoder, task, options, cache)
         logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)
@@ -122,19 +127,9 @@ def evaluate(
     return results
 
 
-def _judge(
-    encoder: TextEncoder,
-    task: Task | MtebTask,
-    options: Mapping[str, Any],
-    *,
-    cache: Path | None,
-    overwrite: bool,
-    common: Common,
-) -> Result:
-    if isinstance(task, MtebTask):
-        return evaluate_mteb(encoder, task, cache=cache, options=options, overwrite=overwrite)
+def _result_of(encoder: TextEncoder, task: Task, options: Mapping[str, Any], cache: GridCache) -> Result:
     start = time.perf_counter()
-    scores, counts = judge(encoder, task, options, common)
+    scores, counts = evaluate_task(encoder, task, options, cache)
     main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
     seconds = round(time.perf_counter() - start, 3)
     return Result(task.name, task.shown_split, task.kind, main_score, scores, seconds, counts, examples)
@@ -150,7 +145,7 @@ def _run_of(
     if isinstance(task, MtebTask):
         found = load_task(task)
         settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
-        split, kind = "+".join(found.eval_splits), KINDS[found.metadata.type]
+        split, kind = "+".join(found.eval_splits), kind_of(found)
         revision, files = found.metadata.revision, {}
     else:
         settings, split, kind = dict(task.settings), task.shown_split, task.kind
@@ -159,6 +154,8 @@ def _run_of(
         if settings.get("generator") in generators:  # no path of one machine
             settings["generator"] = generators[settings["generator"]]
         if settings.get("context") is not None:
+            from embrew.modeling.storage.context_files import digest  # imports torch, which tables do not need
+
             name = settings["context"]
             settings["context"] = {"name": name, "sha256": digest(_contexts(encoder)[name])}
         revision, files = content_hash(task.files), {file.name: content_hash([file]) for file in task.files}
@@ -166,9 +163,9 @@ def _run_of(
     return {**sidecar, **about, "settings": {**sidecar["settings"], **settings}}
 
 
-def _find(path: str | Path, split: str | None, kind: Kind | None, sts_protocol: Protocol | None) -> Task:
+def _find(path: str | Path, split: str | None, kind: str | None, sts_protocol: Protocol | None) -> Task:
     task = find_task(path, split=split, kind=kind)
-    if sts_protocol is None or task.kind != "sts":
+    if sts_protocol is None or not _has_setting(task, "protocol"):
         return task
     return find_task(path, split=split, kind=kind, protocol=sts_protocol)
 
@@ -201,20 +198,20 @@ def _check_demonstrations(task: Task, encoder: TextEncoder) -> None:
         check_apart([pair.query for pair in prepared.context.demonstrations], [task])
 
 
-def _is_rag(task: Task | MtebTask) -> bool:
-    return isinstance(task, Task) and task.kind == "rag"
+def _has_setting(task: Task | MtebTask, name: str) -> bool:
+    """Return whether tasks of its kind have this setting."""
+    return isinstance(task, Task) and name in KINDS[task.kind].settings
 
 
 def _cells(task: Task | MtebTask, generator: str | None) -> list[Task] | list[MtebTask]:
     if isinstance(task, MtebTask):
         return [task]
-    if generator is not None and _is_rag(task):
+    if generator is not None and _has_setting(task, "generator"):
         task = replace(task, settings={**task.settings, "generator": generator})
     return cells(task)
 
 
 def _generators(tasks: Sequence[Task | MtebTask]) -> dict[str, dict[str, Any]]:
     """Which models the generators of the tasks are, by the name they are given by; one that is missing is an error."""
-    asking = [task for task in tasks if isinstance(task, Task) and _is_rag(task)]
-    names = dict.fromkeys(task.settings.get("generator") for task in asking)
+    names = dict.fromkeys(task.settings.get("generator") for task in tasks if isinstance(task, Task))
     return {name: find_generator(name).as_dict() for name in names if name is not None}

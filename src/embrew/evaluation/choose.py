@@ -21,9 +21,11 @@ import numpy as np
 
 from embrew.evaluation import evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
-from embrew.evaluation.rows import TRIED, check_apart, split_names
+from embrew.evaluation.find import find_task
+from embrew.evaluation.rows import split_names
 from embrew.evaluation.tables import label_of
-from embrew.evaluation.tasks import Task, find_task
+from embrew.evaluation.task import Task
+from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.recipe import DevRows

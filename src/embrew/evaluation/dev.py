@@ -11,9 +11,12 @@ from pathlib import Path
 
 from embrew import evaluation
 from embrew.data.reading import SPLITS, expand, stem
-from embrew.evaluation.report import METRICS, size_of
-from embrew.evaluation.rows import reserved_texts, split_names, task_texts
-from embrew.evaluation.tasks import Part, Task, find_task
+from embrew.evaluation.find import find_task
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.report import size_of
+from embrew.evaluation.rows import split_names
+from embrew.evaluation.task import Part, Task
+from embrew.evaluation.task_texts import reserved_texts, task_texts
 from embrew.files.formats import GUARD
 from embrew.recipe import DevRows, Recipe
 from embrew.text_encoder.interface import TextEncoder
@@ -56,7 +59,7 @@ class DevSets:
         found = {}
         for name, task in self._named():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
-            found[name] = {"kind": task.kind, "split": task.shown_split, "metric": METRICS[task.kind], **size}
+            found[name] = {"kind": task.kind, "split": task.shown_split, "metric": KINDS[task.kind].metric, **size}
         return found
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:

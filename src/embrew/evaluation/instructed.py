@@ -54,3 +54,8 @@ def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder
     if instruction is not None and context is not None:
         raise ValueError(f"context={context!r} brings its own instruction; leave out instruction={instruction!r}")
     return Instructed(encoder, instruction or "", context)
+
+
+def inner(encoder: TextEncoder) -> TextEncoder:
+    """Return the encoder without a task's instruction or context."""
+    return encoder.encoder if isinstance(encoder, Instructed) else encoder

@@ -14,23 +14,13 @@ from typing import Any, cast
 import numpy as np
 
 from embrew.evaluation.fetched import keep, use_kept
-from embrew.evaluation.instructed import Instructed
+from embrew.evaluation.instructed import Instructed, inner
+from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
-from embrew.evaluation.tasks import Kind
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
-
-KINDS: dict[str, Kind] = {
-    "STS": "sts",
-    "Retrieval": "retrieval",
-    "PairClassification": "pair_classification",
-    "Classification": "classification",
-    "Clustering": "clustering",
-    "Reranking": "reranking",
-    "Summarization": "summarization",
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class MtebEncoder:
 
         self.encoder = encoder
         self.options = options
-        about = {"name": f"embrew/{name}", "revision": vectors_hash(_inner(encoder))}
+        about = {"name": f"embrew/{name}", "revision": vectors_hash(inner(encoder))}
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE}
         )
@@ -118,9 +108,21 @@ def load_task(task: MtebTask) -> Any:
         raise ValueError(f"mteb: {str(error).strip(chr(34))}") from None
     if task.split is not None and task.split not in found.metadata.eval_splits:
         raise ValueError(f"{task.mteb}: split={task.split!r}; choose from {', '.join(found.metadata.eval_splits)}")
-    if found.metadata.type not in KINDS:
-        raise ValueError(f"{task.mteb} is of the type {found.metadata.type}; judged are {', '.join(KINDS)}")
+    kind_of(found)
     return found
+
+
+def kind_of(task: Any) -> str:
+    """Return the kind of a task of mteb.
+
+    Raises:
+        ValueError: its type is none of ours.
+    """
+    types = {name: kind.name for kind in KINDS.values() for name in kind.mteb_types}
+    about = task.metadata
+    if about.type not in types:
+        raise ValueError(f"{about.name} is of the type {about.type}; evaluated are {', '.join(types)}")
+    return types[about.type]
 
 
 def evaluate_mteb(
@@ -152,7 +154,7 @@ def evaluate_mteb(
     return Result(
         task.name,
         "+".join(scores),
-        KINDS[found.metadata.type],
+        kind_of(found),
         float(result.get_score()),
         {"subsets": scores, "metric": found.metadata.main_score, "mteb_version": result.mteb_version},
         seconds,
@@ -168,10 +170,6 @@ def fetch(tasks: Sequence[MtebTask], folder: Path) -> Iterator[tuple[MtebTask, b
 def fetched_folder(folder: Path, task: MtebTask) -> Path:
     """Where a task's data is kept below a suite's folder."""
     return folder / "mteb" / (task.mteb if task.subset is None else f"{task.mteb}-{task.subset}")
-
-
-def _inner(encoder: TextEncoder) -> TextEncoder:
-    return encoder.encoder if isinstance(encoder, Instructed) else encoder
 
 
 def _model_name(encoder: TextEncoder, task: MtebTask) -> str:

@@ -7,28 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embrew.evaluation.kinds import KINDS
 from embrew.files.formats import RESULT, OtherFormat, say_missing
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.safe_names import check_file_name
 from embrew.files.writing import write_json
 
-METRICS: dict[str, str] = {
-    "sts": "Spearman",
-    "retrieval": "nDCG@10",
-    "pair_classification": "AP",
-    "classification": "accuracy",
-    "clustering": "V-measure",
-    "reranking": "MAP",
-    "summarization": "Spearman",
-    "rag": "answer recall@1",
-    "generation": "ROUGE-L",
-}
 _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
 def size_of(counts: Mapping[str, int]) -> str:
     """How much was judged, in words: `1379 pairs`, `10 queries + 200 documents`; `size unknown` of older files."""
-    return " + ".join(f"{counts[name]} {name}" for name in _SIZES if name in counts) or "size unknown"
+    units = sorted((name for name in counts if "_" not in name), key=lambda name: (*_SIZES, name).index(name))
+    return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ def table(
     for result in results:
         size = size_of(result.counts)
         score = f"{100 * result.main_score:.2f}"
-        metric = "exact match" if "exact_match" in result.scores else METRICS[result.kind]
+        metric = "exact match" if "exact_match" in result.scores else KINDS[result.kind].metric
         rows.append([result.task, result.split, metric, score, size, f"{result.seconds:.1f}"])
     seconds = f"{sum(result.seconds for result in results):.1f}"
     means = averages(results, named)
@@ -169,7 +160,7 @@ def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
     No rows where there are no such results.
     """
-    cells = [result for result in results if result.kind == "rag"]
+    cells = [result for result in results if KINDS[result.kind].grid]
     shown = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
     if not any("exact_match" in result.scores for result in cells):
         del shown["exact_match"]

@@ -17,10 +17,12 @@ from embrew.config.yaml_text import line_of, parse_yaml
 from embrew.data.hotpotqa import HotpotQA
 from embrew.data.prompts import EVALUATION_INSTRUCTIONS
 from embrew.data.reading import expand
-from embrew.evaluation.kinds import check_settings
+from embrew.evaluation.find import find_task
+from embrew.evaluation.grid import cells
+from embrew.evaluation.kinds.rag import RAG
 from embrew.evaluation.mteb_tasks import MtebTask, fetched_folder
-from embrew.evaluation.rag import cells
-from embrew.evaluation.tasks import Task, find_task
+from embrew.evaluation.scoring import check_settings
+from embrew.evaluation.task import Task
 from embrew.files.safe_names import check_file_name
 
 
@@ -187,14 +189,14 @@ def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
         raise ValueError(
             "subset, revision and corpus_splits are for mteb and hub, not for data folders; leave them out"
         )
-    if entry.hub is not None and entry.kind not in (None, "rag"):
-        raise ValueError(f"kind={entry.kind!r}, but hub brings questions with answers, which are judged as rag")
+    if entry.hub is not None and entry.kind not in (None, RAG.name):
+        raise ValueError(f"kind={entry.kind!r}, but hub brings questions with answers, which are evaluated as rag")
     settings: dict[str, Any] = dict(entry.model_extra or {})
     name = entry.name or Path(entry.hub or data).name
     prompt = _prompt(entry, suite, name)
     if prompt is not None:
         settings["instruction"] = prompt
-    kind, split = ("rag", source_of(entry).split) if entry.hub is not None else (entry.kind, entry.split)
+    kind, split = (RAG.name, source_of(entry).split) if entry.hub is not None else (entry.kind, entry.split)
     task = find_task(_folder(root, data), split=split, kind=kind, name=name, **settings)
     check_settings(task)
     return task

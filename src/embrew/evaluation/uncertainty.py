@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
 
 
@@ -67,33 +68,7 @@ def _samples(result: Result, draws: np.ndarray) -> np.ndarray:
     """The main score on each sample, `(samples,)`."""
     if "score" in result.examples:
         return np.asarray(result.examples["score"], dtype=np.float64)[draws].mean(axis=1)
-    predicted, gold = (np.asarray(result.examples[name], dtype=np.float64) for name in ("predicted", "gold"))
-    if result.kind == "pair_classification":
-        return np.array([_average_precision(predicted[rows], gold[rows]) for rows in draws])
-    if result.scores.get("protocol") == "per-subset":
-        subsets = np.asarray(result.examples["subset"], dtype=object)
-        return np.array(
-            [np.mean([_spearman(predicted[part], gold[part]) for part in _parts(rows, subsets)]) for rows in draws]
-        )
-    return np.array([_spearman(predicted[rows], gold[rows]) for rows in draws])
-
-
-def _parts(rows: np.ndarray, subsets: np.ndarray) -> list[np.ndarray]:
-    return [rows[subsets[rows] == name] for name in sorted(set(subsets[rows]))]
-
-
-def _spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's correlation; 0 in a sample where one side does not vary."""
-    from scipy.stats import rankdata
-
-    ranks = [rankdata(values) for values in (predicted, gold)]
-    centred = [values - values.mean() for values in ranks]
-    norm = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
-    return float(centred[0] @ centred[1]) / norm if norm else 0.0
-
-
-def _average_precision(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Average precision; 0 in a sample without positives."""
-    from sklearn.metrics import average_precision_score
-
-    return float(average_precision_score(gold, predicted)) if gold.any() else 0.0
+    statistic = KINDS[result.kind].statistic
+    assert statistic is not None, result.kind
+    examples = {name: np.asarray(values) for name, values in result.examples.items() if values}
+    return np.array([statistic({n: v[rows] for n, v in examples.items()}, result.scores) for rows in draws])

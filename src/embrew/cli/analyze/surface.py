@@ -19,7 +19,7 @@ from embrew.cli.console import out
 
 if TYPE_CHECKING:
     from embrew.analysis.surface import Cell, Surface
-    from embrew.evaluation.tasks import Task
+    from embrew.evaluation import Task
 
 
 def surface(
@@ -109,10 +109,10 @@ def surface(
 
 def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
     """What is scored; where something is chosen by it, dev splits unless the user names a split or a suite."""
+    from embrew.evaluation import Task, find_task
     from embrew.evaluation.dev import dev_task
-    from embrew.evaluation.kinds import check_settings
+    from embrew.evaluation.scoring import check_settings
     from embrew.evaluation.suites import read_suite
-    from embrew.evaluation.tasks import Task, find_task
 
     if suite is not None:
         if len(data) > 1 or split:

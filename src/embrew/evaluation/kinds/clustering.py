@@ -5,8 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import checked_vectors
+
+
+def prepare(
+    task: Task, *, repeats: int = 10, batch_size: int = 512, seed: int = 42, columns: Columns = None
+) -> Evaluate:
+    """Read labelled texts, to evaluate encoders on them."""
+    rows = task_rows(task, CLUSTERING, columns)
+    texts, labels = list(rows["text"]), list(rows["label"])
+    settings: dict[str, Any] = {"repeats": repeats, "batch_size": batch_size, "seed": seed}
+    counts = {"texts": len(texts), "classes": len(set(labels))}
+    return lambda encoder, options: (evaluate_clustering(encoder, texts, labels, **settings, **options), counts)
 
 
 def evaluate_clustering(
@@ -41,3 +54,14 @@ def evaluate_clustering(
         scores.append(float(v_measure_score(labels, means.fit_predict(vectors))))
     mean = float(np.mean(scores))
     return {"main_score": mean, "v_measure": mean, "v_measure_std": float(np.std(scores)), "v_measures": scores}
+
+
+CLUSTERING = TaskKind(
+    name="clustering",
+    metric="V-measure",
+    prepare=prepare,
+    rows="labelled",
+    about=("text",),
+    columns=frozenset({"text", "label"}),
+    mteb_types=("Clustering",),
+)

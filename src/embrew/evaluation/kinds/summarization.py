@@ -6,11 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.sts import spearman
+from embrew.evaluation.kinds.sts import spearman
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
+
+
+def prepare(task: Task, *, columns: Columns = None) -> Evaluate:
+    """Read texts with people's and machines' summaries, to evaluate encoders on them."""
+    rows = task_rows(task, SUMMARIZATION, columns)
+    human, machine, relevance = (list(rows[name]) for name in ("human_summaries", "machine_summaries", "relevance"))
+    counts = {"texts": len(human), "summaries": sum(map(len, machine))}
+    return lambda encoder, options: (evaluate_summarization(encoder, human, machine, relevance, **options), counts)
 
 
 def evaluate_summarization(
@@ -47,3 +57,15 @@ def evaluate_summarization(
     mean = float(np.mean(correlations))
     examples = {"score": correlations}
     return {"main_score": mean, "cosine_spearman": mean, "texts_left_out": left_out, "examples": examples}
+
+
+SUMMARIZATION = TaskKind(
+    name="summarization",
+    metric="Spearman",
+    prepare=prepare,
+    rows="summaries",
+    about=("text",),
+    other=("human_summaries", "machine_summaries"),
+    columns=frozenset({"text", "human_summaries", "machine_summaries", "relevance"}),
+    mteb_types=("Summarization",),
+)

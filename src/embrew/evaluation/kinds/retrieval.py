@@ -5,13 +5,17 @@ Documents with equal scores rank by id (ascending), so that a ranking never depe
 
 import logging
 import math
+import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
+from embrew.evaluation.rows import task_retrieval
+from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
@@ -20,9 +24,33 @@ logger = logging.getLogger(__name__)
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
-def evaluate_retrieval(
-    encoder: TextEncoder, data: RetrievalData, **options: Any
-) -> tuple[dict[str, Any], dict[str, int]]:
+def prepare(
+    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+) -> Evaluate:
+    """Read a corpus, queries and relevance judgements, to evaluate encoders on them."""
+    data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
+    return lambda encoder, options: evaluate_retrieval(encoder, data, **options)
+
+
+def select_documents(
+    data: RetrievalData, *, documents: Literal["all", "judged"], distractors: int, seed: int
+) -> RetrievalData:
+    """The whole corpus, or the documents judged in this split and a seeded sample of the others."""
+    if documents not in ("all", "judged"):
+        raise ValueError(f"documents={documents!r}; choose from all, judged")
+    if documents == "all":
+        if distractors:
+            raise ValueError(f"distractors={distractors} needs documents: judged; all has every document already")
+        return data
+    judged = {document for grades in data.qrels.values() for document in grades}
+    others = sorted(document.id for document in data.corpus if document.id not in judged)
+    if distractors > len(others):
+        raise ValueError(f"distractors={distractors}, but the corpus has {len(others)} documents that are not judged")
+    kept = judged | set(random.Random(seed).sample(others, distractors))
+    return replace(data, corpus=[document for document in data.corpus if document.id in kept])
+
+
+def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any) -> Evaluated:
     """Scores and counts of an encoder on a corpus, queries and judgements; `options` go to the encode methods.
 
     A query all of whose relevant documents are missing from the corpus counts as 0 and is reported; one without any
@@ -69,7 +97,7 @@ def rank(
         texts = [document.content for document in documents[start : start + chunk_size]]
         chunk_vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
         found = [
-            _nearest(vectors[i : i + _QUERY_ROWS], chunk_vectors, top_k) for i in range(0, len(vectors), _QUERY_ROWS)
+            top(vectors[i : i + _QUERY_ROWS] @ chunk_vectors.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)
         ]
         best_scores = np.concatenate([best_scores, np.concatenate([scores for scores, _ in found])], axis=1)
         best = np.concatenate([best, start + np.concatenate([columns for _, columns in found])], axis=1)
@@ -117,9 +145,14 @@ def metrics_by_query(
     return {f"ndcg_at_{k}": ndcg, f"recall_at_{k}": recall, f"mrr_at_{k}": reciprocal}
 
 
-def _nearest(queries: np.ndarray, documents: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    return top(queries @ documents.T, k)
-
-
 def _dcg(gains: Sequence[int]) -> float:
     return sum(gain / math.log2(i + 1) for i, gain in enumerate(gains, start=1))
+
+
+RETRIEVAL = TaskKind(
+    name="retrieval",
+    metric="nDCG@10",
+    prepare=prepare,
+    corpus=True,
+    mteb_types=("Retrieval",),
+)

@@ -5,8 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
+
+
+def prepare(task: Task, *, columns: Columns = None) -> Evaluate:
+    """Read queries with their candidates, to evaluate encoders on them."""
+    rows = task_rows(task, RERANKING, columns)
+    queries, positives, negatives = (list(rows[name]) for name in ("query", "positive", "negative"))
+    counts = {"queries": len(queries), "documents": sum(map(len, positives)) + sum(map(len, negatives))}
+    return lambda encoder, options: (evaluate_reranking(encoder, queries, positives, negatives, **options), counts)
 
 
 def evaluate_reranking(
@@ -36,3 +46,16 @@ def evaluate_reranking(
     mean = float(np.mean(precisions))
     examples = {"score": precisions}
     return {"main_score": mean, "map": mean, "mrr_at_10": float(np.mean(reciprocals)), "examples": examples}
+
+
+RERANKING = TaskKind(
+    name="reranking",
+    metric="MAP",
+    prepare=prepare,
+    rows="candidates",
+    about=("query",),
+    documents=("positive", "negative"),
+    columns=frozenset({"query", "positive", "negative"}),
+    lists=frozenset({"positive"}),
+    mteb_types=("Reranking",),
+)

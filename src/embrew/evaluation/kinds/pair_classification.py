@@ -1,12 +1,22 @@
 """Pair classification: do the cosines of pairs that belong together lie above those of the others?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from embrew.evaluation.sts import pair_cosines
+from embrew.evaluation.kinds.sts import pair_cosines
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
+
+
+def prepare(task: Task, *, columns: Columns = None) -> Evaluate:
+    """Read labelled pairs, to evaluate encoders on them."""
+    rows = task_rows(task, PAIR_CLASSIFICATION, columns)
+    left, right, labels = (list(rows[name]) for name in ("sentence1", "sentence2", "label"))
+    counts = {"pairs": len(labels)}
+    return lambda encoder, options: (evaluate_pair_classification(encoder, left, right, labels, **options), counts)
 
 
 def evaluate_pair_classification(
@@ -45,3 +55,23 @@ def _best_accuracy(scores: np.ndarray, gold: np.ndarray) -> float:
     right = hits + (len(gold) - gold.sum()) - misses  # if the first i are called positive
     ends = np.concatenate([[True], np.diff(scores[order]) != 0, [True]])
     return float(right[ends].max() / len(gold))
+
+
+def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
+    """Average precision of a bootstrap sample; 0 in a sample without positives."""
+    from sklearn.metrics import average_precision_score
+
+    gold = examples["gold"]
+    return float(average_precision_score(gold, examples["predicted"])) if gold.any() else 0.0
+
+
+PAIR_CLASSIFICATION = TaskKind(
+    name="pair_classification",
+    metric="AP",
+    prepare=prepare,
+    rows="labelled_pairs",
+    about=("sentence1", "sentence2"),
+    columns=frozenset({"sentence1", "sentence2", "label"}),
+    mteb_types=("PairClassification",),
+    statistic=_statistic,
+)

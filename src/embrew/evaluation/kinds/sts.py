@@ -5,15 +5,29 @@ Two protocols are in use and their figures must not be mixed: SentEval's `all` p
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
 
 Protocol = Literal["all", "per-subset"]
+
+
+def prepare(task: Task, *, protocol: Protocol = "all", columns: Columns = None) -> Evaluate:
+    """Read scored pairs, to evaluate encoders on them."""
+    rows = task_rows(task, STS, columns)
+    left, right, gold, subsets = (list(rows[name]) for name in ("sentence1", "sentence2", "score", "subset"))
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        scores = evaluate_sts(encoder, left, right, gold, subsets=subsets, protocol=protocol, **options)
+        return scores, {"pairs": len(gold)}
+
+    return evaluate
 
 
 def evaluate_sts(
@@ -87,3 +101,35 @@ def spearman(predicted: np.ndarray, gold: np.ndarray, *, what: str = "the data")
 
 def _varies(values: np.ndarray) -> bool:
     return len(values) > 1 and bool((values != values[0]).any())
+
+
+def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
+    """Main score of a bootstrap sample."""
+    predicted, gold = examples["predicted"], examples["gold"]
+    if scores.get("protocol") != "per-subset":
+        return sample_spearman(predicted, gold)
+    subsets = examples["subset"]
+    parts = [subsets == name for name in sorted(set(subsets))]
+    return float(np.mean([sample_spearman(predicted[part], gold[part]) for part in parts]))
+
+
+def sample_spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Spearman's correlation; 0 if one side does not vary, which happens in bootstrap samples."""
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values) for values in (predicted, gold)]
+    centred = [values - values.mean() for values in ranks]
+    norm = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
+    return float(centred[0] @ centred[1]) / norm if norm else 0.0
+
+
+STS = TaskKind(
+    name="sts",
+    metric="Spearman",
+    prepare=prepare,
+    rows="scored",
+    about=("sentence1", "sentence2"),
+    columns=frozenset({"sentence1", "sentence2", "score"}),
+    mteb_types=("STS",),
+    statistic=_statistic,
+)

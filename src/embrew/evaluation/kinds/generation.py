@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from embrew.data.beir import RetrievalData
+from embrew.data.beir import RetrievalData, is_beir, read_beir
+from embrew.evaluation.instructed import Instructed, inner
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
+from embrew.text_encoder.interface import TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported where a model is judged: tables need neither
     from embrew.modeling.encoder import Encoder
@@ -20,7 +24,48 @@ if TYPE_CHECKING:  # torch and transformers are imported where a model is judged
 Answered = tuple[list[str], list[str]]  # questions, and for each its answer
 
 
-def evaluate_retention(
+def prepare(
+    task: Task,
+    *,
+    questions: int | None = None,
+    max_chars: int | None = None,
+    max_new_tokens: int = 128,
+    source: Literal["auto", "memory", "text"] = "auto",
+    bos: Literal["visible", "strict"] = "visible",
+    batch_size: int = 16,
+    seed: int = 42,
+    columns: Columns = None,
+) -> Evaluate:
+    """Read questions and held-out answers, to evaluate encoders on them."""
+    if is_beir(task.path):
+        pairs = held_out(read_beir(task.path, task.split))
+    else:
+        rows = task_rows(task, GENERATION, columns)
+        pairs = list(rows["query"]), list(rows["positive"])
+    asked, answers = choose(pairs, max_chars=max_chars, count=questions, seed=seed)
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        if isinstance(encoder, Instructed) and encoder.context is not None:
+            raise ValueError(
+                f"task {task.name}: generation reads no demonstrations; leave out context={encoder.context!r}"
+            )
+        scores = evaluate_generation(
+            inner(encoder),
+            asked,
+            answers,
+            instruction=encoder.instruction if isinstance(encoder, Instructed) else None,
+            source=source,
+            bos=bos,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            **{key: options[key] for key in ("batch_tokens", "show_progress_bar") if key in options},
+        )
+        return scores, {"queries": len(asked)}
+
+    return evaluate
+
+
+def evaluate_generation(
     encoder: Any,
     questions: Sequence[str],
     answers: Sequence[str],
@@ -176,3 +221,14 @@ def _metrics() -> tuple[Any, Any]:
         ]
 
     return bleu, rouge
+
+
+GENERATION = TaskKind(
+    name="generation",
+    metric="ROUGE-L",
+    prepare=prepare,
+    rows="pairs",
+    about=("query",),
+    other=("positive",),
+    corpus=True,
+)

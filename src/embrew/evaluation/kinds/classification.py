@@ -5,13 +5,33 @@ of labels goes, not what a classifier trained on everything would reach.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from embrew.evaluation.rows import task_rows, training_rows
+from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import checked_vectors
+
+
+def prepare(
+    task: Task, *, samples_per_label: int = 8, experiments: int = 10, seed: int = 42, columns: Columns = None
+) -> Evaluate:
+    """Read labelled training and test texts, to evaluate encoders on them."""
+    test, train = (
+        (list(rows["text"]), list(rows["label"]))
+        for rows in (task_rows(task, CLASSIFICATION, columns), training_rows(task, CLASSIFICATION, columns))
+    )
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        scores = evaluate_classification(
+            encoder, train, test, samples_per_label=samples_per_label, experiments=experiments, seed=seed, **options
+        )
+        return scores, {"texts": len(test[0]), "classes": len(set(train[1]))}
+
+    return evaluate
 
 
 def evaluate_classification(
@@ -92,3 +112,15 @@ def label_ids(labels: Sequence[str]) -> np.ndarray:
     integers = all(name.lstrip("-").isdigit() for name in names)
     number = {name: i for i, name in enumerate(sorted(names, key=int) if integers else sorted(names))}
     return np.array([number[label] for label in labels])
+
+
+CLASSIFICATION = TaskKind(
+    name="classification",
+    metric="accuracy",
+    prepare=prepare,
+    rows="labelled",
+    about=("text",),
+    columns=frozenset({"text", "label"}),
+    train=True,
+    mteb_types=("Classification",),
+)

@@ -6,37 +6,25 @@ nearest one to each question, a prompt, a generator, exact match (Table 3), enco
 
 import inspect
 import math
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
+from embrew.data.beir import read_beir
 from embrew.data.documents import Document
-from embrew.data.questions import Question
+from embrew.data.questions import Question, read_questions
 from embrew.evaluation.answers import can_be_found, contains_answer, exact_match
-from embrew.evaluation.generation import Generator
-from embrew.evaluation.tasks import Task
+from embrew.evaluation.generator import Generator
+from embrew.evaluation.grid_cache import GridCache
+from embrew.evaluation.instructed import inner
+from embrew.evaluation.kinds.retrieval import select_documents
+from embrew.evaluation.task import COMMON, Columns, Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 from embrew.text_encoder.vectors import unit_vectors
-
-T = TypeVar("T")
-
-
-class Common:
-    """What the cells of a grid have in common, each thing kept until another of its sort is asked for."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[Any, Any]] = {}
-
-    def get(self, sort: str, key: Any, make: Callable[[], T]) -> T:
-        """What was made for `key`, or a new one in place of the last of its sort."""
-        if sort not in self._kept or self._kept[sort][0] != key:
-            self._kept.pop(sort, None)  # two corpora's vectors may not fit into memory
-            self._kept[sort] = key, make()
-        made: T = self._kept[sort][1]
-        return made
 
 
 @dataclass(frozen=True)
@@ -49,46 +37,68 @@ class Vectors:
     document_seconds: float
 
 
-def cells(task: Task) -> list[Task]:
-    """A task for each number of layers and dimensions its settings list, named `NAME-l6-d128`; others as they are.
+def prepare(
+    task: Task,
+    cache: GridCache,
+    *,
+    dims: int | None = None,
+    layers: int | None = None,
+    generator: str | None = None,
+    max_new_tokens: int = 32,
+    batch_size: int = 8,
+    questions: int | None = None,
+    documents: Literal["all", "judged"] = "all",
+    distractors: int = 0,
+    seed: int = 42,
+    answers: str | None = None,
+    columns: Columns = None,
+) -> Evaluate:
+    """Read questions with answers and a corpus, to evaluate encoders on them."""
 
-    Raises:
-        ValueError: a number that is none, below 1, or there twice.
-    """
-    if task.kind != "rag":
-        return [task]
-    made = [task]
-    for name in ("layers", "dims"):
-        numbers = _numbers(task, name)
-        if isinstance(task.settings.get(name), list | tuple):
-            made = [
-                replace(one, name=f"{one.name}-{name[0]}{number}", settings={**one.settings, name: number})
-                for one in made
-                for number in numbers
-            ]
-    return made
+    def read() -> tuple[list[Question], list[Document], int]:
+        data = read_beir(task.path, task.split)
+        file = task.files[-1] if answers is not None else None
+        asked = sample_questions(read_questions(task.path, data, answers=file, columns=columns), questions, seed=seed)
+        corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
+        # An empty document's vector may be zero, which lies nearer to a question than a document that has little to do
+        # with it.
+        filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
+        return asked, filled, len(corpus) - len(filled)
+
+    # Only the settings that follow differ within what is read once.
+    later = {"dims", "layers", "generator", "max_new_tokens", "batch_size", *COMMON}
+    source = task.files, task.split, repr({name: value for name, value in task.settings.items() if name not in later})
+    asked, corpus, empty = cache.get("data", source, read)
+    found = sum(can_be_found(question.answers) for question in asked)
+    counts = {"queries": len(asked), "documents": len(corpus), "empty_documents": empty, "queries_with_span": found}
+
+    def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
+        model = None
+        if generator is not None:  # before the texts are encoded: it may not fit into memory
+            opened = generator, max_new_tokens
+            model = cache.get("generator", opened, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
+        how = {**options, **depth_option(inner(encoder), layers)}
+        key = source, layers, *(task.settings.get(name) for name in COMMON)
+        vectors = cache.get("vectors", key, lambda: encode(encoder, asked, corpus, **how))
+        shown = bool(options.get("show_progress_bar"))
+        scores = evaluate_rag(
+            asked, corpus, vectors, dims=dims, generator=model, batch_size=batch_size, show_progress_bar=shown
+        )
+        return {**scores, "layers": layers}, counts
+
+    return evaluate
 
 
-def check_grid(encoder: TextEncoder, tasks: Sequence[Task], options: Mapping[str, Any]) -> None:
-    """Encode a word at each depth that is asked for, and see whether it has the dimensions.
-
-    Raises:
-        ValueError: a depth or a size that this encoder does not have.
-    """
-    widths: dict[int | None, int] = {}
-    for task in tasks:
-        depth, size = (_numbers(task, name)[0] for name in ("layers", "dims"))
-        if depth not in widths:
-            try:
-                quiet = {**options, **depth_option(encoder, depth), "show_progress_bar": False}
-                widths[depth] = np.asarray(encoder.encode_query(["word"], **quiet)).shape[1]
-            except ValueError as error:
-                raise ValueError(f"task {task.name}: {error}") from error
-        if size is not None and size > widths[depth]:
-            raise ValueError(
-                f"task {task.name}: dims={size}, but the encoder's vectors have {widths[depth]} dimensions; choose up "
-                "to that"
-            )
+def sample_questions(questions: list[Question], count: int | None, *, seed: int) -> list[Question]:
+    """All questions, or a seeded sample of `count`, in their order."""
+    if count is None:
+        return questions
+    if not 1 <= count <= len(questions):
+        raise ValueError(
+            f"questions={count}, but the split has {len(questions)}; choose from 1 to that, or leave it out"
+        )
+    chosen = random.Random(seed).sample(range(len(questions)), count)
+    return [questions[i] for i in sorted(chosen)]
 
 
 def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
@@ -187,12 +197,11 @@ def evaluate_rag(
     return {"main_score": scores["exact_match"], **scores, "examples": examples}
 
 
-def _numbers(task: Task, name: str) -> list[int | None]:
-    given = task.settings.get(name)
-    listed = given if isinstance(given, list | tuple) else [given]
-    wrong = [number for number in listed if type(number) is not int or number < 1]
-    if given is None:
-        return [None]
-    if wrong or not listed or len(set(listed)) < len(listed):
-        raise ValueError(f"task {task.name}: {name}={given!r}; give numbers above 0, each once, e.g. [64, 128]")
-    return list(listed)
+RAG = TaskKind(
+    name="rag",
+    metric="answer recall@1",
+    prepare=prepare,
+    corpus=True,
+    grid=("layers", "dims"),
+    file_settings=("answers",),
+)

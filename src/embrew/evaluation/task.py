@@ -1,0 +1,114 @@
+"""Evaluation tasks: what one reads (`Task`), and what tasks of one kind have in common (`TaskKind`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embrew.data.columns import Kind as RowKind
+from embrew.text_encoder.interface import TextEncoder
+
+PART_OF = "dev-from-"  # prefix of the split's name where rows are split off another split
+COMMON = ("instruction", "context")  # settings of every kind
+Evaluated = tuple[dict[str, Any], dict[str, int]]  # scores with `main_score`, and counts of what was evaluated
+Evaluate = Callable[[TextEncoder, Mapping[str, Any]], Evaluated]  # an encoder, and keywords for its encode methods
+Columns = Mapping[str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskKind:
+    """A kind of evaluation task: the data it reads, its settings and its metric.
+
+    Attributes:
+        name: Name in suites, results and `--kind`.
+        metric: Name of the main score in tables.
+        prepare: Read a task's data and return its `Evaluate`. It is called with the task (and with the `GridCache`
+            of its cells if the kind has a `grid`); its keyword-only parameters are the settings of the kind.
+        rows: Layout of its rows; None if it only reads folders with a corpus.
+        about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
+            demonstrations.
+        other: Further text columns.
+        documents: Text columns that hold the candidates of a query.
+        columns: Columns by which `find_task` recognises the kind; empty if it has to be named.
+        lists: Those of `columns` that must hold lists.
+        corpus: Whether it reads folders with a corpus, queries and relevance judgements. The first such kind in the
+            registry is the default for these folders.
+        train: Whether it also reads the training split.
+        grid: Settings that may be lists of numbers; each combination becomes a task.
+        file_settings: Settings that name a file in the data folder.
+        mteb_types: MTEB's task types of this kind.
+        statistic: Main score of a bootstrap sample, from the sampled examples by column and the result's scores; None
+            if the examples have a column `score`, whose mean is the main score.
+    """
+
+    name: str
+    metric: str
+    prepare: Callable[..., Evaluate]
+    rows: RowKind | None = None
+    about: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
+    columns: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+    corpus: bool = False
+    train: bool = False
+    grid: tuple[str, ...] = ()
+    file_settings: tuple[str, ...] = ()
+    mteb_types: tuple[str, ...] = ()
+    statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any]], float] | None = None
+
+    @property
+    def settings(self) -> list[str]:
+        """Names of the settings that a task of this kind can have."""
+        parameters = inspect.signature(self.prepare).parameters.values()
+        return [*(one.name for one in parameters if one.kind is one.KEYWORD_ONLY), *COMMON]
+
+    def matches(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a row with these values is recognised as one of this kind."""
+        there = set(values) | ({"label"} if "labels" in values else set())
+        return bool(self.columns) and self.columns <= there and all(isinstance(values[c], list) for c in self.lists)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Dev rows that are split off a folder's training rows.
+
+    Attributes:
+        rows: Minimum number of rows; rows with the same first text stay together.
+        seed: Seed of the hashes that choose them.
+        left_out: Texts that none of them may hold, besides those of the folder's test split.
+    """
+
+    rows: int
+    seed: int = 42
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data that an encoder is evaluated on.
+
+    Attributes:
+        kind: Name of its `TaskKind`.
+        files: Files that the score depends on.
+        settings: Settings of its kind, such as `samples_per_label`.
+        part: Evaluate on some of the training rows only.
+    """
+
+    name: str
+    kind: str
+    split: str
+    path: Path
+    files: tuple[Path, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    part: Part | None = None
+
+    @property
+    def shown_split(self) -> str:
+        """The split's name in results and tables."""
+        return self.split if self.part is None else f"{PART_OF}{self.split}"

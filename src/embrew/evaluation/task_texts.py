@@ -1,0 +1,67 @@
+"""The texts that a task is evaluated on: for overlap checks, and to keep demonstrations and training rows apart."""
+
+from collections.abc import Iterator, Sequence
+
+from embrew.data.beir import is_beir, read_beir
+from embrew.data.overlap import normalised
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.rows import task_retrieval, task_rows, texts_of
+from embrew.evaluation.task import Task
+
+TRIED = "being-chosen"  # the name of a context whose number of demonstrations is being chosen, and has been checked
+
+
+def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield names and texts, which are read when asked for; queries and documents apart."""
+    kind = KINDS[task.kind]
+    if _has_corpus(task):
+        yield f"{task.name} queries", iter(task_retrieval(task).queries.values())
+        yield f"{task.name} documents", _corpus_texts(task)
+    elif kind.documents:
+        yield f"{task.name} queries", _texts(task, (*kind.about, *kind.other))
+        yield f"{task.name} documents", _texts(task, kind.documents)
+    else:
+        yield task.name, _texts(task, (*kind.about, *kind.other))
+
+
+def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise if the query of a demonstration is one of the texts that an encoder is evaluated on.
+
+    Raises:
+        ValueError: how many are, of which task, and one of them.
+    """
+    shown = {normalised(text): text for text in demonstrations}
+    for task in tasks:
+        if not shown:
+            continue
+        both = sorted(shown.keys() & {normalised(text) for text in next(task_texts(task))[1]})
+        if both:
+            raise ValueError(
+                f"{len(both)} of {len(shown)} demonstrations are rows of {task.name} {task.shown_split}, for example "
+                f"{shown[both[0]]!r}; take demonstrations from other rows"
+            )
+
+
+def reserved_texts(task: Task) -> list[str]:
+    """Return texts of dev rows that are split off training rows, which may not be trained on; else none."""
+    if task.part is None:
+        return []
+    if _has_corpus(task):
+        return list(task_retrieval(task).queries.values())
+    return list(_texts(task, KINDS[task.kind].about))
+
+
+def _has_corpus(task: Task) -> bool:
+    kind = KINDS[task.kind]
+    return kind.rows is None or (kind.corpus and is_beir(task.path))
+
+
+def _corpus_texts(task: Task) -> Iterator[str]:
+    for document in read_beir(task.path, task.split).corpus:
+        yield document.content
+        if document.title:
+            yield document.text
+
+
+def _texts(task: Task, columns: tuple[str, ...]) -> Iterator[str]:
+    yield from texts_of(task_rows(task, KINDS[task.kind]), columns)

@@ -1,0 +1,158 @@
+"""A kind of task is one `TaskKind`: what is registered is found, evaluated, shown and chosen by everything else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.data.columns import accepted_layouts
+from embrew.evaluation import evaluate, find_task, read_suite, table
+from embrew.evaluation.dev import dev_sets
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.mteb_tasks import kind_of
+from embrew.evaluation.rows import task_rows
+from embrew.evaluation.scoring import check_settings
+from embrew.evaluation.tables import rows_of
+from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
+from embrew.evaluation.uncertainty import interval
+from embrew.recipe import DevRows
+
+
+def prepare(task: Task, *, longer: float = 1.0, columns: Columns = None) -> Evaluate:
+    rows = task_rows(task, TOY, columns)
+    texts, graded = list(rows["text"]), [int(label) for label in rows["label"]]
+
+    def score(encoder: Any, options: Any) -> Any:
+        norms = np.linalg.norm(encoder.encode(texts, **options), axis=1) * longer
+        right = [float((norm > 1.5) == bool(label)) for norm, label in zip(norms, graded, strict=True)]
+        examples = {"predicted": norms.tolist(), "gold": graded}
+        return {"main_score": float(np.mean(right)), "examples": examples}, {"lengths": len(texts)}
+
+    return score
+
+
+def agreement(examples: Any, scores: Any) -> float:
+    return float(((examples["predicted"] > 1.5) == examples["gold"].astype(bool)).mean())
+
+
+TOY = TaskKind(
+    name="length",
+    metric="share right",
+    prepare=prepare,
+    rows="labelled",
+    about=("text",),
+    columns=frozenset({"text", "label", "length"}),
+    mteb_types=("Length",),
+    statistic=agreement,
+)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of the toy kind; a bag of n different words is √n long, so that two words are short, three long."""
+    monkeypatch.setitem(KINDS, "length", TOY)
+    rows = [("a b c", 1), ("a b", 0), ("d e f", 1), ("d e f g", 0)]
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        lines = ({"text": f"{split} {text}"[-len(text) :], "label": label, "length": 0} for text, label in rows)
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_path: Path) -> None:
+    task = find_task(toy, kind="length", longer=1.0)
+    assert (task.kind, task.split) == ("length", "test")
+    check_settings(task)
+    (result,) = evaluate(bag_of_words, [task], output_dir=tmp_path / "out")
+    assert (result.kind, result.main_score, result.counts) == ("length", 0.75, {"lengths": 4})
+    entry = json.loads((tmp_path / "out" / "toy.test.json").read_text())["scores"]["test"][0]
+    assert entry["main_score"] == 0.75
+    assert json.loads((tmp_path / "out" / "toy.test.run.json").read_text())["kind"] == "length"
+    assert evaluate(bag_of_words, [task], output_dir=tmp_path / "out") == [result], "read back"
+    assert table([result])[1][0][:5] == ["toy", "test", "share right", "75.00", "4 lengths"]
+    ((read,),) = rows_of([f"a={tmp_path / 'out'}"])[0].runs
+    low, high = interval(read) or (1.0, 0.0)
+    assert 0 <= low < 0.75 < high <= 1
+    with pytest.raises(ValueError, match="shorter is no setting of length; choose from longer, columns, instruction"):
+        check_settings(find_task(toy, kind="length", shorter=1))
+
+
+def test_a_toy_kind_is_recognised_by_its_columns(toy: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert find_task(toy).kind == "classification", "which stands before it in the registry and matches too"
+    first = {"length": TOY, **KINDS}
+    for name in list(KINDS):
+        monkeypatch.delitem(KINDS, name)
+    KINDS.update(first)
+    assert find_task(toy).kind == "length"
+    assert find_task(toy / "test.jsonl").kind == "length"
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(ValueError, match=r"known are length \(label, length, text\); sts"):
+        find_task(tmp_path / "x.jsonl")
+    with pytest.raises(ValueError, match="kind='lengths'; choose from length, sts"):
+        find_task(toy, kind="lengths")
+
+
+def test_a_toy_kind_in_suites_and_on_the_command_line(toy: Path, monkeypatch: pytest.MonkeyPatch, bag_of_words: Any):
+    (toy.parent / "s.yaml").write_text("tasks: [{data: toy, kind: length, longer: 2.0}]\n")
+    (task,) = read_suite(toy.parent / "s.yaml", data=toy.parent).tasks
+    assert isinstance(task, Task) and (task.kind, task.settings) == ("length", {"longer": 2.0})
+    monkeypatch.setattr("embrew.build.open_model", lambda *args, **options: bag_of_words)
+    done = CliRunner().invoke(app, ["evaluate", "nano", "-d", str(toy), "--kind", "length"])
+    assert done.exit_code == 0, done.output
+    assert "share right" in done.output and "75.00" in done.output
+    done = CliRunner().invoke(app, ["evaluate", "nano", "-d", str(toy), "--kind", "size"])
+    assert done.exit_code == 2
+    assert "generation, length" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_toy_kind_is_a_dev_set_and_splits_rows_off(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, bag_of_words: Any
+) -> None:
+    monkeypatch.setattr("embrew.evaluation.find.KINDS", {"length": TOY})
+    sets = dev_sets([toy])
+    assert sets(bag_of_words) == {"dev": 0.75, "toy": 0.75}
+    assert sets.about["toy"] == {"kind": "length", "split": "dev", "metric": "share right", "size": "4 lengths"}
+    assert [list(texts) for texts in sets.texts().values()] == [["a b c", "a b", "d e f", "d e f g"]]
+    (toy / "test.jsonl").write_text('{"text": "other", "label": 0, "length": 0}\n')
+    part = dev_sets([DevRows(path=str(toy), rows=2)])
+    assert len(part.reserved) == 2 and part.about["toy"]["split"] == "dev-from-train"
+    assert part(bag_of_words).keys() == {"dev", "toy"}
+
+
+def test_every_kind_says_what_it_reads() -> None:
+    assert len(KINDS) == 9
+    types = [name for kind in KINDS.values() for name in kind.mteb_types]
+    assert len(set(types)) == len(types)
+    for name, kind in KINDS.items():
+        assert name == kind.name and kind.metric and kind.settings[-2:] == ["instruction", "context"]
+        assert kind.corpus or (kind.rows and kind.about and kind.columns), name
+        assert set(kind.grid) | set(kind.file_settings) <= set(kind.settings), name
+        if kind.rows:  # its text columns are columns of its layout
+            layout = accepted_layouts(kind.rows)
+            assert all(column in layout for column in (*kind.about, *kind.other, *kind.documents)), name
+
+
+def test_types_of_mteb_follow_from_the_registry(toy: Path) -> None:
+    class Found:
+        class metadata:
+            name, type = "Lengths", "Length"
+
+    assert kind_of(Found) == "length"
+    Found.metadata.type = "Width"
+    with pytest.raises(ValueError, match="Lengths is of the type Width; evaluated are STS, Retrieval, .*, Length"):
+        kind_of(Found)
+
+
+def test_kinds_and_tables_open_no_weights() -> None:
+    """The registry is imported by commands that only read results."""
+    code = "import embrew.evaluation, sys; assert not {'torch', 'sklearn', 'scipy', 'datasets'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
