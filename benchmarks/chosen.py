@@ -34,7 +34,7 @@ from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.choose import TRIED, Choice, choose_demonstrations, read_counts
 from embrew.files.writing import write_json
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
 
 KEYS = ("title", "suite", "model", "prompt", "counts")
 BATCH_TOKENS = 2048

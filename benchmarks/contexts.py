@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context, insert
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage.loading import ASSETS
 from embrew.modeling.text.tokens import Tokens
 

@@ -25,7 +25,7 @@ from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.model.base import Base
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.compression import Compression
 from embrew.training.step import TrainStep

@@ -17,7 +17,7 @@ from report import circumstances, origin, table
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 
 WORDS = Path(__file__).read_text(encoding="utf-8").split()
 WINDOW = 200

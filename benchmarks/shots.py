@@ -16,7 +16,7 @@ from planned import file_name
 from embrew.evaluation.suites import Suite
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
 SEED = 7  # of the choice among training rows

@@ -42,7 +42,7 @@ from transformers import (
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.model.base import Base
 from tests import fresh
 
 torch.set_num_threads(1)
@@ -184,11 +184,11 @@ def encoder_folder(
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proofs open folders in processes that are forked from one with libraries in it: see `fresh`."""
+    """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
     from embrew.export import parity
-    from embrew.modeling.storage import verification as proof
+    from embrew.modeling.storage import verification
 
-    for module in (parity, proof):
+    for module in (parity, verification):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 

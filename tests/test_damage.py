@@ -22,8 +22,8 @@ from embrew.files.checksums import NAME, Damaged, read_checksums
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.storage import folder_check as verified
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.storage import folder_check
 from embrew.modeling.storage.folder_check import LOOKED_UP
 from embrew.training import checkpoints
 from tests.conftest import SENTENCES, stir
@@ -364,4 +364,4 @@ def test_every_damaged_file_of_a_checkpoint_is_noticed(
 
 @pytest.fixture(autouse=True)
 def _say_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verified, "_said", set())
+    monkeypatch.setattr(folder_check, "_said", set())

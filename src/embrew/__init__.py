@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+    from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
     from embrew.training.stages import train
 
 _MODULES = {
     "Context": "embrew.modeling.prompting.contexts",
-    "Demonstration": "embrew.modeling.prompting.demonstrations",
-    "Demonstrations": "embrew.modeling.prompting.demonstrations",
+    "Demonstration": "embrew.modeling.settings.demonstrations",
+    "Demonstrations": "embrew.modeling.settings.demonstrations",
     "Document": "embrew.data",
     "Encoder": "embrew.modeling.encoder",
     "Pooling": "embrew.modeling.embedding.pooling",

@@ -10,7 +10,7 @@ from embrew.analysis.sink import PARTS, parts_of, sink_of
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.attention_weights import read_attention
 from embrew.modeling.prompting.contexts import Context, insert
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 

@@ -11,7 +11,7 @@ import pytest
 from embrew import Encoder
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 
 
 def test_by_instruction(monkeypatch: pytest.MonkeyPatch) -> None:

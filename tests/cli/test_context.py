@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 
 

@@ -24,7 +24,7 @@ from transformers import set_seed
 from embrew import build
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.recipe import StageConfig
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks

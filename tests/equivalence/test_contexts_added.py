@@ -16,7 +16,7 @@ import pytest
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage.context_files import digest, read_contexts, write_context
 from tests.conftest import SENTENCES
 

@@ -9,7 +9,7 @@ import pytest
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.model.base import Base
 from tests.conftest import SENTENCES, tiny_model
 
 ROUNDS = 10

@@ -8,8 +8,8 @@ import pytest
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.choose import choose_demonstrations, read_counts
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.prompting.demonstrator import start
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from tests.conftest import SENTENCES
 
 PAIRS = tuple(Demonstration(f"question {i}", text) for i, text in enumerate(SENTENCES[:3]))

@@ -18,7 +18,7 @@ from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
 from embrew.recipe import DevRows, Recipe, StageConfig
 from embrew.training.stages import train
 from tests.conftest import SENTENCES

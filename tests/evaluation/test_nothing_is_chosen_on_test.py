@@ -16,7 +16,7 @@ from embrew.evaluation.choose import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from tests.evaluation.scored import PAIRS, scored, sts_folder, write
 
 

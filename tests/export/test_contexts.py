@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.prompting.demonstrator import start
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES
 

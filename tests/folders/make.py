@@ -111,7 +111,7 @@ def encoders(expected: Expected) -> None:
     from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+    from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 
     def opened(base: str = "tiny", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(base, device="cpu", **{"max_length": 48, "pooling": "mean", **settings})

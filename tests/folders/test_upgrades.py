@@ -22,7 +22,7 @@ from embrew.data.documents import read_documents
 from embrew.domain.prepare import prepare
 from embrew.evaluation import evaluate, tables
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.merging import merge_encoder
+from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep

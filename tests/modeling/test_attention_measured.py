@@ -15,9 +15,9 @@ from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 
@@ -93,13 +93,13 @@ def test_what_cannot_be_followed_is_refused_when_it_is_asked_for(
 def test_it_is_measured_once_per_model_class_kernel_and_mode(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embrew.modeling.model import forward as passes
+    from embrew.modeling.model import forward
 
     calls = []
-    follows = passes.follows
-    monkeypatch.setattr(passes, "follows", lambda *given, **how: calls.append(given[1].mode) or follows(*given, **how))
-    monkeypatch.setattr(passes, "_VERIFIED", set())
-    monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})
+    follows = forward.follows
+    monkeypatch.setattr(forward, "follows", lambda *given, **how: calls.append(given[1].mode) or follows(*given, **how))
+    monkeypatch.setattr(forward, "_VERIFIED", set())
+    monkeypatch.setattr(forward, "_BIDIRECTIONAL", {})
     for _ in range(3):
         encoder = encoder_of("stablelm", tokenizer, attention="bidirectional")
         encoder.use_attention("causal")
@@ -110,9 +110,9 @@ def test_it_is_measured_once_per_model_class_kernel_and_mode(
 def test_measuring_leaves_dropout_and_random_numbers_as_they_are(tokenizer: PreTrainedTokenizerFast) -> None:
     encoder = encoder_of("opt", tokenizer).train()
     flags = [module.training for module in encoder.modules()]
-    from embrew.modeling.model import forward as passes
+    from embrew.modeling.model import forward
 
-    passes._VERIFIED.clear()
+    forward._VERIFIED.clear()
     before = torch.get_rng_state()
     encoder.use_attention("causal")
     assert torch.equal(torch.get_rng_state(), before)
@@ -203,16 +203,16 @@ def test_states_that_are_projected_at_the_end_have_their_width(tokenizer: PreTra
 @pytest.mark.parametrize("bos", ["visible", "strict"])
 def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through two layers, a target knows the text by way of the memory, and a leak would not show."""
-    from embrew.modeling.model import forward as passes
+    from embrew.modeling.model import forward
 
     backbone = backbone_of("granite", _attn_implementation="sdpa" if kernel == "two calls" else kernel)
     if kernel == "two calls":
         assert backbone.use_two_calls()
     attention = Attention("causal", bottleneck=bos)
     backbone.check_attention(attention)
-    monkeypatch.setattr(passes, "_VERIFIED", set())
-    run = passes._run
-    monkeypatch.setattr(passes, "_run", lambda i, x, t, a, n, **o: run(i, x, t, Attention("causal"), n, **o))
+    monkeypatch.setattr(forward, "_VERIFIED", set())
+    run = forward._run
+    monkeypatch.setattr(forward, "_run", lambda i, x, t, a, n, **o: run(i, x, t, Attention("causal"), n, **o))
     with pytest.raises(ValueError, match="attention=causal with a bottleneck: GraniteModel with attn_impl"):
         backbone.check_attention(attention)
 
@@ -234,10 +234,10 @@ def test_where_the_two_calls_are_not_followed_a_mask_is() -> None:
 
 def test_a_failure_is_not_kept_for_the_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with broken weights follows nothing; the next of its class is measured itself."""
-    from embrew.modeling.model import forward as passes
+    from embrew.modeling.model import forward
 
-    monkeypatch.setattr(passes, "_VERIFIED", set())
-    monkeypatch.setattr(passes, "_BIDIRECTIONAL", {})
+    monkeypatch.setattr(forward, "_VERIFIED", set())
+    monkeypatch.setattr(forward, "_BIDIRECTIONAL", {})
     broken = backbone_of("llama")
     with torch.no_grad():
         broken.inner.norm.weight.fill_(float("nan"))

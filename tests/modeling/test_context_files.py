@@ -9,7 +9,7 @@ import torch
 from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage import context_files
 from embrew.modeling.storage.context_files import read_contexts, remove_context, write_context
 from embrew.text_encoder.hashes import vectors_hash

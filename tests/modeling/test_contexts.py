@@ -12,8 +12,8 @@ import torch
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context, PreparedContext
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.prompting.demonstrator import sampled, start
+from embrew.modeling.prompting.vectors import sampled, start
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 

@@ -130,11 +130,11 @@ def test_errors_of_the_thread_arrive():
 
 
 def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
-    from embrew.modeling.embedding import batching as encoding
+    from embrew.modeling.embedding import batching
 
     encoder = make_encoder(max_length=64)
     expected = encoder.encode(TEXTS)
-    monkeypatch.setattr(encoding, "WINDOW", 7)
+    monkeypatch.setattr(batching, "WINDOW", 7)
     assert len(TEXTS) < WINDOW
     options = {"batch_size": 4, "batch_tokens": None, "show_progress_bar": False, "tokenize_ahead": True}
 
@@ -145,7 +145,7 @@ def test_windows_tokenised_ahead_give_the_same(make_encoder, monkeypatch):
         return encoder.template.rows(TEXTS[start:stop], max_length=64)
 
     with torch.inference_mode():
-        vectors = encoding.encode_rows(rows, len(TEXTS), embed, 32, **options)
+        vectors = batching.encode_rows(rows, len(TEXTS), embed, 32, **options)
     assert np.abs(vectors.numpy() - expected).max() <= 2e-6
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.merging import merge_encoder
+from embrew.modeling.merging import merge_encoder
 from tests.conftest import SENTENCES, stir
 
 

@@ -18,8 +18,9 @@ from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.files.checksums import write_checksums
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.merging import merge_encoder
 from embrew.modeling.model.own_weights import Noted, tensors_under_adapter
-from embrew.modeling.storage.merging import merge_encoder
+from embrew.modeling.storage.adapter_files import write_adapter
 from tests.conftest import SENTENCES, stir
 
 SETTINGS = {
@@ -155,7 +156,7 @@ def test_an_adapter_of_the_base_that_became_part_of_the_weights(
     add_lora(encoder, seed=9)
     encoder.save_pretrained(tmp_path / "adapter")
     same(encoder, Encoder.from_pretrained(tmp_path / "adapter"))
-    state.write(tmp_path / "whole" / "adapters" / "0")
+    write_adapter(state, tmp_path / "whole" / "adapters" / "0")
     settings = json.loads((tmp_path / "whole" / "embrew.json").read_text())
     (tmp_path / "whole" / "embrew.json").write_text(json.dumps({**settings, "adapters": 1}))
     write_checksums(tmp_path / "whole")

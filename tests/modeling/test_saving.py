@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from embrew.files.checksums import write_checksums
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage import verification as proof
+from embrew.modeling.storage import saving, verification
 from tests.conftest import SENTENCES, stir
 
 SETTINGS = {
@@ -183,16 +183,16 @@ def test_the_proof_notices(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is damaged between writing and proving is found; the folder is not left behind, the model unchanged."""
+    """What is damaged between writing and verification is found; the folder is not left behind, the model unchanged."""
     encoder = opened(model_folder("llama"))
     before = encoder.encode(SENTENCES)
-    honest = proof.prove
+    honest = verification.verify_folder
 
     def damaged(encoder: Encoder, folder: Path, verify: str) -> dict[str, object]:
         corrupt(folder)
         return honest(encoder, folder, verify)
 
-    monkeypatch.setattr(proof, "prove", damaged)
+    monkeypatch.setattr(saving, "verify_folder", damaged)
     with pytest.raises(RuntimeError, match=words):
         encoder.save_pretrained(tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []
@@ -210,15 +210,15 @@ def test_an_adapter_that_does_nothing_is_noticed(model_folder: Callable[[str], P
 
 def test_attention_that_is_not_what_it_says(model_folder: Callable[[str], Path]) -> None:
     encoder = opened(model_folder("llama"))
-    assert proof.check_attention(encoder) == "bidirectional"
+    assert verification.check_attention(encoder) == "bidirectional"
     hidden = encoder.hidden_states
     causal = Encoder(encoder.backbone, encoder.tokenizer, encoder.base, **{**SETTINGS, "attention": "causal"})  # type: ignore[arg-type]
     encoder.hidden_states = causal.hidden_states  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="does not move"):
-        proof.check_attention(encoder)
+        verification.check_attention(encoder)
     causal.hidden_states = hidden  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="moves"):
-        proof.check_attention(causal)
+        verification.check_attention(causal)
 
 
 def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_path: Path) -> None:

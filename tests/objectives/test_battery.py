@@ -8,7 +8,7 @@ import yaml
 from datasets import Dataset
 
 from embrew import build
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import OBJECTIVES, Alignment, Llama2Vec, Objective
 from tests.conftest import SENTENCES

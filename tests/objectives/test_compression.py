@@ -10,7 +10,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
-from embrew.modeling.embedding import batching as encoding
+from embrew.modeling.embedding import batching
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Compression
 from embrew.objectives.compression import text_ids
@@ -433,7 +433,7 @@ def wide(tokenizer):
 
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.model.backbone import Backbone
-    from embrew.modeling.storage.loading import Base
+    from embrew.modeling.model.base import Base
 
     config = LlamaConfig(vocab_size=300, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     backbone = Backbone(LlamaForCausalLM(config))
@@ -578,7 +578,7 @@ def test_groups_change_nothing(settings, make_encoder, monkeypatch):
     batch = objective.collate([{"text": text * n} for text, n in zip(SENTENCES, (1, 3, 1, 2, 4), strict=True)], encoder)
     found = {}
     for enough in (10**6, 1):
-        monkeypatch.setattr(encoding, "ENOUGH", enough)
+        monkeypatch.setattr(batching, "ENOUGH", enough)
         positions: list[int] = []
         count = encoder.backbone.inner.layers[0].register_forward_hook(
             lambda *args, positions=positions: positions.append(args[2][..., 0].numel())

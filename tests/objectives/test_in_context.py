@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 
 from embrew import build
 from embrew.modeling.prompting.contexts import Context
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.prompting.demonstrator import start
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep

@@ -13,8 +13,8 @@ from embrew.build.objectives import objective
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.model.base import Base
+from embrew.modeling.settings.demonstrations import Demonstrations
 from tests.conftest import SENTENCES
 from tests.families import config_of
 

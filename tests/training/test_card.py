@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from embrew.evaluation.dev import dev_sets
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.merging import merge_encoder
+from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
 from embrew.training.record import stage_record
 from embrew.training.stages import train

@@ -11,7 +11,7 @@ from peft import PeftModel
 from embrew.build.precision import opening_dtype
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe import Recipe
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embrew.data.columns import ACCEPTED
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.pattern import check_words_after, split_pattern
 from embrew.objectives import (
     Alignment,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embrew.evaluation.choose import Choice
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.prompting.demonstrations import Demonstration
+    from embrew.modeling.settings.demonstrations import Demonstration
 
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]

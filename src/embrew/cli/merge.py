@@ -25,7 +25,7 @@ def merge(
     ] = Verify.FULL,
 ) -> None:
     """Merge an encoder's adapters into its base, in float32: full weights, with the same vectors."""
-    from embrew.modeling.storage.merging import merge_encoder
+    from embrew.modeling.merging import merge_encoder
 
     merge_encoder(model, folder, dtype=dtype.value, overwrite=overwrite, verify=verify.value)
     out().print(f'[bold]{escape(str(folder))}[/]: open it with Encoder.from_pretrained("{escape(str(folder))}")')

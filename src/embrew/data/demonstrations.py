@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from embrew.data.reading import SUFFIXES, expand, read_file
 from embrew.files.reading import content_of
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
 
 MEND = "mend the file, or write it again"
 TABLES = {".csv": ",", ".tsv": "\t"}

@@ -15,7 +15,7 @@ from embrew.data.prompts import ESE_RAG
 if TYPE_CHECKING:  # torch and transformers are imported where a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from embrew.modeling.storage.loading import Base
+    from embrew.modeling.model.base import Base
 
 
 def find_generator(name: str) -> Base:
@@ -25,7 +25,8 @@ def find_generator(name: str) -> Base:
         FileNotFoundError: there is no such model here.
         ValueError: it is not a causal LM, so it generates no text.
     """
-    from embrew.modeling.storage.loading import ASSETS, Base, is_encoder, open_config, weights_sha256
+    from embrew.modeling.model.base import Base
+    from embrew.modeling.storage.loading import ASSETS, is_encoder, open_config, weights_sha256
 
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     config = open_config(name, str(folder or name), trust_remote_code=False)

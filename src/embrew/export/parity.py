@@ -1,4 +1,4 @@
-"""The proof of a stock folder: what the encoder itself gives, and that a process without embrew gives the same."""
+"""Verify a stock folder: what the encoder itself gives, and that a process without embrew gives the same."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray)
     ]
 
 
-def prove(out: Path, parity: dict[str, Any], device: str) -> None:
+def verify_export(out: Path, parity: dict[str, Any], device: str) -> None:
     """Open the folder with Sentence-Transformers alone, in a process of its own, and compare."""
     with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
         target = Path(scratch) / "vectors.safetensors"

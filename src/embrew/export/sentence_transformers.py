@@ -24,7 +24,7 @@ from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import leading_dimensions, nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
 from embrew.export.notes import notes
-from embrew.export.parity import Live, context_cases, long_text, parity_cases, prove
+from embrew.export.parity import Live, context_cases, long_text, parity_cases, verify_export
 from embrew.files.checksums import write_checksums
 from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder
@@ -138,7 +138,7 @@ def export_sentence_transformer(
         card = model_card(encoder, stock=prompts, lengths=lengths, notes=notes(modules, empty_texts=empty))
         (out / "README.md").write_text(card, encoding="utf-8")
         if verify == "full":
-            prove(out, parity, str(encoder.device))
+            verify_export(out, parity, str(encoder.device))
         write_checksums(out)
 
 

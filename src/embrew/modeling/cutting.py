@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+from embrew.modeling.embedder import Embedder
 from embrew.modeling.model.forward import layers_of, path_of_layers, with_layers
 from embrew.modeling.text.inputs import whole
 
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+E = TypeVar("E", bound=Embedder)
 
 
-def cut(encoder: Encoder, *, num_layers: int | None = None, truncate_dim: int | None = None) -> Encoder:
+def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
     """The same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
 
     What it gives equals `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final

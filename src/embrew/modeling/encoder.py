@@ -11,113 +11,31 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from embrew.files import checksums
-from embrew.modeling.embedding.pooling import Pooling, PoolingMode
 from embrew.modeling.generation import Bos, Source, generate
-from embrew.modeling.inference import Inference
-from embrew.modeling.model.attention import Attention, AttentionMode
+from embrew.modeling.model.adapter_state import adapter_state
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.prefix import Prefixes
 from embrew.modeling.model.weights import MemoryInit
-from embrew.modeling.prompting.contexts import Context, PreparedContext, check_reads, prepare
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.prompting.demonstrator import Demonstrator, start
-from embrew.modeling.storage import identity
+from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.protocols import Protocols
 from embrew.modeling.storage.context_files import check_new_name
 from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.identity import AdapterState, adapter_state
-from embrew.modeling.storage.loading import Base, open_base, pick_device, pick_dtype
+from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
 from embrew.modeling.storage.opening import SETTINGS, final_stage, load_encoder
 from embrew.modeling.storage.saving import save_encoder
-from embrew.modeling.text.inputs import lengths_of
-from embrew.modeling.text.pattern import WordsAfter, check_words_after
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.texts import Preparation
 from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
 
 
-class Encoder(Inference):
+class Encoder(Protocols):
     """A causal LM, or a BERT-type encoder, as a text encoder, with the `encode` of Sentence-Transformers 6.
 
-    Attributes:
-        base: which LM it stands on.
-        head: what token states pass through before they are pooled (`LatentAttention`), or None.
-        demonstrator: how it reads demonstrations, with what is trained for that; or None: it does not.
-        contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
-        templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
-        prefixes: what was computed of prompts, for further calls.
-        chain: adapters of earlier stages that were merged into the base's weights, in order.
-        steps: optimiser steps trained so far.
-        default_prompt_name: which prompt `encode` uses where none is named; None: none.
-        num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: it is whole.
-        recipe: the resolved recipe it was made by, as YAML, or None.
-        record: what training noted of data and scores, for the model card, or None.
+    It is opened, trained, saved, and writes; the classes below it (`Embedder`, `EmbeddingModel`) hold its parts.
     """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: PreTrainedTokenizerBase,
-        base: Base,
-        *,
-        template: str | Sequence[str] = "{instruction}{text}",
-        preparation: Preparation = "none",
-        memory_ratio: float | None = None,
-        words_after: WordsAfter | None = None,
-        attention: AttentionMode = "causal",
-        pooling: Pooling | PoolingMode = "last",
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        max_length: int | Mapping[str, int] = 512,
-        normalize: bool = True,
-        demonstrations: Demonstrations | None = None,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
-        self.base = base
-        patterns = [template] if isinstance(template, str) else list(template)
-        if not patterns:
-            raise ValueError("template=[]; give one or more")
-        learned = backbone.memory_ids, backbone.soft_prompt_ids
-        how: Any = {"preparation": preparation, "memory_ratio": memory_ratio}
-        how["words_after"] = check_words_after(words_after, patterns)
-        self.templates = [Template(p, tokenizer, *learned, **how) for p in patterns]
-        self.use_attention(attention)
-        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
-        self.pooling.check(len(backbone.memory_ids))
-        if self.pooling.slots is not None or self.pooling.mode == "concat":
-            how_many = "some of them" if self.pooling.slots is not None else "their states behind each other"
-            self.template.check_all_memory(f"pooling over {how_many}")
-        head = self.pooling.head(backbone.hidden_size)
-        self.head = None if head is None else head.to(backbone.device)
-        self.demonstrator: Demonstrator | None = None
-        self.contexts: dict[str, PreparedContext] = {}
-        if demonstrations is not None:
-            backbone.check_decoder("a prompt with demonstrations")
-            self.demonstrator = Demonstrator(demonstrations, backbone.hidden_size).to(backbone.device)
-            check_reads(self)
-        self.prompts = {"query": "", "document": "", **(prompts or {})}
-        self.max_length: dict[str, int] = lengths_of(max_length)
-        longest = self.max_seq_length
-        backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
-        self.normalize = normalize
-        self.default_prompt_name = default_prompt_name
-        if default_prompt_name is not None and default_prompt_name not in self.prompts:
-            raise ValueError(
-                f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
-            )
-        self.prefixes = Prefixes()
-        self.truncate_dim: int | None = None
-        self.num_layers: int | None = None
-        self.chain: list[AdapterState] = []
-        self.steps = 0
-        self.recipe: str | None = None
-        self.record: dict[str, Any] | None = None
 
     @classmethod
     def from_pretrained(
@@ -198,9 +116,6 @@ class Encoder(Inference):
         start(encoder, seed=seed)
         return encoder
 
-    base_folder: Path | None = None
-    trust_remote_code: bool = False
-
     def save_pretrained(
         self,
         folder: str | Path,
@@ -210,7 +125,7 @@ class Encoder(Inference):
         recipe: str | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> None:
-        """Write the encoder and prove what was written.
+        """Write the encoder and verify what was written.
 
         Args:
             folder: where to; must not exist, unless `overwrite`.
@@ -228,21 +143,6 @@ class Encoder(Inference):
         if recipe or self.recipe:
             texts["recipe.yaml"] = recipe or self.recipe or ""
         save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
-
-    def use_attention(self, mode: AttentionMode) -> None:
-        """Read texts under this attention from now on; that the model follows it is measured.
-
-        Raises:
-            ValueError: a BERT-type encoder has one only, or the model does not follow it.
-        """
-        if self.backbone.is_encoder and mode != "bidirectional":
-            raise ValueError(
-                f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
-                "token reads every other; set attention: bidirectional"
-            )
-        attention = Attention(mode)
-        self.backbone.check_attention(attention)
-        self.attention = attention
 
     def keep_frozen_lm(self) -> None:
         """Keep the original LM at hand, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
@@ -328,15 +228,3 @@ class Encoder(Inference):
         check_new_name(name)
         self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
         return self.contexts[name]
-
-    def settings(self) -> dict[str, Any]:
-        """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
-        return identity.settings(self)
-
-    def describe(self) -> dict[str, Any]:
-        """Base, settings, dtype and size, for result files."""
-        return identity.describe(self)
-
-    def weights_hash(self) -> str:
-        """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
-        return identity.weights_hash(self)

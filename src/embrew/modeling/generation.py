@@ -5,22 +5,20 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import Cache, DynamicCache, GenerationConfig
 
+from embrew.modeling.embedder import Embedder
 from embrew.modeling.embedding.batching import plan
 from embrew.modeling.model.attention import Attention, first_prompt
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
 
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
@@ -35,7 +33,7 @@ SCORED = 256  # rows of logits at a time
 
 
 def generate(
-    encoder: Encoder,
+    encoder: Embedder,
     texts: Sequence[Text],
     *,
     instruction: str,
@@ -68,7 +66,7 @@ def generate(
 
 
 def target_rows(
-    encoder: Encoder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
+    encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
     """Texts as the encoder reads them with their targets behind.
 
@@ -86,7 +84,7 @@ def target_rows(
 
 
 def target_scores(
-    encoder: Encoder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
+    encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
 
@@ -118,12 +116,12 @@ def target_scores(
     return (part for part in found if part is not None)
 
 
-def can_write(encoder: Encoder) -> bool:
+def can_write(encoder: Embedder) -> bool:
     """Whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
-def check(encoder: Encoder, source: Source) -> None:
+def check(encoder: Embedder, source: Source) -> None:
     """Raise where an encoder cannot write from this.
 
     Raises:
@@ -153,7 +151,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"{key} is not an option here: the encoder reads the texts and keeps the cache{hint}")
 
 
-def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
+def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
     """Greedy unless asked otherwise, whatever a chat model's own settings sample with."""
     own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
     eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
@@ -163,7 +161,7 @@ def _settings(encoder: Encoder, options: dict[str, Any]) -> GenerationConfig:
     return GenerationConfig(**{**defaults, **options})
 
 
-def _continue(encoder: Encoder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
+def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
     """What is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)

@@ -6,18 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.text.inputs import SIDES, whole
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
-
-MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
-"""Keywords of mteb's calls of `encode`."""
+from embrew.modeling.embedder import Embedder
+from embrew.modeling.text.inputs import whole
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class CardData:
         eval_results_dict: metrics by the evaluator that computed them, in this process; they are in no saved card.
     """
 
-    encoder: Encoder
+    encoder: Embedder
     eval_results_dict: dict[Any, dict[str, Any]]
 
     @property
@@ -42,11 +37,8 @@ class CardData:
         self.eval_results_dict[evaluator] = dict(metrics)
 
 
-class Protocols(nn.Module):
-    """Members that `Encoder` has for code written for a `SentenceTransformer`, or for mteb."""
-
-    truncate_dim: int | None
-    max_length: dict[str, int]
+class Protocols(Embedder):
+    """Members for code written for a `SentenceTransformer`, or for mteb."""
 
     @property
     def similarity_fn_name(self) -> str:
@@ -68,14 +60,13 @@ class Protocols(nn.Module):
 
     def get_sentence_embedding_dimension(self) -> int:
         """`get_embedding_dimension` by the name that Sentence-Transformers had before version 5.4."""
-        encoder: Any = self
-        return int(encoder.get_embedding_dimension())
+        return self.get_embedding_dimension()
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
         """Within this context, embeddings keep that many leading dimensions where a call does not say otherwise."""
-        before, encoder = self.truncate_dim, cast(Any, self)
-        self.truncate_dim = whole("truncate_dim", truncate_dim, most=encoder.width)
+        before = self.truncate_dim
+        self.truncate_dim = whole("truncate_dim", truncate_dim, most=self.width)
         try:
             yield
         finally:
@@ -84,8 +75,7 @@ class Protocols(nn.Module):
     @property
     def model_card_data(self) -> CardData:
         """Where evaluators put their metrics."""
-        results = self.__dict__.setdefault("_evaluation_metrics", {})
-        return CardData(cast("Encoder", self), results)
+        return CardData(self, self.__dict__.setdefault("_evaluation_metrics", {}))
 
     def start_multi_process_pool(self, *_: Any, **__: Any) -> NoReturn:
         """Raise: not offered."""
@@ -99,31 +89,8 @@ class Protocols(nn.Module):
         from mteb.models import ModelMeta
         from mteb.models.model_meta import ScoringFunction
 
-        encoder = cast("Encoder", self)
-        about = {"name": f"embrew/{Path(encoder.base.name).name}", "revision": encoder.weights_hash()}
+        about = {"name": f"embrew/{Path(self.base.name).name}", "revision": self.weights_hash()}
         return ModelMeta.create_empty(overwrites={**about, "similarity_fn_name": ScoringFunction.COSINE})
-
-    def _of_mteb(
-        self, inputs: Any, prompt_name: str | None, max_length: int | None, given: Mapping[str, Any]
-    ) -> tuple[list[str], str | None, int | None]:
-        """Texts of mteb's batches, and the prompt name and length limit of their side.
-
-        Raises:
-            TypeError: keywords that are not mteb's.
-        """
-        unknown = next((name for name in given if name not in MTEB), None)
-        if unknown is not None:
-            raise TypeError(f"encode() got an unexpected keyword argument {unknown!r}")
-        side = getattr(given.get("prompt_type"), "value", given.get("prompt_type"))
-        if side in SIDES:
-            prompt_name = side if prompt_name is None else prompt_name
-            max_length = self.max_length[side] if max_length is None else max_length
-        texts: list[str] = []
-        for batch in inputs:
-            if "text" not in batch:
-                raise ValueError(f"mteb gives {', '.join(batch)} and no text; an encoder reads texts only")
-            texts += batch["text"]
-        return texts, prompt_name, max_length
 
 
 def _unit(vectors: Any) -> Tensor:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import check_reads
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.prompting.demonstrator import sampled
+from embrew.modeling.prompting.vectors import sampled
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.in_context import InContext
 from embrew.objectives.settings import NotNegative

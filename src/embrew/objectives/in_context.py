@@ -16,8 +16,8 @@ from torch.nn.functional import normalize, pad
 from embrew.distributed import gather, most_over_processes, rank, sum_over_processes, world_size
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Example, Lead, check_reads, insert, joined, lead, shown
-from embrew.modeling.prompting.demonstrations import Demonstrations
-from embrew.modeling.prompting.demonstrator import most_samples
+from embrew.modeling.prompting.vectors import most_samples
+from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.contrastive import Contrastive, text_keys
 from embrew.objectives.settings import CountOrNone

@@ -17,7 +17,7 @@ from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import trained_head
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.modeling.text.whole import split_where_truncated
+from embrew.modeling.text.truncated import split_where_truncated
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import text_ids
 from embrew.objectives.settings import NotNegative

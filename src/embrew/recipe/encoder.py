@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from embrew.modeling.prompting.demonstrations import Compress, Demonstrations, Format
+from embrew.modeling.settings.demonstrations import Compress, Demonstrations, Format
 from embrew.modeling.text.pattern import WordsAfter, check_words_after, split_pattern
 from embrew.recipe.base import Config
 from embrew.recipe.lora import LORA
@@ -37,7 +37,7 @@ class MaxLengthConfig(Config):
 
 
 class DemonstrationsConfig(Config):
-    """How demonstrations of a task stand in a prompt; see `modeling.prompting.demonstrations`."""
+    """How demonstrations of a task stand in a prompt; see `modeling.settings.demonstrations`."""
 
     format: Format = "pair"
     compress: Compress = "pair"

@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from embrew.modeling.prompting.demonstrations import Demonstration, Demonstrations, Part
-from embrew.modeling.prompting.demonstrator import sampled
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.prompting.vectors import sampled
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations, Part
+from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
-    from embrew.modeling.text.template import Template
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 8  # texts a pass, where vectors of demonstrations are computed
@@ -147,7 +145,7 @@ def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
     ]
 
 
-def prepare(encoder: Encoder, context: Context) -> PreparedContext:
+def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     """A context as an encoder reads it: its demonstrations are embedded, once.
 
     Raises:
@@ -204,7 +202,7 @@ def prepare(encoder: Encoder, context: Context) -> PreparedContext:
     return PreparedContext(context, row, vectors)
 
 
-def check_reads(encoder: Encoder) -> Demonstrations:
+def check_reads(encoder: EmbeddingModel) -> Demonstrations:
     """How an encoder reads demonstrations.
 
     Raises:
@@ -221,7 +219,7 @@ def check_reads(encoder: Encoder) -> Demonstrations:
     return encoder.demonstrator.settings
 
 
-def _vectors(encoder: Encoder, table: list[Tensor]) -> Tensor:
+def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
     demonstrator = encoder.demonstrator
     if demonstrator is not None and demonstrator.learned is not None:
         return demonstrator.learned.detach().float().cpu()
@@ -231,7 +229,7 @@ def _vectors(encoder: Encoder, table: list[Tensor]) -> Tensor:
 
 
 def _embedded(
-    encoder: Encoder, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
+    encoder: EmbeddingModel, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
 ) -> list[list[int]]:
     """Append the raw vectors of texts to a table; the places of each text's."""
     settings = check_reads(encoder)

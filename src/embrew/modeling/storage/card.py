@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from embrew.files.formats import GUARD
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+from embrew.modeling.embedder import Embedder
 
 STOCK = """```python
 from sentence_transformers import SentenceTransformer
@@ -44,7 +42,7 @@ For Sentence-Transformers alone, write a stock folder first, with `embrew export
 
 
 def model_card(
-    encoder: Encoder,
+    encoder: Embedder,
     *,
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
@@ -65,12 +63,12 @@ def model_card(
     ) + "\n"  # fmt: skip
 
 
-def export_options(encoder: Encoder) -> str:
+def export_options(encoder: Embedder) -> str:
     """The options that `embrew export` needs for this encoder: ` --max-length N` where it has two lengths, or none."""
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
 
-def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
+def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
     record = encoder.record or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]
     results = [
@@ -96,12 +94,12 @@ def _metadata(encoder: Encoder, stock: bool) -> ModelCardData:
     )
 
 
-def _title(encoder: Encoder) -> str:
+def _title(encoder: Embedder) -> str:
     return f"A text encoder on {encoder.base.name}"
 
 
 def _parts(
-    encoder: Encoder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None, notes: Sequence[str]
+    encoder: Embedder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None, notes: Sequence[str]
 ) -> Iterator[str]:
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
@@ -118,7 +116,7 @@ def _parts(
             yield _training(past, again=past is not encoder.record)
 
 
-def _contexts(encoder: Encoder) -> str:
+def _contexts(encoder: Embedder) -> str:
     lines = [
         f"- `{name}`: `{prepared.context.instruction!r}`, {len(prepared.context.demonstrations)} demonstrations, "
         f"{len(prepared.row.ids)} positions"
@@ -127,7 +125,7 @@ def _contexts(encoder: Encoder) -> str:
     return "Contexts, prompts with demonstrations, given as `prompt_name`:\n\n" + "\n".join(lines)
 
 
-def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -> str:
+def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) -> str:
     """The length limits; of a stock folder, whose one limit holds for all texts, also those it was exported from."""
     if not stock:
         return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
@@ -138,7 +136,7 @@ def _longest(encoder: Encoder, stock: bool, lengths: Mapping[str, int] | None) -
     return said
 
 
-def _what_it_is(encoder: Encoder, longest: str) -> str:
+def _what_it_is(encoder: Embedder, longest: str) -> str:
     described, base = encoder.describe(), encoder.base
     where = f"revision {base.revision}" if base.kind == "hub" else f"sha256 {base.sha256}"
     adapters = described["merged_adapters"] + described["adapter"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -22,15 +22,13 @@ from embrew.files.formats import CONTEXT
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import MAX_NAME_BYTES
 from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover_all
+from embrew.modeling.embedder import Embedder
 from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.text.tokens import Row
 from embrew.text_encoder.hashes import vectors_hash
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
 
 CONTEXTS, ABOUT, VECTORS = "contexts", "context.json", "vectors.safetensors"
 AGAIN = "remove the context's folder and add it again (embrew context add)"
@@ -156,7 +154,7 @@ def remove_context(folder: Path, name: str) -> None:
         target.parent.rmdir()
 
 
-def up_to_date(encoder: Encoder) -> dict[str, PreparedContext]:
+def up_to_date(encoder: Embedder) -> dict[str, PreparedContext]:
     """The encoder's contexts as it reads them now; those of other weights or another tokenizer are computed anew."""
     if not encoder.contexts:
         return {}
@@ -174,7 +172,7 @@ def digest(context: PreparedContext) -> str:
     return found.hexdigest()
 
 
-def check_written(encoder: Encoder, folder: Path) -> None:
+def check_written(encoder: Embedder, folder: Path) -> None:
     """Raise unless a folder holds the encoder's contexts, to the bit."""
     written = read_contexts(folder)
     if written.keys() != encoder.contexts.keys():

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from embrew.files.checksums import Damaged
+from embrew.modeling.model.base import Base
 from embrew.modeling.storage.folder_check import BASE, shared_weights
-from embrew.modeling.storage.loading import Base, weights_sha256
+from embrew.modeling.storage.loading import weights_sha256
 
 SMALL = ("config.json", "generation_config.json", "model.safetensors.index.json")
 TOKENIZER = (

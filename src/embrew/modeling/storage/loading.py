@@ -6,10 +6,9 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import (
@@ -25,36 +24,15 @@ from transformers.utils import logging as transformers_logging
 
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import broken, broken_in, is_content_error, reason
+from embrew.modeling.model.base import Base
 from embrew.modeling.storage.foreign import asks_for_code, check_kernel, check_weights, own_code
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["asset", "hub", "folder"]
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, UnicodeError)
 """What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Base:
-    """Which model an encoder stands on, in words that hold on any machine.
-
-    Attributes:
-        kind: `asset` (shipped with embrew), `hub`, or `folder` (a local one, without a public name).
-        name: `nano`, the Hub id, or the folder's own name.
-        revision: the Hub commit.
-        sha256: of the weight files, for assets and folders.
-    """
-
-    kind: Kind
-    name: str
-    revision: str | None = None
-    sha256: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
-        return asdict(self)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from peft import PeftModel
@@ -18,20 +18,21 @@ from embrew.files.formats import ENCODER, RUN
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
+from embrew.modeling.embedder import Embedder
 from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.model.adapter_state import AdapterState
 from embrew.modeling.model.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base, Kind
 from embrew.modeling.model.precision import cast_weights
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.storage.adapter_files import read_adapter, write_adapter
 from embrew.modeling.storage.context_files import read_contexts
 from embrew.modeling.storage.folder_check import BASE, check_folder
 from embrew.modeling.storage.foreign import check_hub_name
-from embrew.modeling.storage.identity import AdapterState
 from embrew.modeling.storage.kept_base import check_kept_base
 from embrew.modeling.storage.loading import (
     ASSETS,
-    Base,
-    Kind,
     open_base,
     open_config,
     open_weights,
@@ -42,9 +43,7 @@ from embrew.modeling.storage.loading import (
 from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.storage.tokenizer_files import open_tokenizer
 
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
-
+E = TypeVar("E", bound=Embedder)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
@@ -55,7 +54,7 @@ NEEDED = (
 )
 
 
-def parts(encoder: Encoder) -> dict[str, dict[str, Tensor]]:
+def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
     """Tensors of what is trained beside the language model, on the CPU, by the name of the encoder's attribute."""
     found = {}
     for part in PARTS:
@@ -101,13 +100,13 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
     return read_json(path, keys=NEEDED, kind=ENCODER)
 
 
-def load_encoder(kind: type[Encoder], folder: Path, **how: Any) -> Encoder:
+def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
     """Open a folder written by `save_encoder`; again, where it was replaced meanwhile. See `_load` for `how`."""
     return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
 
 
 def _load(
-    kind: type[Encoder],
+    kind: type[E],
     folder: Path,
     *,
     dtype: str,
@@ -115,7 +114,7 @@ def _load(
     attn_implementation: str | None,
     merge_adapter: bool = False,
     trust_remote_code: bool = False,
-) -> Encoder:
+) -> E:
     """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
@@ -133,7 +132,7 @@ def _load(
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
-    states = [AdapterState.read(place) for place in places]
+    states = [read_adapter(place) for place in places]
     active = settings["active_adapter"] and not merge_adapter
     merged = states[:-1] if active else states
     if settings["full_weights"]:
@@ -215,7 +214,7 @@ def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, t
     with tempfile.TemporaryDirectory(prefix="embrew-adapter-") as scratch:
         target = Path(scratch) / "adapter"
         with writing_to(target):
-            state.write(target)
+            write_adapter(state, target)
         with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
             adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
     restore_copies(adapted, state.tensors)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from peft import PeftModel
 from safetensors.torch import save_file
@@ -15,26 +14,25 @@ from embrew.files.checksums import write_checksums
 from embrew.files.formats import ENCODER
 from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
+from embrew.modeling.embedder import Embedder
+from embrew.modeling.identity import replayed
+from embrew.modeling.model.adapter_state import AdapterState, adapter_state
 from embrew.modeling.model.own_weights import without_adapter
+from embrew.modeling.storage.adapter_files import write_adapter
 from embrew.modeling.storage.card import model_card
 from embrew.modeling.storage.context_files import up_to_date, write_context
 from embrew.modeling.storage.folder_check import BASE
-from embrew.modeling.storage.identity import AdapterState, adapter_state, replayed
 from embrew.modeling.storage.kept_base import keep_base
 from embrew.modeling.storage.loading import quiet
 from embrew.modeling.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, parts
 from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.verification import verify_folder
 
 CARD = "README.md"
 
 
-def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
-    """Write an encoder's folder and prove it; see `Encoder.save_pretrained`."""
-    from embrew.modeling.storage.verification import prove
-
+def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: str, texts: Mapping[str, str]) -> None:
+    """Write an encoder's folder and verify it; see `Encoder.save_pretrained`."""
     if verify not in ("fast", "full", "off"):
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
     if encoder.num_layers is not None:
@@ -50,7 +48,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             states.append(adapter_state(model))
         for i, state in enumerate(states):
             config = {**state.config, "base_model_name_or_path": encoder.base.name, "revision": encoder.base.revision}
-            AdapterState(config, state.tensors).write(out / "adapters" / str(i))
+            write_adapter(AdapterState(config, state.tensors), out / "adapters" / str(i))
         if encoder.backbone.learned:
             learned = {name: rows.detach().cpu().contiguous() for name, rows in encoder.backbone.learned.items()}
             save_file(learned, out / LEARNED)
@@ -84,6 +82,6 @@ def save_encoder(encoder: Encoder, folder: Path, *, overwrite: bool, verify: str
             (out / check_file_name(name, what="extra")).write_text(text)
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)  # a reader that verification starts compares them
-        settings["checks"] = prove(encoder, out, verify) if verify != "off" else {"verify": "off"}
+        settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)

@@ -1,4 +1,4 @@
-"""A save that proves itself: what was written is opened again and compared."""
+"""Verify a saved folder: what was written is opened again and compared."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from peft import PeftModel, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from embrew.modeling.embedder import Embedder
+from embrew.modeling.identity import replayed
+from embrew.modeling.model.adapter_state import adapter_state
 from embrew.modeling.model.own_weights import differing, tensors_under_adapter
 from embrew.modeling.prompting.contexts import Context, prepare
-from embrew.modeling.prompting.demonstrations import Demonstration
+from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.modeling.storage.adapter_files import read_adapter
 from embrew.modeling.storage.context_files import check_written
-from embrew.modeling.storage.identity import AdapterState, adapter_state, replayed
-from embrew.modeling.storage.opening import LEARNED, PARTS, parts, read_settings
+from embrew.modeling.storage.opening import LEARNED, PARTS, load_encoder, parts, read_settings
 from embrew.modeling.storage.tokenizer_files import first_difference, open_tokenizer
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Segment, Tokens
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ TEXTS = (
 )
 """Texts of every kind that a saved folder is compared on."""
 
-PROOF = "<proof>"  # no name that a user can give
+REFERENCE = "<reference>"  # no name that a user can give
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
@@ -60,21 +60,21 @@ def tolerance(dtype: torch.dtype) -> float:
     return TOLERANCE.get(str(dtype).removeprefix("torch."), 2e-2)
 
 
-def proof_vectors(encoder: Encoder) -> Tensor:
-    """Unit vectors of the proof texts, `(16, hidden)` float32; where demonstrations are read, also behind two."""
+def reference_vectors(encoder: Embedder) -> Tensor:
+    """Unit vectors of the reference texts, `(16, hidden)` float32; where demonstrations are read, also behind two."""
     found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
         context = prepare(encoder, Context("Find a similar text: ", pairs))
-        encoder.contexts[PROOF] = context  # beside the others: another thread may encode with them
+        encoder.contexts[REFERENCE] = context  # beside the others: another thread may encode with them
         try:
-            found.append(encoder.encode(list(TEXTS), PROOF, batch_size=8, show_progress_bar=False))
+            found.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
         finally:
-            del encoder.contexts[PROOF]
+            del encoder.contexts[REFERENCE]
     return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
 
 
-def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
+def verify_folder(encoder: Embedder, folder: Path, verify: str) -> dict[str, Any]:
     """Compare a written folder with the encoder in memory.
 
     Returns:
@@ -83,7 +83,7 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     Raises:
         RuntimeError: a check failed; says which and by how much.
     """
-    vectors = proof_vectors(encoder)
+    vectors = reference_vectors(encoder)
     checks: dict[str, Any] = {"verify": verify}
     _check_settings(encoder, folder)
     check_written(encoder, folder)
@@ -107,7 +107,7 @@ def prove(encoder: Encoder, folder: Path, verify: str) -> dict[str, Any]:
     return checks
 
 
-def _check_settings(encoder: Encoder, folder: Path) -> None:
+def _check_settings(encoder: Embedder, folder: Path) -> None:
     settings = read_settings(folder, verified=True)  # what is found differs is said in other words
     for key, value in encoder.settings().items():
         if settings[key] != value:
@@ -126,19 +126,19 @@ def _check_settings(encoder: Encoder, folder: Path) -> None:
                     )
 
 
-def _check_files(encoder: Encoder, folder: Path) -> None:
+def _check_files(encoder: Embedder, folder: Path) -> None:
     """Raise unless the adapters, and what is trained beside the language model, were written to the bit."""
     for part, tensors in parts(encoder).items():
         _same_tensors(tensors, load_file(folder / PARTS[part]), part)
     states = replayed(encoder)
     for i, state in enumerate(states):
-        _same_tensors(state.tensors, AdapterState.read(folder / "adapters" / str(i)).tensors, f"adapter {i}")
+        _same_tensors(state.tensors, read_adapter(folder / "adapters" / str(i)).tensors, f"adapter {i}")
     if isinstance(encoder.backbone.model, PeftModel):
-        written = AdapterState.read(folder / "adapters" / str(len(states)))
+        written = read_adapter(folder / "adapters" / str(len(states)))
         _same_tensors(adapter_state(encoder.backbone.model).tensors, written.tensors, "adapter")
 
 
-def _reopened(encoder: Encoder, folder: Path) -> Tensor:
+def _reopened(encoder: Embedder, folder: Path) -> Tensor:
     """Vectors after reading the written tensors into the live model (and putting its own back)."""
     undo: list[Callable[[], None]] = []
     try:
@@ -149,10 +149,10 @@ def _reopened(encoder: Encoder, folder: Path) -> Tensor:
         model = encoder.backbone.model
         if isinstance(model, PeftModel):
             own = adapter_state(model)
-            written = AdapterState.read(folder / "adapters" / str(len(replayed(encoder))))
+            written = read_adapter(folder / "adapters" / str(len(replayed(encoder))))
             set_peft_model_state_dict(model, written.tensors)
             undo.append(lambda: set_peft_model_state_dict(model, own.tensors) and None)
-        return proof_vectors(encoder)
+        return reference_vectors(encoder)
     finally:
         for step in undo:
             step()
@@ -167,7 +167,7 @@ def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str
             raise RuntimeError(f"{what}: tensor {name} was written with other values than the model holds")
 
 
-def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
+def _opened_anew(encoder: Embedder, folder: Path) -> Tensor:
     """Vectors of the folder as a reader opens it, weights and all.
 
     Raises:
@@ -178,11 +178,9 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
         encoder.to("cpu")  # so that an accelerator never holds both
     try:
         kernel = backbone.inner.config._attn_implementation
-        code = encoder.trust_remote_code
-        opened = type(encoder).from_pretrained(
-            folder, device=device, attn_implementation=kernel, trust_remote_code=code
-        )
-        vectors = proof_vectors(opened)
+        how: dict[str, Any] = {"attn_implementation": kernel, "trust_remote_code": encoder.trust_remote_code}
+        opened = load_encoder(type(encoder), folder, dtype="auto", device=device, **how)
+        vectors = reference_vectors(opened)
         theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
     finally:
         if device.type != "cpu":
@@ -200,13 +198,13 @@ def _opened_anew(encoder: Encoder, folder: Path) -> Tensor:
     return vectors
 
 
-def _in_fresh_process(encoder: Encoder, folder: Path, vectors: Tensor) -> Tensor:
-    with tempfile.TemporaryDirectory(prefix="embrew-proof-") as scratch:
+def _in_fresh_process(encoder: Embedder, folder: Path, vectors: Tensor) -> Tensor:
+    with tempfile.TemporaryDirectory(prefix="embrew-verify-") as scratch:
         out = Path(scratch) / "vectors.safetensors"
         command = [
             sys.executable,
             "-m",
-            "embrew.modeling.storage.verification",
+            "embrew.modeling.reopened",
             str(folder),
             str(out),
             str(vectors.device),
@@ -218,7 +216,7 @@ def _in_fresh_process(encoder: Encoder, folder: Path, vectors: Tensor) -> Tensor
         return load_file(out)["vectors"]
 
 
-def check_attention(encoder: Encoder) -> str:
+def check_attention(encoder: Embedder) -> str:
     """Change the last token of a text and see whether its first position moves, as the attention mode says.
 
     Alone and in a batch with a longer text, so padded and not.
@@ -245,24 +243,12 @@ def check_attention(encoder: Encoder) -> str:
     return encoder.attention.mode
 
 
-def _check_adapter(encoder: Encoder, vectors: Tensor) -> float:
+def _check_adapter(encoder: Embedder, vectors: Tensor) -> float:
     with encoder.backbone.adapter_off():
-        base = proof_vectors(encoder)
+        base = reference_vectors(encoder)
     if torch.equal(base, vectors):
         raise RuntimeError(f"the adapter was trained for {encoder.steps} steps and changes no vector at all")
     cosine = float((base * vectors).sum(-1).mean())
     if cosine > 0.9999:
         logger.warning("the adapter hardly changes the vectors: mean cosine to the switched-off model %.6f", cosine)
     return cosine
-
-
-def main(folder: str, out: str, device: str, *flags: str) -> None:
-    """Open a folder and write its proof vectors: the other side of a full proof."""
-    from embrew.modeling.encoder import Encoder
-
-    code = "--trust-remote-code" in flags
-    save_file({"vectors": proof_vectors(Encoder.from_pretrained(folder, device=device, trust_remote_code=code))}, out)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tokenizers import Encoding
 
 from embrew.modeling.text.strings import Strings
-from embrew.modeling.text.texts import PREPARATIONS
 from embrew.modeling.text.tokens import Row, Segment
-
-if TYPE_CHECKING:
-    from embrew.modeling.text.template import Template
 
 
 class Frame(NamedTuple):
@@ -69,24 +65,6 @@ def characters_kept(encoding: Encoding, begin: int, size: int, count: int) -> in
     if first + count >= last:
         return size
     return min(max(encoding.offsets[first + count][0] - begin, 0), size)
-
-
-def split_where_truncated(
-    template: Template, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
-) -> list[tuple[str, str]]:
-    """What of each text stands in its row, and what truncation removed; together they are the prepared text.
-
-    A character of which only some tokens are left counts as removed. For templates whose words after the text are
-    `separate`.
-    """
-    prepared = [PREPARATIONS[template.preparation](text) for text in texts]
-    before = template.around(instruction)[0]
-    encodings = template.strings.encode([before + text for text in prepared], places=True)
-    found = []
-    for text, row, encoding in zip(prepared, rows, encodings, strict=True):
-        size = characters_kept(encoding, len(before), len(text), row.segments.count(Segment.TEXT))
-        found.append((text[:size], text[size:]))
-    return found
 
 
 def tokens_before(encoding: Encoding, begin: int) -> int:

@@ -11,9 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model import continuations as branches
+from embrew.modeling.model import continuations
 from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.storage.loading import Base
+from embrew.modeling.model.base import Base
 from embrew.objectives import Llama2Vec
 from tests.families import FAMILIES, SIZES, config_of
 
@@ -90,9 +90,9 @@ def test_a_window_that_no_row_reaches_is_no_hindrance(tokenizer: PreTrainedToken
 def test_it_is_measured_once_where_it_holds(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, measured = [], branches._difference
-    monkeypatch.setattr(branches, "_VERIFIED", set())
-    monkeypatch.setattr(branches, "_difference", lambda *given: calls.append(1) or measured(*given))
+    calls, measured = [], continuations._difference
+    monkeypatch.setattr(continuations, "_VERIFIED", set())
+    monkeypatch.setattr(continuations, "_difference", lambda *given: calls.append(1) or measured(*given))
     for name, times in (("llama", 1), ("gpt_neo", 2)):
         calls.clear()
         for _ in range(2):

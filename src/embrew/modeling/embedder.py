@@ -1,46 +1,48 @@
-"""What is asked of an encoder once it is made: embeddings of texts, by the methods of Sentence-Transformers 6."""
+"""Embeddings of texts, by the methods of Sentence-Transformers 6."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from embrew.modeling import identity
 from embrew.modeling.embedding.batching import convert, encode_rows
-from embrew.modeling.embedding.pooled import Pooled
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
 from embrew.modeling.model.prefix import Prefixes
-from embrew.modeling.prompting.contexts import PreparedContext, insert
-from embrew.modeling.protocols import Protocols
-from embrew.modeling.text.inputs import Text, flag, texts_of, whole
+from embrew.modeling.prompting.contexts import PreparedContext, check_reads, insert
+from embrew.modeling.text.inputs import SIDES, Text, flag, texts_of, whole
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
+MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
+"""Keywords of mteb's calls of `encode`."""
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-class Inference(Pooled, Protocols):
-    """The embedding side of `Encoder`, which sets all that is declared here."""
+class Embedder(EmbeddingModel):
+    """An embedding model with prompts: texts go in, vectors come out.
 
-    prompts: dict[str, str]
-    contexts: dict[str, PreparedContext]
-    default_prompt_name: str | None
-    normalize: bool
-    prefixes: Prefixes
+    Attributes:
+        contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
+        prefixes: what was computed of prompts, for further calls.
+    """
 
-    @property
-    def width(self) -> int:
-        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
-        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
-
-    def get_embedding_dimension(self) -> int:
-        """Dimensions of an embedding."""
-        return self.width if self.truncate_dim is None else self.truncate_dim
+    def __init__(self, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, base: Base, **settings: Any) -> None:
+        super().__init__(backbone, tokenizer, base, **settings)
+        self.contexts: dict[str, PreparedContext] = {}
+        self.prefixes = Prefixes()
+        if self.demonstrator is not None:
+            check_reads(self)
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
@@ -199,6 +201,40 @@ class Inference(Pooled, Protocols):
         )
         name = "document" if prompt_name is None and prompt is None else prompt_name
         return self.encode(inputs, name, prompt, **options)
+
+    def settings(self) -> dict[str, Any]:
+        """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
+        return identity.settings(self)
+
+    def describe(self) -> dict[str, Any]:
+        """Base, settings, dtype and size, for result files."""
+        return identity.describe(self)
+
+    def weights_hash(self) -> str:
+        """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
+        return identity.weights_hash(self)
+
+    def _of_mteb(
+        self, inputs: Any, prompt_name: str | None, max_length: int | None, given: Mapping[str, Any]
+    ) -> tuple[list[str], str | None, int | None]:
+        """Texts of mteb's batches, and the prompt name and length limit of their side.
+
+        Raises:
+            TypeError: keywords that are not mteb's.
+        """
+        unknown = next((name for name in given if name not in MTEB), None)
+        if unknown is not None:
+            raise TypeError(f"encode() got an unexpected keyword argument {unknown!r}")
+        side = getattr(given.get("prompt_type"), "value", given.get("prompt_type"))
+        if side in SIDES:
+            prompt_name = side if prompt_name is None else prompt_name
+            max_length = self.max_length[side] if max_length is None else max_length
+        texts: list[str] = []
+        for batch in inputs:
+            if "text" not in batch:
+                raise ValueError(f"mteb gives {', '.join(batch)} and no text; an encoder reads texts only")
+            texts += batch["text"]
+        return texts, prompt_name, max_length
 
     @staticmethod
     def _rows(

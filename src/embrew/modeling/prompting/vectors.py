@@ -1,63 +1,19 @@
-"""From the embedding of a demonstration to what stands in a prompt: the trained part of demonstrations."""
+"""Vectors of demonstrations: computed with an encoder, and the start of what is trained for them."""
 
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from embrew.modeling.prompting.demonstrations import Demonstrations
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
 from embrew.modeling.text.tokens import Segment, Tokens
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
-
-
-class Demonstrator(nn.Module):
-    """g = Linear → GELU → Linear, both with biases, or learned vectors in its place; or nothing, where all is text.
-
-    EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), Eq. 3, which leaves open
-    the inner width (ours: that of a state) and how g starts: here its output begins on the scale of the language
-    model's input embeddings (`start`), one or two orders below that of a final state. What comes out is what the first
-    layer reads: an input embedding after whatever scaling the model family does.
-
-    Frozen until an objective trains it.
-
-    Args:
-        settings: which parts of a demonstration are vectors.
-        width: of a state.
-        seed: of the initial values.
-    """
-
-    def __init__(self, settings: Demonstrations, width: int, *, seed: int = 42) -> None:
-        super().__init__()
-        self.settings = settings
-        self.project: nn.Sequential | None = None
-        self.learned: nn.Parameter | None = None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            if settings.projects:
-                self.project = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
-            if settings.learnable:
-                self.learned = nn.Parameter(0.02 * torch.randn(2 * settings.learnable, width))
-        self.requires_grad_(False)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Raw embeddings `(vectors, width)` to vectors for a prompt, `(vectors, width)`."""
-        if self.project is None:
-            raise ValueError("these demonstrations are not projected: they are text, or learned")
-        if self.settings.normalize:
-            embeddings = nn.functional.normalize(embeddings, dim=-1)
-        projected: Tensor = self.project(embeddings.to(self.project[0].weight.dtype))  # type: ignore[arg-type]
-        return projected
-
 
 TEXTS = ["A heron waits in the shallow water.", "How do I reverse a linked list?", "The train to Brno leaves today."]
 
 
-def start(encoder: Encoder, *, seed: int = 42) -> None:
+def start(encoder: EmbeddingModel, *, seed: int = 42) -> None:
     """Bring an encoder's new `Demonstrator`, if it has one, onto the scale of its input embeddings.
 
     The last layer of g is scaled so that the mean square of what it makes of a few texts is that of the embedding
@@ -82,7 +38,7 @@ def start(encoder: Encoder, *, seed: int = 42) -> None:
                 parameter.mul_(factor)
 
 
-def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
+def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
     """Raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
 
     A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
@@ -105,7 +61,7 @@ def sampled(encoder: Encoder, tokens: Tokens) -> Tensor:
     return torch.stack(found)
 
 
-def most_samples(encoder: Encoder) -> int:
+def most_samples(encoder: EmbeddingModel) -> int:
     """How many states beside its embedding stand for a text as long as the encoder allows."""
     settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
     return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

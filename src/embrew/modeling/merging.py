@@ -9,7 +9,7 @@ from pathlib import Path
 from embrew.files.writing import check_free
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.opening import SETTINGS, final_stage, read_settings
-from embrew.modeling.storage.verification import proof_vectors, tolerance
+from embrew.modeling.storage.verification import reference_vectors, tolerance
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ def merge_encoder(
     if folder.resolve() == out.resolve():
         raise ValueError(f"{target} is the encoder itself; give another folder")
     check_free(out, marker=SETTINGS, overwrite=overwrite)
-    expected = proof_vectors(Encoder.from_pretrained(folder, dtype="float32"))  # gone before the next one comes
+    expected = reference_vectors(Encoder.from_pretrained(folder, dtype="float32"))  # gone before the next one comes
     encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    difference = float((proof_vectors(encoder) - expected).abs().max())
+    difference = float((reference_vectors(encoder) - expected).abs().max())
     if not difference <= tolerance(encoder.backbone.dtype):
         raise RuntimeError(
             f"the merged weights give other vectors than the adapters: largest difference {difference:.2e}, allowed "

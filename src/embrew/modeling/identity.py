@@ -1,68 +1,25 @@
-"""What an encoder is made of, in words, tensors and a hash."""
+"""What an encoder is made of, as JSON and as a hash."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from peft import PeftModel, get_peft_model_state_dict
-from safetensors.torch import save_file
-from torch import Tensor
+from peft import PeftModel
 
-from embrew.files.reading import read_json
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.model.adapter_state import AdapterState, adapter_state
 from embrew.modeling.model.own_weights import tensors_under_adapter
-from embrew.modeling.storage.foreign import check_adapter
-from embrew.modeling.storage.tensor_files import read_tensors
-
-if TYPE_CHECKING:
-    from embrew.modeling.encoder import Encoder
 
 
-@dataclass(frozen=True)
-class AdapterState:
-    """A LoRA as peft saves it: its configuration and its tensors, on the CPU."""
-
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-
-    def write(self, folder: Path) -> None:
-        """Write peft's own two files."""
-        folder.mkdir(parents=True)
-        save_file(self.tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        (folder / "adapter_config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True))
-
-    @classmethod
-    def read(cls, folder: Path) -> AdapterState:
-        """Read peft's two files.
-
-        Raises:
-            ValueError: it is no LoRA, or one whose settings name other files or modules.
-        """
-        path = folder / "adapter_config.json"
-        config = read_json(path)
-        check_adapter(config, source=path)
-        return cls(config, read_tensors(folder / "adapter_model.safetensors"))
-
-
-def adapter_state(model: PeftModel) -> AdapterState:
-    """The active adapter of a model, copied."""
-    config = model.peft_config[model.active_adapter].to_dict()
-    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    config["inference_mode"] = True
-    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
-    return AdapterState(config, {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
-
-
-def replayed(encoder: Encoder) -> list[AdapterState]:
+def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
     """Adapters that a reader merges into the base; none where the weights are saved whole, which holds them already."""
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
-def settings(encoder: Encoder) -> dict[str, Any]:
+def settings(encoder: EmbeddingModel) -> dict[str, Any]:
     """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
     patterns = [template.pattern for template in encoder.templates]
     found: dict[str, Any] = {
@@ -88,7 +45,7 @@ def settings(encoder: Encoder) -> dict[str, Any]:
     return found
 
 
-def describe(encoder: Encoder) -> dict[str, Any]:
+def describe(encoder: EmbeddingModel) -> dict[str, Any]:
     """Base, settings, dtype and size, for result files."""
     whole = encoder.backbone.owns_weights
     return {
@@ -106,7 +63,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def weights_hash(encoder: Encoder) -> str:
+def weights_hash(encoder: EmbeddingModel) -> str:
     """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]

@@ -1,0 +1,195 @@
+"""From labelled tokens to pooled vectors, neither truncated to their leading dimensions nor normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from embrew.modeling.embedding.demonstrator import Demonstrator
+from embrew.modeling.embedding.pooling import Pooling, PoolingMode
+from embrew.modeling.model.adapter_state import AdapterState
+from embrew.modeling.model.attention import Attention, AttentionMode
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
+from embrew.modeling.model.prefix import Shared
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.text.inputs import Text, lengths_of
+from embrew.modeling.text.pattern import WordsAfter, check_words_after
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.texts import Preparation
+from embrew.modeling.text.tokens import Segment, Tokens
+
+
+class EmbeddingModel(nn.Module):
+    """A causal LM, or a BERT-type encoder, with a template, an attention pattern and pooling.
+
+    Attributes:
+        base: which LM it stands on.
+        head: what token states pass through before they are pooled (`LatentAttention`), or None.
+        demonstrator: how it reads demonstrations, with what is trained for that; None: it does not.
+        templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
+        max_length: limits in tokens, of a query's row and of a document's.
+        default_prompt_name: which prompt is used where none is named; None: none.
+        truncate_dim: how many leading dimensions embeddings keep; None: all.
+        num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: all.
+        chain: adapters of earlier stages that were merged into the base's weights, in order.
+        steps: optimiser steps trained so far.
+        recipe: the resolved recipe it was made by, as YAML, or None.
+        record: what training noted of data and scores, for the model card, or None.
+        base_folder: folder of a base without a public name; it is read again when the encoder is saved.
+        trust_remote_code: whether code that came with the LM was run.
+    """
+
+    base_folder: Path | None = None
+    trust_remote_code: bool = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        base: Base,
+        *,
+        template: str | Sequence[str] = "{instruction}{text}",
+        preparation: Preparation = "none",
+        memory_ratio: float | None = None,
+        words_after: WordsAfter | None = None,
+        attention: AttentionMode = "causal",
+        pooling: Pooling | PoolingMode = "last",
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        max_length: int | Mapping[str, int] = 512,
+        normalize: bool = True,
+        demonstrations: Demonstrations | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.base = base
+        patterns = [template] if isinstance(template, str) else list(template)
+        if not patterns:
+            raise ValueError("template=[]; give one or more")
+        learned = backbone.memory_ids, backbone.soft_prompt_ids
+        how: Any = {"preparation": preparation, "memory_ratio": memory_ratio}
+        how["words_after"] = check_words_after(words_after, patterns)
+        self.templates = [Template(p, tokenizer, *learned, **how) for p in patterns]
+        self.use_attention(attention)
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
+        self.pooling.check(len(backbone.memory_ids))
+        if self.pooling.slots is not None or self.pooling.mode == "concat":
+            how_many = "some of them" if self.pooling.slots is not None else "their states behind each other"
+            self.template.check_all_memory(f"pooling over {how_many}")
+        head = self.pooling.head(backbone.hidden_size)
+        self.head = None if head is None else head.to(backbone.device)
+        self.demonstrator: Demonstrator | None = None
+        if demonstrations is not None:
+            backbone.check_decoder("a prompt with demonstrations")
+            self.demonstrator = Demonstrator(demonstrations, backbone.hidden_size).to(backbone.device)
+        self.prompts = {"query": "", "document": "", **(prompts or {})}
+        self.max_length: dict[str, int] = lengths_of(max_length)
+        longest = self.max_seq_length
+        backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
+        self.normalize = normalize
+        self.default_prompt_name = default_prompt_name
+        if default_prompt_name is not None and default_prompt_name not in self.prompts:
+            raise ValueError(
+                f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
+            )
+        self.truncate_dim: int | None = None
+        self.num_layers: int | None = None
+        self.chain: list[AdapterState] = []
+        self.steps = 0
+        self.recipe: str | None = None
+        self.record: dict[str, Any] | None = None
+
+    def use_attention(self, mode: AttentionMode) -> None:
+        """Read texts under this attention from now on; that the model follows it is measured.
+
+        Raises:
+            ValueError: a BERT-type encoder has one only, or the model does not follow it.
+        """
+        if self.backbone.is_encoder and mode != "bidirectional":
+            raise ValueError(
+                f"attention={mode}, but {type(self.backbone.causal_lm).__name__} is a BERT-type encoder, where every "
+                "token reads every other; set attention: bidirectional"
+            )
+        attention = Attention(mode)
+        self.backbone.check_attention(attention)
+        self.attention = attention
+
+    @property
+    def template(self) -> Template:
+        """The template; the first, where there are several."""
+        return self.templates[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.backbone.device
+
+    @property
+    def max_seq_length(self) -> int:
+        """The longer of the two limits, in tokens."""
+        return max(self.max_length.values())
+
+    @property
+    def width(self) -> int:
+        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
+        return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
+
+    def get_embedding_dimension(self) -> int:
+        """Dimensions of an embedding."""
+        return self.width if self.truncate_dim is None else self.truncate_dim
+
+    def tokens(
+        self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
+    ) -> Tokens:
+        """A padded batch on the encoder's device, as the template makes it."""
+        limit = self.max_seq_length if max_length is None else max_length
+        return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
+
+    def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
+        """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
+        return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
+
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+        """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
+
+        `num_layers` and `shared` as in `Backbone.hidden_states`.
+        """
+        if shared is None:
+            return self.pool(self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers), tokens)
+        before, states = self.backbone.split_states(tokens, self.attention, shared, num_layers=num_layers)
+        return self.pool(states, tokens, before)
+
+    def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
+        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
+
+        `before` as in `Pooling`.
+        """
+        if self.head is not None:
+            states, before = self.head(states), None if before is None else self.head(before)
+        return self.pooling(states, tokens, before)
+
+    def layers(self, tokens: Tokens) -> Tensor:
+        """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
+        return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
+
+    def raw_layers(self, tokens: Tokens) -> Tensor:
+        """Pooled hidden states as the library returns them, float32 `(layers + 1, batch, hidden)`.
+
+        The first is the embedding layer's; those below the last lack the final norm, where the model has one. Nothing
+        but comparison with other code needs these: see `layers`.
+        """
+        states = self.backbone.raw_states(tokens, self.attention)
+        return torch.stack([self.pool(layer, tokens) for layer in states])
+
+    def memory(self, tokens: Tokens) -> Tensor:
+        """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
+        self.template.check_all_memory("a tensor of memory states")
+        states = self.hidden_states(tokens)
+        return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])

@@ -1,0 +1,25 @@
+"""Open a saved encoder in a process of its own and write its reference vectors: `python -m embrew.modeling.reopened`.
+
+Started by `modeling.storage.verification`, which compares them with those of the encoder that was saved.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from safetensors.torch import save_file
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.verification import reference_vectors
+
+
+def main(folder: str, out: str, device: str, *flags: str) -> None:
+    """Write the reference vectors of the encoder in `folder` to the safetensors file `out`."""
+    code = "--trust-remote-code" in flags
+    save_file(
+        {"vectors": reference_vectors(Encoder.from_pretrained(folder, device=device, trust_remote_code=code))}, out
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

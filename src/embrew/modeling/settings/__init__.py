@@ -1,0 +1,1 @@
+"""What can be set in an encoder, as checked data. Importing this needs no torch."""
