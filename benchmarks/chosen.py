@@ -31,7 +31,7 @@ from embrew import build
 from embrew.data.beir import read_beir
 from embrew.data.reading import splits
 from embrew.evaluation import evaluate, read_suite
-from embrew.evaluation.choose import TRIED, Choice, choose_demonstrations, read_counts
+from embrew.evaluation.demonstration_count import TRIED, Choice, choose_demonstrations, read_counts
 from embrew.files.writing import write_json
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration

@@ -33,7 +33,8 @@ from report import circumstances, origin, table
 
 from embrew import build
 from embrew.analysis import read_texts, surface_plots, truncation_of, vector_chunks
-from embrew.analysis.surface import Surface, surface_of
+from embrew.analysis.surface import Surface
+from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import Truncation
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.report import read_result

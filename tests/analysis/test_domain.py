@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import embrew.build
-from embrew.analysis.diagnosis import Found, Sample, gain, gap, in_words, shift
+from embrew.analysis.domain_knowledge import Figures, Sample, gain, gap, in_words, shift
 from embrew.analysis.perplexity import Perplexity, perplexity_of
 from embrew.analysis.separation import Separation, separation, separation_of
 from embrew.cli import app
@@ -138,7 +138,7 @@ def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1,
     apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
     surprise = None if bits is None else Perplexity(texts, 1000, 4000, bits * 4000 * math.log(2))
     apart = None if d_prime is None else apart
-    return Found(name, apart, surprise)
+    return Figures(name, apart, surprise)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from embrew.analysis.layer_vectors import LayerVectors
-from embrew.analysis.surface import Surface, read_numbers, read_share, surface_of
+from embrew.analysis.surface import Surface, read_numbers, read_share
+from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import truncation_of
 from embrew.evaluation import evaluate, find_task
 from embrew.modeling.cutting import cut

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.analysis.texts import read_texts
+from embrew.analysis.input_texts import read_texts
 from embrew.analysis.vectors import unnormalised, vector_chunks
 from tests.conftest import SENTENCES
 

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import embrew.build
-from embrew.analysis.surface import surface_of
+from embrew.analysis.surface_scores import surface_of
 from embrew.cli import app
 from embrew.evaluation import find_task
 from tests.conftest import SENTENCES

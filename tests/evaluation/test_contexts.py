@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.choose import choose_demonstrations, read_counts
+from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations

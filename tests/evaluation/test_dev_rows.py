@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embrew.analysis.watched import watched_by
+from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.data.overlap import fingerprints
 from embrew.evaluation import evaluate
-from embrew.evaluation.choose import choose_demonstrations
+from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, training_rows
@@ -104,7 +104,7 @@ def test_dev_rows_are_not_trained_on(values: dict[str, Any], tmp_path: Path, mon
         return parts
 
     monkeypatch.setattr(build, "datasets", datasets)
-    sets = watched_by(recipe)
+    sets = evaluation_of(recipe)
     assert sets is not None
     train(recipe, tmp_path / "out", evaluate=sets, verify="off")
     dev = set(sets.texts()["beir queries"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.evaluation import evaluate, find_task
-from embrew.evaluation.choose import choose_demonstrations
+from embrew.evaluation.demonstration_count import choose_demonstrations
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from embrew import build
-from embrew.analysis.watched import watched_by
+from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.data.documents import read_documents
 from embrew.domain.prepare import prepare
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_resumes(old: Folders, monkeypatch: pytest.MonkeyP
     check_encoder(old, "run/compress")
     before = {path: path.read_bytes() for path in Path("run/compress").rglob("*") if path.is_file()}
     recipe = Recipe.load("run.yaml")
-    train(recipe, "run", resume=True, evaluate=watched_by(recipe))
+    train(recipe, "run", resume=True, evaluate=evaluation_of(recipe))
     assert steps == [4, 5], "of six; from the checkpoint on"
     assert {path: path.read_bytes() for path in before} == before, "finished, so it is left alone"
     opened = Encoder.from_pretrained("run", dtype="float32", device="cpu")

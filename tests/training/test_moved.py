@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from embrew.analysis.watched import watched_by
+from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.cli import app
 from embrew.config.yaml_text import dump_yaml
 from embrew.domain import Settings
@@ -166,7 +166,7 @@ def test_sets_that_were_saved_by_name(values: dict[str, Any]) -> None:
         ({"dev": [text], "guard": ["local:sts"]}, "evaluation.guard.0"),
     ):
         with pytest.raises(FileNotFoundError, match=f"{key}: 'local:sts' .*: {key}=FOLDER/sts"):
-            watched_by(Recipe.from_values({**values, "evaluation": evaluation}))
+            evaluation_of(Recipe.from_values({**values, "evaluation": evaluation}))
 
 
 ANSWERS = (("compress", "texts.jsonl"), ("supervised", "pairs.jsonl"))

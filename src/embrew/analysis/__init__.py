@@ -1,27 +1,29 @@
 """Look inside an encoder's vectors: what they use of their space, their spread, what layers and dimensions give."""
 
+from embrew.analysis.dev_uniformity import DevSetsWithUniformity, add_uniformity
 from embrew.analysis.efficiency import Curve, Moment, pareto, read_curve
+from embrew.analysis.input_texts import Texts, read_texts
 from embrew.analysis.memory import clusters, effective_tokens, memory_similarity, pool_over, summarize
 from embrew.analysis.sink import Sink, sink_of
 from embrew.analysis.spectrum import Spectrum, spectrum_of
-from embrew.analysis.surface import Cell, Surface, surface_of
-from embrew.analysis.texts import Texts, read_texts
+from embrew.analysis.surface import Cell, Surface
+from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import Truncation, truncation_of
 from embrew.analysis.uniformity import AlignmentUniformity, alignment_uniformity, positive_pairs
 from embrew.analysis.vectors import unnormalised, vector_chunks
-from embrew.analysis.watched import WithUniformity, with_uniformity
 
 __all__ = [
     "AlignmentUniformity",
     "Cell",
     "Curve",
+    "DevSetsWithUniformity",
     "Moment",
     "Sink",
     "Spectrum",
     "Surface",
     "Texts",
     "Truncation",
-    "WithUniformity",
+    "add_uniformity",
     "alignment_uniformity",
     "clusters",
     "effective_tokens",
@@ -38,5 +40,4 @@ __all__ = [
     "truncation_of",
     "unnormalised",
     "vector_chunks",
-    "with_uniformity",
 ]

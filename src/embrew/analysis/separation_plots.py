@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embrew.analysis.diagnosis import Found
+from embrew.analysis.domain_knowledge import Figures
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.analysis.separation import BINS, Separation
 
@@ -16,7 +16,7 @@ SHOWN = 25
 COLOURS = ("#2f6f8f", "#d98c3f")
 
 
-def plot_separations(named: Sequence[tuple[str, Sequence[Found]]], path: Path) -> None:
+def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:
     """Histograms of both kinds of cosines; a row a model, a column a data set that has pairs."""
     columns = max(len([found for found in several if found.separation]) for _, several in named)
     if not columns:

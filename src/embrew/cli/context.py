@@ -14,7 +14,7 @@ from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, print_json
 
 if TYPE_CHECKING:
-    from embrew.evaluation.choose import Choice
+    from embrew.evaluation.demonstration_count import Choice
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
     from embrew.modeling.settings.demonstrations import Demonstration
@@ -101,7 +101,7 @@ def add(
 
 def _choose(encoder: Encoder, context: Context, choose: str, dev: list[str], from_train: int | None) -> Choice:
     """Choose the number of demonstrations on dev splits and print all scores."""
-    from embrew.evaluation.choose import choose_demonstrations, read_counts
+    from embrew.evaluation.demonstration_count import choose_demonstrations, read_counts
 
     choice = choose_demonstrations(encoder, context, read_counts(choose), dev, from_train=from_train)
     shown = Table(box=None, pad_edge=False)

@@ -64,9 +64,9 @@ def train(
     _announce(recipe, loaded)
     evaluate: DevSets | None = None
     if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
-        from embrew.analysis.watched import watched_by
+        from embrew.analysis.dev_uniformity import evaluation_of
 
-        evaluate = watched_by(loaded)
+        evaluate = evaluation_of(loaded)
     from embrew.training import stages
 
     with stopping(lambda: f"{_finished(loaded, output)}; the same command with --resume resumes"):

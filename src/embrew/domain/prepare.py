@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from embrew.data.folder import document_files, passages, read_folder
 from embrew.data.qa import QA, read_qa
 from embrew.data.reading import expand, public_name
+from embrew.data.sampling import sample_in_order
 from embrew.domain.cloze_questions import asked_nowhere_else, last_passages, made_of, split_documents
 from embrew.domain.leaks import without_held_out
 from embrew.domain.scan import check
@@ -127,14 +127,14 @@ def prepare(
             p for several in parts.values() for p in several if p.id in inside or p.id.rpartition("/")[0] in held_out
         ]
         questions = asked_nowhere_else((qa for qa in map(made_of, judged) if qa), train_passages)
-        by_part["test"] = _sample(questions, MOST_QUERIES, seed)
+        by_part["test"] = sample_in_order(questions, MOST_QUERIES, seed=seed)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
     train_passages, taken_out = clean.passages, dict(clean.counts)
     rows = [_row(pair, made=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
         own = without_held_out((), (qa for qa in map(made_of, train_passages) if qa), held_pairs).pairs
-        rows += [_row(pair, made=True) for pair in _sample(own, MOST_MADE, seed)]
+        rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
     if not by_part["test"]:
         raise ValueError(
             f"{asked['documents']}: nothing can be held out to judge the result on; give more documents, or pairs"
@@ -183,12 +183,6 @@ _PARTS = ("train", "dev", "test")
 
 def _row(pair: QA, *, made: bool) -> dict[str, Any]:
     return {"query": pair.question, "positive": pair.answer, "negatives": list(pair.negatives), "made": made}
-
-
-def _sample(items: list[QA], most: int, seed: int) -> list[QA]:
-    if len(items) <= most:
-        return items
-    return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), most))]
 
 
 def _sha256(documents: str | Path, pairs: str | Path | None) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embrew import build
-from embrew.analysis.diagnosis import THRESHOLDS, Sample, examine, gain, gap, in_words, shift
+from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
 from embrew.analysis.separation import Separation, separation_of
-from embrew.analysis.watched import watched_by
 from embrew.data.qa import QA
 from embrew.data.reading import expand, public_name, read_file
 from embrew.distributed import claimed_by_first
@@ -137,7 +137,7 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     for line in diagnosis["words"]:
         logger.info("diagnosis: %s", line)
     model = folder / "model"
-    train(recipe, model, resume=model.exists(), evaluate=watched_by(recipe), verify=settings.verify)
+    train(recipe, model, resume=model.exists(), evaluate=evaluation_of(recipe), verify=settings.verify)
     seconds = read_json(model / "run.json", keys=("seconds",))["seconds"]
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)
@@ -211,8 +211,8 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
         if kept["of"] == of:
             with content_of(path, repair=REMOVE):
                 return kept, Separation.from_json(kept["separation"])
-    found = examine(encoder, sample, batch_tokens=settings.batch_tokens)
-    general = None if other is None else examine(encoder, other, batch_tokens=settings.batch_tokens)
+    found = measure(encoder, sample, batch_tokens=settings.batch_tokens)
+    general = None if other is None else measure(encoder, other, batch_tokens=settings.batch_tokens)
     assert found.separation is not None, "a sample of held-out pairs"
     values = {
         "of": of,

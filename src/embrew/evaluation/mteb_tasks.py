@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from embrew.evaluation.fetched import keep, use_kept
 from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.mteb_data import keep, use_kept
 from embrew.evaluation.report import Result
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.interface import TextEncoder

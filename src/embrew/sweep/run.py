@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 
 from embrew import build
-from embrew.analysis.watched import watched_by
+from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.distributed import claimed_by_first
 from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
@@ -84,7 +84,7 @@ def _all_rows(
     suite = None if sweep.suite is None else read_suite(sweep.suite)
     for row in sweep.rows:  # what is missing is found before anything is trained
         for recipe in row.recipes.values():
-            watched_by(recipe)
+            evaluation_of(recipe)
     process.wait_for_everyone()  # all have looked before the first one writes
     done: list[Trained] = []
     for number, row in enumerate(sweep.rows, start=1):
@@ -96,7 +96,7 @@ def _all_rows(
             if process.is_main_process and start is None:
                 take_over(recipe, place, finished_runs(root))
             process.wait_for_everyone()
-            watched = watched_by(recipe) if suite is not None or _needed(recipe) else None
+            watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
             stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
             if process.is_main_process:
                 results.append(_judge(recipe, place, suite, batch_tokens))

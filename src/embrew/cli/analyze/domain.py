@@ -16,7 +16,7 @@ from embrew.cli.arguments import AsJson
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
-    from embrew.analysis.diagnosis import Found, Sample
+    from embrew.analysis.domain_knowledge import Figures, Sample
 
 Columns = Annotated[
     list[str] | None,
@@ -44,7 +44,7 @@ def domain(
     as_json: AsJson = False,
 ) -> None:
     """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
-    from embrew.analysis import diagnosis
+    from embrew.analysis import domain_knowledge
     from embrew.analysis.separation_plots import plot_separations
 
     options.check_files(models, overwrite, plots=[plot], files=[output])
@@ -59,11 +59,11 @@ def domain(
     named, entries, words = [], [], []
     for name in models:
         with opened(name, untrained) as encoder:
-            found = [diagnosis.examine(encoder, sample, **encode_settings(batch_tokens)) for sample in samples]
+            found = [domain_knowledge.measure(encoder, sample, **encode_settings(batch_tokens)) for sample in samples]
             entry = {**model_entry(name, encoder), "data": [each.summary() for each in found]}
         both = found[0], found[1] if len(found) > 1 else None
-        entry |= {"shift": diagnosis.shift(*both), "gap": diagnosis.gap(*both)}
-        entry |= {"gain": diagnosis.gain(*both), "words": diagnosis.in_words(*both)}
+        entry |= {"shift": domain_knowledge.shift(*both), "gap": domain_knowledge.gap(*both)}
+        entry |= {"gain": domain_knowledge.gain(*both), "words": domain_knowledge.in_words(*both)}
         named.append((name, found))
         entries.append(entry)
         words += [Text(f"{name}: {line}") for line in entry["words"]]
@@ -75,10 +75,18 @@ def domain(
         out().print(line)
     if plot is not None:
         plot_separations(named, plot)
-    write(output, "domain", entries, data=data, general=general, max_pairs=max_pairs, thresholds=diagnosis.THRESHOLDS)
+    write(
+        output,
+        "domain",
+        entries,
+        data=data,
+        general=general,
+        max_pairs=max_pairs,
+        thresholds=domain_knowledge.THRESHOLDS,
+    )
 
 
-def cells(found: Found) -> list[str]:
+def cells(found: Figures) -> list[str]:
     """A data set's figures as cells; what there is not is a dash."""
     apart, surprise = found.separation, found.perplexity
     pairs = ["–"] * 5
@@ -102,8 +110,8 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     """Pairs where the rows have questions; texts otherwise, of a folder of documents its passages."""
-    from embrew.analysis.diagnosis import Sample
-    from embrew.analysis.texts import read_texts
+    from embrew.analysis.domain_knowledge import Sample
+    from embrew.analysis.input_texts import read_texts
     from embrew.data.beir import is_beir, qrels_files
     from embrew.data.folder import passages, read_folder
     from embrew.data.qa import ACCEPTED, read_qa

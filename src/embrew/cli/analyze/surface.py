@@ -62,22 +62,22 @@ def surface(
     as_json: AsJson = False,
 ) -> None:
     """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
-    from embrew.analysis import surface as analysis
-    from embrew.analysis import surface_plots
+    from embrew.analysis import surface_plots, surface_scores
+    from embrew.analysis.surface import read_numbers, read_share
     from embrew.modeling.storage.card import export_options
 
     options.check_files(models, overwrite, plots=[plot, tsne], files=[table, output])
-    share = None if pick is None else analysis.read_share(pick)
+    share = None if pick is None else read_share(pick)
     axes: Any = {
-        "layers": None if layers is None else analysis.read_numbers(layers),
-        "dims": None if dims is None else analysis.read_numbers(dims),
+        "layers": None if layers is None else read_numbers(layers),
+        "dims": None if dims is None else read_numbers(dims),
     }
     tasks = _tasks(data or (), suite, split, choosing=share is not None)
     found: list[tuple[str, Surface, Cell | None]] = []
     entries, planes = [], []
     for name in models:
         with opened(name) as encoder:
-            result = analysis.surface_of(
+            result = surface_scores.surface_of(
                 encoder,
                 tasks,
                 **axes,

@@ -26,7 +26,7 @@ def uniformity(
 ) -> None:
     """Whether positives are close (alignment) and all texts spread out (uniformity); less is better for both."""
     from embrew.analysis import alignment_uniformity, plots, positive_pairs, read_texts
-    from embrew.analysis.texts import find_split
+    from embrew.analysis.input_texts import find_split
     from embrew.data import load
 
     options.check_files(models, overwrite, plots=[plot], files=[output])

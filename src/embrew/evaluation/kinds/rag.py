@@ -6,7 +6,6 @@ nearest one to each question, a prompt, a generator, exact match (Table 3), enco
 
 import inspect
 import math
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from embrew.data.beir import read_beir
 from embrew.data.documents import Document
 from embrew.data.questions import Question, read_questions
+from embrew.data.sampling import sample_in_order
 from embrew.evaluation.answers import can_be_found, contains_answer, exact_match
 from embrew.evaluation.generator import Generator
 from embrew.evaluation.grid_cache import GridCache
@@ -91,14 +91,11 @@ def prepare(
 
 def sample_questions(questions: list[Question], count: int | None, *, seed: int) -> list[Question]:
     """All questions, or a seeded sample of `count`, in their order."""
-    if count is None:
-        return questions
-    if not 1 <= count <= len(questions):
+    if count is not None and not 1 <= count <= len(questions):
         raise ValueError(
             f"questions={count}, but the split has {len(questions)}; choose from 1 to that, or leave it out"
         )
-    chosen = random.Random(seed).sample(range(len(questions)), count)
-    return [questions[i] for i in sorted(chosen)]
+    return sample_in_order(questions, count, seed=seed)
 
 
 def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:

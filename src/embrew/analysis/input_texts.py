@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from embrew.analysis.vectors import Side
 from embrew.data.datasets import load
 from embrew.data.documents import read_documents
 from embrew.data.reading import expand, find_file, read, splits, stem
+from embrew.data.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +61,7 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
         columns = _text_columns(path, split)
         found = [row["text"] for column in columns for row in load(path, kind="text", split=split, columns=column)]
         side = "text"
-    texts = list(dict.fromkeys(found))
-    if max_texts is not None and max_texts < len(texts):
-        chosen = random.Random(seed).sample(range(len(texts)), max_texts)
-        texts = [texts[i] for i in sorted(chosen)]
-    return Texts(texts, side)  # type: ignore[arg-type]
+    return Texts(sample_in_order(list(dict.fromkeys(found)), max_texts, seed=seed), side)  # type: ignore[arg-type]
 
 
 def _text_columns(path: str | Path, split: str) -> list[dict[str, str]]:

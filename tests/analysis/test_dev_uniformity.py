@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from embrew.analysis import alignment_uniformity, with_uniformity
+from embrew.analysis import add_uniformity, alignment_uniformity
 from embrew.cli import app
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.encoder import Encoder
@@ -39,7 +39,7 @@ def sts(tmp_path: Path) -> Path:
 
 def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder()
-    sets = with_uniformity(dev_sets([sts]), sts, above=3.5)
+    sets = add_uniformity(dev_sets([sts]), sts, above=3.5)
     assert isinstance(sets, DevSets)
     found = sets(encoder)
     assert list(found) == ["dev", "STS", "alignment", "uniformity"]
@@ -55,7 +55,7 @@ def test_the_same_figures_as_the_analysis(sts: Path, make_encoder: Callable[...,
 
 
 def test_rows_of_query_and_positive(sts: Path, tmp_path: Path) -> None:
-    sets = with_uniformity(dev_sets([sts]), jsonl(tmp_path / "held-out.jsonl", PAIRS), max_texts=3)
+    sets = add_uniformity(dev_sets([sts]), jsonl(tmp_path / "held-out.jsonl", PAIRS), max_texts=3)
     assert len(sets.positives) == 3
     assert set(sets.positives) <= {(row["anchor"], row["positive"]) for row in PAIRS}
     assert len(sets.different) == 3
@@ -63,10 +63,10 @@ def test_rows_of_query_and_positive(sts: Path, tmp_path: Path) -> None:
 
 def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no pair scores above 4\.5; the highest score is 4, so set it lower"):
-        with_uniformity(dev_sets([sts]), sts, above=4.5)
+        add_uniformity(dev_sets([sts]), sts, above=4.5)
     named = jsonl(tmp_path / "alignment" / "dev.jsonl", STS).parent
     with pytest.raises(ValueError, match="a dev set is called alignment"):
-        with_uniformity(dev_sets([named]), sts)
+        add_uniformity(dev_sets([named]), sts)
 
 
 def test_words() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
 from embrew.data.reading import expand, read, splits
+from embrew.data.sampling import sample_in_order
 from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.public_paths import check_path_known
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from embrew.recipe import Recipe
 
 NAMES = ("alignment", "uniformity")
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class WithUniformity:
-    """Dev and guard sets, and after their scores `alignment` and `uniformity`; made by `with_uniformity`.
+class DevSetsWithUniformity:
+    """Dev and guard sets, and after their scores `alignment` and `uniformity`; made by `add_uniformity`.
 
     Less is better for both, and nothing is chosen by them.
     """
@@ -61,11 +60,11 @@ class WithUniformity:
         return self.sets.texts()
 
 
-def watched_by(recipe: Recipe) -> DevSets | WithUniformity | None:
+def evaluation_of(recipe: Recipe) -> DevSets | DevSetsWithUniformity | None:
     """What a recipe's `evaluation` names to score a run by; None where it has none.
 
     Raises:
-        ValueError, FileNotFoundError: as `dev_sets` and `with_uniformity`; a path was stored by name.
+        ValueError, FileNotFoundError: as `dev_sets` and `add_uniformity`; a path was stored by name.
     """
     if recipe.evaluation is not None:
         for kind, several in (("dev", recipe.evaluation.dev), ("guard", recipe.evaluation.guard)):
@@ -78,10 +77,10 @@ def watched_by(recipe: Recipe) -> DevSets | WithUniformity | None:
     sets = dev_sets_of(recipe)
     if sets is None or recipe.evaluation is None or recipe.evaluation.uniformity is None:
         return sets
-    return with_uniformity(sets, **recipe.evaluation.uniformity.model_dump())
+    return add_uniformity(sets, **recipe.evaluation.uniformity.model_dump())
 
 
-def with_uniformity(
+def add_uniformity(
     sets: DevSets,
     path: str | Path,
     *,
@@ -90,7 +89,7 @@ def with_uniformity(
     above: float = 4.0,
     max_texts: int = 1000,
     seed: int = 42,
-) -> WithUniformity:
+) -> DevSetsWithUniformity:
     """Score alignment and uniformity of some pairs too.
 
     Args:
@@ -119,10 +118,10 @@ def with_uniformity(
         rows = load(path, kind="pairs", split=split, columns=dict(columns or {}))
         left, right = list(rows["query"]), list(rows["positive"])
         positives = list(zip(left, right, strict=True))
-    different = _sample(list(dict.fromkeys([*left, *right])), max_texts, seed)
+    different = sample_in_order(list(dict.fromkeys([*left, *right])), max_texts, seed=seed)
     if not positives or len(different) < 2:
         raise ValueError(f"{path}: {len(positives)} positives and {len(different)} different texts; give more rows")
-    return WithUniformity(sets, tuple(_sample(positives, max_texts, seed)), tuple(different), split)
+    return DevSetsWithUniformity(sets, tuple(sample_in_order(positives, max_texts, seed=seed)), tuple(different), split)
 
 
 def _split(path: str | Path, split: str | None) -> str:
@@ -131,10 +130,3 @@ def _split(path: str | Path, split: str | None) -> str:
         return split or "train"
     there = splits(place)
     return next((name for name in ("dev", "validation", "valid", "test") if name in there), "train")
-
-
-def _sample(items: Sequence[Item], most: int, seed: int) -> list[Item]:
-    """So many of them, in their order."""
-    if len(items) <= most:
-        return list(items)
-    return [items[i] for i in sorted(random.Random(seed).sample(range(len(items)), most))]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from typing import Any, Literal
 from embrew.analysis.perplexity import Perplexity, perplexity_of
 from embrew.analysis.separation import Separation, separation_of
 from embrew.data.qa import QA
+from embrew.data.sampling import sample_in_order
 from embrew.modeling.encoder import Encoder
 from embrew.text_encoder.interface import TextEncoder
 
@@ -52,15 +52,13 @@ class Sample:
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:
         """A seeded sample of pairs, whose different answers are the texts."""
-        chosen = list(pairs)
-        if most is not None and len(chosen) > most:
-            chosen = [chosen[i] for i in sorted(random.Random(seed).sample(range(len(chosen)), most))]
+        chosen = sample_in_order(pairs, most, seed=seed)
         answers = tuple(pair.answer for pair in chosen)
         return cls(name, tuple(pair.question for pair in chosen), answers, tuple(dict.fromkeys(answers)))
 
 
 @dataclass(frozen=True)
-class Found:
+class Figures:
     """What a model makes of a sample; None where it has no pairs, or the model no next-token predictions."""
 
     name: str
@@ -73,9 +71,9 @@ class Found:
         return {"data": self.name, **{key: None if part is None else part.summary() for key, part in parts.items()}}
 
 
-def examine(
+def measure(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
-) -> Found:
+) -> Figures:
     """Separation of a sample's pairs (if any) and perplexity of its texts (if any)."""
     apart = None
     if sample.questions:
@@ -86,24 +84,24 @@ def examine(
         surprise = perplexity_of(
             encoder, sample.texts, **({} if batch_tokens is None else {"batch_tokens": batch_tokens})
         )
-    return Found(sample.name, apart, surprise)
+    return Figures(sample.name, apart, surprise)
 
 
-def shift(domain: Found, general: Found | None) -> float | None:
+def shift(domain: Figures, general: Figures | None) -> float | None:
     """Bits a byte on the domain over those on general text."""
     if general is None or domain.perplexity is None or general.perplexity is None:
         return None
     return domain.perplexity.bits_per_byte / general.perplexity.bits_per_byte
 
 
-def gap(domain: Found, general: Found | None) -> float | None:
+def gap(domain: Figures, general: Figures | None) -> float | None:
     """Which share of the general d′ is lacking on the domain; negative where the domain is held apart better."""
     if general is None or domain.separation is None or general.separation is None or general.separation.d_prime <= 0:
         return None
     return 1 - domain.separation.d_prime / general.separation.d_prime
 
 
-def no_verdict(domain: Found, general: Found | None = None) -> dict[str, str]:
+def no_verdict(domain: Figures, general: Figures | None = None) -> dict[str, str]:
     """Why a figure gives no verdict, by the figure: `d_prime`, `gap`, `shift`; those that give one are left out."""
     reasons = {}
     weak = [_weak_pairs(found) for found in (domain, general) if found is not None and found.separation is not None]
@@ -119,7 +117,7 @@ def no_verdict(domain: Found, general: Found | None = None) -> dict[str, str]:
     return reasons
 
 
-def _weak_pairs(found: Found) -> str:
+def _weak_pairs(found: Figures) -> str:
     """Why d′ of these pairs may be chance; empty where it is not."""
     apart = found.separation
     assert apart is not None
@@ -137,7 +135,7 @@ def _weak_pairs(found: Found) -> str:
     return ""
 
 
-def gain(domain: Found, general: Found | None = None) -> Gain | None:
+def gain(domain: Figures, general: Figures | None = None) -> Gain | None:
     """What generative learning may bring: the larger of what shift and gap say; without them, by d′ alone.
 
     None where no figure gives a verdict (see `no_verdict`), or where one that gives none could have raised it.
@@ -156,7 +154,7 @@ def gain(domain: Found, general: Found | None = None) -> Gain | None:
     return ("little", "some", "much")[max(levels)]
 
 
-def in_words(domain: Found, general: Found | None = None) -> list[str]:
+def in_words(domain: Figures, general: Figures | None = None) -> list[str]:
     """The findings in sentences; where no figure gives a verdict, `no verdict` and why."""
     lines = []
     without = no_verdict(domain, general)
@@ -194,7 +192,7 @@ def in_words(domain: Found, general: Found | None = None) -> list[str]:
     return lines
 
 
-def _d_prime(found: Found) -> str:
+def _d_prime(found: Figures) -> str:
     """d′ with its interval and the number of pairs."""
     apart = found.separation
     assert apart is not None
