@@ -30,6 +30,7 @@ NO_TABLE = {
 """Commands without `--json`, and why."""
 STS = "--data sts.jsonl.gz"
 COMMANDS = {
+    "runs": "runs run",
     "recipe list": "recipe list",
     "table": "table results results-2",
     "diff": "diff results results-2",

@@ -20,6 +20,7 @@ from embrew.cli import (
     merge,
     recipe,
     results,
+    runs,
     search,
     signals,
     train,
@@ -44,6 +45,7 @@ app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("merge")(merge.merge)
+app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
 app.add_typer(
     analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."

@@ -1,0 +1,111 @@
+"""Find out of which kind a folder is, and inspect it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from embrew.files import formats
+from embrew.files.locks import is_held
+from embrew.files.reading import content_of, read_json
+from embrew.inspection import artifacts, training
+from embrew.inspection.found import Found
+
+
+class Kind(NamedTuple):
+    """A kind of folder.
+
+    Attributes:
+        name: in words.
+        marker: pattern of the file that a folder of this kind has.
+        look: inspects a folder of this kind.
+        format: its key in `files.formats.FORMATS`.
+    """
+
+    name: str
+    marker: str
+    look: Callable[[Path], Found]
+    format: str
+
+
+KINDS = (
+    Kind("sweep", formats.SWEEP.file, training.sweep, "sweep"),
+    Kind("domain run", f"data/{formats.DOMAIN.file}", artifacts.domain, "domain"),
+    Kind("training run", formats.RUN.file, training.training_run, "run"),
+    Kind("encoder", formats.ENCODER.file, artifacts.encoder, "encoder"),
+    Kind("stage in progress", formats.STAGE.file, training.stage_in_progress, "stage"),
+    Kind("checkpoint", training.CHECKPOINT, training.checkpoint, "stage"),
+    Kind("export", formats.EXPORT.file, artifacts.export, "export"),
+    Kind("vectors", f"__embrew__/{formats.VECTORS.file}", artifacts.vectors, "vectors"),
+    Kind("vectors", f"embrew-{formats.VECTORS.file}", artifacts.vectors, "vectors"),  # of earlier versions
+    Kind("data of a domain", formats.DOMAIN.file, artifacts.prepared, "domain"),
+    Kind("index", formats.INDEX.file, artifacts.index, "index"),
+    Kind("results", formats.RESULT.file.replace("TASK.SPLIT", "*"), artifacts.results, "result"),
+    Kind("context", formats.CONTEXT.file, artifacts.context, "context"),
+)
+"""A folder that is of several kinds, as a stage in progress is with its checkpoints, is of the first."""
+
+
+def inspect(folder: str | Path) -> Found:
+    """Return what a folder holds.
+
+    Args:
+        folder: any folder; where it holds nothing itself, the folders directly below it are inspected.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        NotADirectoryError: it is a file.
+    """
+    path = Path(folder)
+    if not path.exists():
+        raise FileNotFoundError(f"no folder {path}; give the folder of a run, a model, vectors, an index or results")
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is a file; give a folder")
+    below = (each for each in sorted(path.iterdir()) if each.is_dir() and not each.name.startswith("."))
+    found = _of_kind(path) or _of_several(path, tuple(one for each in below if (one := _of_kind(each)) is not None))
+    return _or_running(found)
+
+
+def _or_running(found: Found) -> Found:
+    """The same, or `running` where a process holds the folder: it may still write what is missing."""
+    return replace(found, state="running", problems=(), commands={}) if is_held(found.path) else found
+
+
+def _of_kind(folder: Path) -> Found | None:
+    """What a folder holds itself; None where no file tells that embrew wrote it."""
+    for kind in KINDS:
+        marker = next(iter(sorted(folder.glob(kind.marker))), None)
+        if marker is None or not _is_meant(kind, marker):
+            continue
+        try:
+            with content_of(marker):
+                found = kind.look(folder)
+        except formats.OtherFormat as error:
+            found = Found(folder, "unreadable", "of another version", problems=(str(error),))
+        except (OSError, ValueError) as error:
+            found = Found(folder, "damaged", "cannot be read", problems=(str(error),))
+        return _or_running(replace(found, kind=kind.name))
+    return None
+
+
+def _is_meant(kind: Kind, marker: Path) -> bool:
+    """Whether a marker is of this kind; an index and data of a domain have a file of the same name."""
+    if marker.name != formats.DOMAIN.file or kind.format != "domain":
+        return True
+    try:
+        return "made_of" in read_json(marker)
+    except (OSError, ValueError):
+        return kind.marker != formats.DOMAIN.file  # below `data`
+
+
+def _of_several(folder: Path, holds: tuple[Found, ...]) -> Found:
+    if holds:
+        return Found(folder, "finished", f"{len(holds)} folders that embrew wrote", holds=holds)
+    names = [path.name for path in folder.iterdir()]
+    if not names:
+        return Found(folder, "empty", "nothing in it")
+    if all(name.startswith(".") for name in names):
+        return Found(folder, "empty", "temporary files only: a command was killed before anything was finished")
+    return Found(folder, "unknown", "nothing that embrew wrote")

@@ -1,0 +1,215 @@
+"""What `embrew runs` says of folders of every kind: finished, stopped, damaged, empty, running."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.files.formats import FORMATS
+from embrew.files.locks import claimed
+from embrew.inspection import KINDS, inspect
+
+OLD = Path(__file__).parents[1] / "folders" / "b78cf87"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A copy of the folders of b78cf87, without base models."""
+    return Path(shutil.copytree(OLD, tmp_path / "old", ignore=shutil.ignore_patterns("tiny", "data", "weights")))
+
+
+def said(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["runs", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_every_kind_of_folder_with_a_format_is_known() -> None:
+    assert {kind.format for kind in KINDS} == set(FORMATS) - {"checksums"}  # in folders of the other kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "state", "summary"),
+    [
+        ("run", "training run", "stopped", "stopped in stage supervised, step 4 of 6"),
+        ("whole", "training run", "finished", "dev 58.07, sts 58.07"),
+        ("run/compress", "encoder", "finished", "tiny, 1 adapter, 4 steps of training"),
+        ("run/supervised.work", "stage in progress", "stopped", "step 4 of 6"),
+        ("run/supervised.work/checkpoint-4", "checkpoint", "finished", "step 4 of 6"),
+        ("encoders/full", "encoder", "finished", "tiny, full weights, 0 steps of training"),
+        ("encoders/nano/contexts/foxes", "context", "finished", "2 demonstrations"),
+        ("export", "export", "finished", "tiny, 16 dimensions"),
+        ("index", "index", "finished", "22 documents, 16 dimensions"),
+        ("shards/binary", "vectors", "finished", "22 vectors of 8 dimensions, binary"),
+        ("shards/int8-stopped", "vectors", "stopped", "8 vectors of 16 dimensions, int8 in 1 finished shard"),
+        ("results", "results", "finished", "1 task"),
+        ("sweep", "sweep", "finished", "2 rows of sweep.yaml finished"),
+        ("domain", "data of a domain", "unreadable", "of another version"),
+        ("data", "folder", "unknown", "nothing that embrew wrote"),
+    ],
+)
+def test_kind_state_and_summary(name: str, kind: str, state: str, summary: str) -> None:
+    found = inspect(OLD / name)
+    assert (found.kind, found.state, found.summary) == (kind, state, summary)
+
+
+def test_a_stopped_run_says_its_stages_and_how_to_resume() -> None:
+    found = inspect(OLD / "run")
+    assert [(stage.name, stage.state, stage.step, stage.steps) for stage in found.stages] == [
+        ("compress", "finished", 4, None),
+        ("supervised", "in progress", 4, 6),
+    ]
+    assert found.commands == {
+        "open": f"embrew evaluate {OLD}/run/compress --data DIR",
+        "resume": f"embrew train RECIPE --output {OLD}/run --resume",
+    }
+    lines = said(OLD / "run").splitlines()
+    assert lines[0] == f"{OLD}/run: training run, stopped; stopped in stage supervised, step 4 of 6"
+    assert lines[1].split() == ["compress", "finished", "step", "4", "dev", "59.14,", "sts", "59.14"]
+    assert lines[-1] == f"  resume: embrew train RECIPE --output {OLD}/run --resume"
+
+
+def test_stages_that_have_not_begun_are_listed(folders: Path) -> None:
+    shutil.rmtree(folders / "run" / "supervised.work")
+    found = inspect(folders / "run")
+    assert [(stage.name, stage.state) for stage in found.stages] == [
+        ("compress", "finished"),
+        ("supervised", "not begun"),
+    ]
+    assert found.summary == "stopped before stage supervised"
+    values = json.loads((folders / "run" / "run.json").read_text())
+    values |= {"stages": ["compress", "supervised", "last"], "command": ["train", "a recipe.yaml", "seed=1"]}
+    (folders / "run" / "run.json").write_text(json.dumps(values))
+    found = inspect(folders / "run")
+    assert [stage.name for stage in found.stages] == ["compress", "supervised", "last"]
+    assert found.commands["resume"] == f"embrew train 'a recipe.yaml' seed=1 --output {folders}/run --resume"
+
+
+def test_options_of_vectors_are_part_of_the_command() -> None:
+    found = inspect(OLD / "shards" / "int8-stopped")
+    folder = OLD / "shards" / "int8-stopped"
+    assert found.commands["resume"] == (f"embrew encode MODEL corpus.jsonl {folder} --precision int8 --shard-rows 8")
+
+
+def test_a_domain_run_says_what_is_finished(folders: Path) -> None:
+    made_of = {"format": 3, "documents": "docs", "pairs": "qa.jsonl", "columns": {"question": "q"}, "seed": 1}
+    (folders / "domain" / "manifest.json").write_text(
+        json.dumps({"made_of": {**made_of, "max_chars": 600}, "counts": {"documents": 2, "pairs": 3}})
+    )
+    made = folders / "made"
+    made.mkdir()
+    (folders / "domain").rename(made / "data")
+    (folders / "run").rename(made / "model")
+    (made / "diagnosis.json").write_text("{}")
+    found = inspect(made)
+    assert (found.kind, found.state) == ("domain run", "stopped")
+    assert found.summary == "training stopped in stage supervised, step 4 of 6"
+    assert found.facts[0] == "finished: prepared data, diagnosis"
+    assert found.commands["resume"] == (
+        f"embrew domain docs --pairs qa.jsonl --column question=q --seed 1 --output {made}"
+    )
+    assert inspect(made / "data").summary == "2 documents, 3 pairs"
+    (made / "report.md").write_text("# docs")
+    assert inspect(made).state == "finished"
+
+
+def test_a_folder_with_several_has_one_line_each() -> None:
+    lines = said(OLD).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "domain", "export", "index", "lost", "results", "run", "sweep", "whole",
+    ]  # fmt: skip
+    assert "stopped in stage supervised, step 4 of 6" in lines[6]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run/run.json",
+        "sweep/sweep.json",
+        "index/manifest.json",
+        "encoders/lora/embrew.json",
+        "results/sts.test.run.json",
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b'{"scores": {"at', b"\xff\x00", b'{"base": 1, "rows": 2, "documents": []}'])
+def test_damaged_files_are_named(folders: Path, name: str, content: bytes) -> None:
+    (folders / name).write_bytes(content)
+    found = inspect((folders / name).parent)
+    if name != "run/run.json" or not content.startswith(b'{"base'):  # scores of a run are optional
+        assert (found.state, found.summary) == ("damaged", "cannot be read")
+        assert found.kind != "folder" and str(folders / name) in found.problems[0]
+
+
+def test_half_written_folders_say_what_is_missing(folders: Path) -> None:
+    work = folders / "run" / "supervised.work"
+    shutil.copytree(work / "checkpoint-4", work / "checkpoint-6")
+    (work / "checkpoint-6" / "manifest.json").unlink()
+    found = inspect(folders / "run")
+    assert found.stages[1].step == 4
+    assert found.problems[0].startswith(f"{work}/checkpoint-6 is not complete, it was being written; an earlier")
+    (work / "checkpoint-4" / "optimizer.pt").unlink()
+    found = inspect(folders / "run")
+    assert found.stages[1].progress == "no checkpoint yet, starts at step 0"
+    assert found.problems[1] == f"{work}/checkpoint-4/optimizer.pt is missing; an earlier checkpoint is resumed"
+    (folders / "index" / "index.faiss").unlink()
+    assert inspect(folders / "index").problems == (f"{folders}/index/index.faiss is missing",)
+    (folders / "shards" / "int8" / "part-00001.parquet").unlink()
+    assert inspect(folders / "shards" / "int8").state == "damaged"
+    (folders / "results" / "sts.test.json").unlink()
+    assert inspect(folders / "results").state == "stopped"
+
+
+def test_newer_formats_are_not_called_damaged(folders: Path) -> None:
+    values = json.loads((folders / "run" / "run.json").read_text())
+    (folders / "run" / "run.json").write_text(json.dumps({**values, "format": 9}))
+    found = inspect(folders / "run")
+    assert found.state == "unreadable" and "update embrew" in found.problems[0]
+
+
+def test_empty_missing_and_locked_folders(tmp_path: Path) -> None:
+    assert inspect(tmp_path).state == "empty"
+    (tmp_path / ".run.json.tmp").touch()
+    assert inspect(tmp_path).state == "empty"
+    for path in (tmp_path / "nowhere", tmp_path / ".run.json.tmp"):
+        done = CliRunner().invoke(app, ["runs", str(path)])
+        assert done.exit_code == 1 and str(path) in done.stderr and done.stdout == ""
+
+
+def hold(folder: Path, ready: Callable[[], object], end: Callable[[], object]) -> None:
+    with claimed(folder, "training into"):
+        ready()
+        end()
+
+
+def test_a_folder_that_a_process_writes_is_running(folders: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    ready, end = fork.Event(), fork.Event()
+    process = fork.Process(target=hold, args=(folders / "run", ready.set, end.wait))
+    process.start()
+    try:
+        assert ready.wait(30)
+        found = inspect(folders / "run")
+        assert (found.state, found.commands) == ("running", {})
+        assert "running" in said(folders)
+    finally:
+        end.set()
+        process.join()
+    assert inspect(folders / "run").state == "stopped"
+
+
+def test_nothing_is_written_and_torch_is_not_imported(folders: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folders.rglob("*")}
+    names = [str(path) for path in (folders, folders / "run", folders / "sweep", folders / "encoders" / "lora")]
+    code = "import sys; from embrew.inspection import inspect\nfor name in sys.argv[1:]: inspect(name)\n"
+    code += "heavy = {'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code, *names], check=True)
+    assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
