@@ -15,6 +15,7 @@ from embrew.files.checksums import content_hash, digest_of
 from embrew.files.formats import INDEX, say_missing
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, check_free, recover, write_json, write_jsonl
+from embrew.progress import progress
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import versions
@@ -79,11 +80,14 @@ class SearchIndex:
             raise ValueError("no documents to index")
         options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
         index = None
-        for start in range(0, len(documents), chunk_size):
-            texts = [document.content for document in documents[start : start + chunk_size]]
-            vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
-            index = index or faiss.IndexFlatIP(vectors.shape[1])
-            index.add(vectors)
+        with progress(len(documents), "encode", "text", shown=show_progress_bar) as bar:
+            for start in range(0, len(documents), chunk_size):
+                texts = [document.content for document in documents[start : start + chunk_size]]
+                with bar.shared():
+                    vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
+                index = index or faiss.IndexFlatIP(vectors.shape[1])
+                index.add(vectors)
+                bar.reach(start + len(texts))
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder))
 
     @classmethod
@@ -241,12 +245,14 @@ class SearchIndex:
         vectors = np.empty((len(self.documents) + len(new), self.index.d), dtype=np.float32)
         vectors[: len(self.documents)] = self.index.reconstruct_n(0, len(self.documents))
         options = encode_options(self.encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
-        for start in range(0, len(new), chunk_size):
-            texts = new[start : start + chunk_size]
-            unit = unit_vectors(
-                self.encoder.encode_document(texts, **options, **self.query_options), what="documents", texts=texts
-            )
-            vectors[len(self.documents) + start :][: len(texts)] = unit
+        with progress(len(new), "encode", "text", shown=show_progress_bar) as bar:
+            for start in range(0, len(new), chunk_size):
+                texts = new[start : start + chunk_size]
+                with bar.shared():
+                    found = self.encoder.encode_document(texts, **options, **self.query_options)
+                unit = unit_vectors(found, what="documents", texts=texts)
+                vectors[len(self.documents) + start :][: len(texts)] = unit
+                bar.reach(start + len(texts))
         by_text |= {text: len(self.documents) + i for i, text in enumerate(new)}
         places = [
             i if is_same and i is not None else by_text[document.content]

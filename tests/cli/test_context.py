@@ -71,7 +71,9 @@ def test_mistakes(arguments, message, model, demos, tmp_path, monkeypatch):
     result = run(*({"MODEL": model, "DEMOS": demos}.get(one, one) for one in arguments))
     assert result.exit_code == 1
     assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    *before, error = result.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert all(line.startswith("loading ") for line in before)
 
 
 def test_an_encoder_that_reads_no_demonstrations_says_so(model_folder, tmp_path, demos):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from embrew.modeling.encoder import Encoder
+from embrew.progress import progress
 from embrew.text_encoder.interface import encode_options
 
 if TYPE_CHECKING:
@@ -53,11 +54,15 @@ def vector_chunks(
         side: `text` embeds with `encode`, `document` with `encode_document`.
         chunk_size: texts a chunk.
         batch_tokens: padded tokens a batch; an `Encoder` only.
-        show_progress_bar: one for each chunk.
+        show_progress_bar: show one.
     """
     judged: Any = encoder  # a SentenceTransformer's own annotations are narrower than what it takes
     options = encode_options(judged, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     encode: Any = encoder.encode_document if side == "document" else encoder.encode
-    for start in range(0, len(texts), chunk_size):
-        chunk = list(texts[start : start + chunk_size])
-        yield np.asarray(encode(chunk, **options), dtype=np.float32)
+    with progress(len(texts), "encode", "text", shown=show_progress_bar) as bar:
+        for start in range(0, len(texts), chunk_size):
+            chunk = list(texts[start : start + chunk_size])
+            with bar.shared():
+                vectors = np.asarray(encode(chunk, **options), dtype=np.float32)
+            bar.reach(start + len(chunk))
+            yield vectors

@@ -16,7 +16,7 @@ DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
     "report_to": "none",
-    "disable_tqdm": True,
+    "disable_tqdm": False,
     "ddp_find_unused_parameters": False,
 }
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from embrew.cli import console
 from embrew.cli.console import show_json_only
 
 Overrides = Annotated[
@@ -24,6 +25,23 @@ AsJson = Annotated[
     typer.Option("--json", callback=show_json_only, help="Print one JSON document to stdout in place of tables."),
 ]
 """Read by `console.out` and `console.print_json`."""
+
+
+def _switch_off(value: bool) -> bool:
+    if value:
+        console.quiet()
+    return value
+
+
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        callback=_switch_off,
+        help="Show results, warnings and errors only, no progress and no log lines.",
+    ),
+]
 
 
 class Dtype(StrEnum):

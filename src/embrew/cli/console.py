@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from embrew import progress
+
 _json_only = False
 
 
@@ -56,11 +58,24 @@ class TerminalHandler(logging.Handler):
         """Print the record."""
         warns = record.levelno >= logging.WARNING
         text = f"{record.levelname.lower()}: {record.getMessage()}" if warns else record.getMessage()
-        err().print(Text(text, style="yellow" if warns else ""), soft_wrap=True)
+        with progress.beside_bars():
+            err().print(Text(text, style="yellow" if warns else ""), soft_wrap=True)
+
+
+def loading(what: object) -> None:
+    """Say what is being loaded: importing the libraries that open it takes seconds."""
+    logging.getLogger("embrew").info("loading %s", what)
+
+
+def quiet() -> None:
+    """Show results, warnings and errors only: no progress, no other log lines."""
+    progress.set_style("off")
+    logging.getLogger("embrew").setLevel(logging.WARNING)
 
 
 def log_to_terminal() -> None:
     """Show embrew's own log lines: all from INFO on the first process, warnings on the others."""
+    progress.set_style(progress.terminal_style() if rank() == 0 else "off")
     logger = logging.getLogger("embrew")
     logger.setLevel(logging.INFO if rank() == 0 else logging.WARNING)
     if not any(isinstance(handler, TerminalHandler) for handler in logger.handlers):

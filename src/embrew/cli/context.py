@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson
-from embrew.cli.console import out, print_json
+from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.console import loading, out, print_json
 
 if TYPE_CHECKING:
     from embrew.evaluation.demonstration_count import Choice
@@ -65,8 +65,10 @@ def add(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Embed the demonstrations of a task once, and keep them beside the model."""
+    loading(model)
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
     from embrew.modeling.storage.context_files import CONTEXTS, check_new_name, write_context

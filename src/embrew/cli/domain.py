@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from embrew.cli.analyze.domain import Columns, columns_of, read_sample
-from embrew.cli.arguments import Overrides
+from embrew.cli.arguments import Overrides, Quiet
 from embrew.cli.console import out
 from embrew.cli.signals import stopping
 
@@ -58,6 +58,7 @@ def domain(
     ] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of training.")] = 42,
     export: Annotated[bool, typer.Option(help="Write a stock Sentence-Transformers folder.")] = True,
+    quiet: Quiet = False,
 ) -> None:
     """Learn a domain, then represent it, and evaluate each step on held-out questions; resumes a stopped run."""
     mapping = columns_of(column)

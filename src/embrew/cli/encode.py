@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Computes, Dtype, Model
-from embrew.cli.console import out
+from embrew.cli.arguments import Computes, Dtype, Model, Quiet
+from embrew.cli.console import loading, out
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def encode(
             help="OUTPUT holds an older version of INPUT: keep the vectors of its texts, encode new ones, drop others.",
         ),
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Encode a corpus into Parquet shards; the same command resumes a run that was stopped."""
     if update and engine == Engine.RAY:
@@ -99,6 +100,7 @@ def encode(
         "on_bad_rows": on_bad_rows.value,
         "max_reject_rate": max_reject_rate,
     }
+    loading(model)
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
     from embrew.corpus.corpus import corpus_files
 
@@ -118,9 +120,8 @@ def encode(
                 raise ValueError(str(error)) from error
         else:
             encoder: Any = _open(model, dtype.value)
-            bars = out().is_terminal
             make = update_corpus if update else encode_corpus
-            summary = make(encoder, corpus, folder, show_progress_bar=bars, **settings)
+            summary = make(encoder, corpus, folder, show_progress_bar=True, **settings)
     show(summary, folder)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Overrides
-from embrew.cli.console import out, print_json
+from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Overrides, Quiet
+from embrew.cli.console import loading, out, print_json
 from embrew.cli.signals import stopping
 
 if TYPE_CHECKING:
@@ -81,8 +81,10 @@ def evaluate(
     ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens per batch.")] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score a model, or an untrained recipe, on data folders or a suite of them."""
+    loading(model)
     from embrew.evaluation import find_task
 
     protocol: Any = sts_protocol and sts_protocol.value
@@ -117,7 +119,7 @@ def evaluate(
             batch_tokens=batch_tokens,
             context=context,
             overwrite=overwrite,
-            show_progress_bar=out().is_terminal,
+            show_progress_bar=True,
         )
     header, rows = evaluation.grid_table(results)
     if named or len(rows) < len(results):

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Model
-from embrew.cli.console import out
+from embrew.cli.arguments import Model, Quiet
+from embrew.cli.console import loading, out
 
 
 class Proof(StrEnum):
@@ -46,10 +46,12 @@ def export(
     dim: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Keep K leading dimensions, then normalise.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Export a model as a folder that SentenceTransformer(DIR) opens by itself, with the same vectors."""
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
+    loading(model)
     from embrew import build
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.modeling.encoder import Encoder

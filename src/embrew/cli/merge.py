@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Dtype
-from embrew.cli.console import out
+from embrew.cli.arguments import Dtype, Quiet
+from embrew.cli.console import loading, out
 from embrew.cli.train import Verify
 
 
@@ -23,8 +23,10 @@ def merge(
     verify: Annotated[
         Verify, typer.Option(help="Proof of what is written: full loads DIR in a fresh process, fast compares here.")
     ] = Verify.FULL,
+    quiet: Quiet = False,
 ) -> None:
     """Merge an encoder's adapters into its base, in float32: full weights, with the same vectors."""
+    loading(model)
     from embrew.modeling.merging import merge_encoder
 
     merge_encoder(model, folder, dtype=dtype.value, overwrite=overwrite, verify=verify.value)

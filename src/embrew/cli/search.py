@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Computes, Dtype, Model
-from embrew.cli.console import err, out, print_json
+from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Quiet
+from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
     from embrew.search import Hit, SearchIndex
@@ -52,6 +52,7 @@ def search(
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Results for each question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it exists.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Search documents by meaning."""
     if update is not None and build is not None:
@@ -60,6 +61,7 @@ def search(
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to make it again")
     if build is None and not index.is_dir():
         raise FileNotFoundError(f"{index} is no index; make it with --build DOCUMENTS")
+    loading(model)
     from embrew.build import open_model
     from embrew.corpus import holds_vectors
     from embrew.search import SearchIndex, build_index, update_index
@@ -76,12 +78,12 @@ def search(
     if encoded:
         found = _of_vectors(index, encoder, corpus)
     elif update is not None:
-        found, changes = update_index(encoder, update, index, show_progress_bar=console.is_terminal)
+        found, changes = update_index(encoder, update, index, show_progress_bar=True)
         console.print(str(changes), soft_wrap=True)
     elif build is None:
         found = SearchIndex.load(index, encoder)
     else:
-        found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=console.is_terminal)
+        found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=True)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Overrides
+from embrew.cli.arguments import Overrides, Quiet
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
 from embrew.files.locks import check_unclaimed
@@ -50,6 +50,7 @@ def train(
             metavar="FILE", help="Train and judge several settings, a row each: YAML, or lbr/ratio, lbr/share."
         ),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a recipe, stage by stage; each stage leaves a complete model in DIR."""
     if sweep is not None:

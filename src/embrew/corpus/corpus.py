@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +62,23 @@ def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
             digest.update(file.read(ENDS))
         prints.append({"file": path.name, "bytes": size, "ends_sha256": digest.hexdigest()})
     return prints
+
+
+def expected_rows(files: Sequence[Path]) -> int | None:
+    """Return how many rows files hold, bad ones and blank lines included; None where that takes parsing them."""
+    import pyarrow.parquet as pq
+
+    total = 0
+    for path in files:
+        name = path.name.removesuffix(".gz")
+        if name.endswith(".parquet"):
+            total += pq.read_metadata(path).num_rows
+        elif name.endswith((".jsonl", ".txt")):
+            with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+                total += sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
+        else:
+            return None
+    return total
 
 
 def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Text]:

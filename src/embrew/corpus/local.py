@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embrew.corpus.corpus import Shard, corpus_files, fingerprint, shards
+from embrew.corpus.corpus import Shard, corpus_files, expected_rows, fingerprint, shards
 from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
@@ -26,6 +26,7 @@ from embrew.files.formats import say_missing
 from embrew.files.locks import claimed
 from embrew.files.writing import check_free
 from embrew.modeling.embedding.batching import ahead
+from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ def encode_corpus(
         encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
         input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
         output: the folder to write; new, or one of an earlier run of the same job.
-        show_progress_bar: one bar per shard.
+        show_progress_bar: show one; the corpus is read once more to count its rows.
         **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
 
     Raises:
@@ -88,11 +89,17 @@ def encode_corpus(
 
     def work(manifest: Manifest, keep: set[int]) -> End:
         stream = unfinished(job, manifest, keep)
-        with closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items:
+        total = expected_rows(corpus_files(job.input)) if show_progress_bar else None
+        kept = sum(manifest.shards[number].rows for number in keep)
+        with (
+            progress(total, "encode", "text", shown=show_progress_bar, initial=kept) as bar,
+            closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
+        ):
             for item in items:
                 if isinstance(item, End):
                     return item
-                vectors = shard_vectors(encoder, item, job, options)
+                with bar.shared():
+                    vectors = shard_vectors(encoder, item, job, options)
                 settle(manifest, vectors, job)
                 add(manifest, item.number, write_shard(item, vectors, job, manifest.ranges), job)
         raise AssertionError("the stream has an end")

@@ -31,6 +31,7 @@ from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.writing import flush, put
 from embrew.modeling.embedding.batching import ahead
+from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def update_corpus(
         encoder: the one that made the folder.
         input: the newer version of the corpus.
         output: a folder that `encode_corpus` wrote.
-        show_progress_bar: one bar per shard of new texts.
+        show_progress_bar: show one for the new texts.
         **settings: the fields of `Job`, as they were for the folder; `id_column` and `text_column` may differ.
 
     Returns:
@@ -157,9 +158,13 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
             del manifest.shards[number]
     made: list[Entry] = []
     stream = _unknown(job, known, first=max(manifest.shards, default=-1) + 1)
-    with closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items:
+    with (
+        progress(None, "encode", "text", shown=options["show_progress_bar"]) as bar,
+        closing(ahead(stream) if device_of(encoder).type != "cpu" else stream) as items,
+    ):
         for shard in items:
-            vectors = shard_vectors(encoder, shard, job, options)
+            with bar.shared():
+                vectors = shard_vectors(encoder, shard, job, options)
             settle(manifest, vectors, job)
             made.append(write_shard(shard, vectors, job, manifest.ranges))
             add(manifest, shard.number, made[-1], job)

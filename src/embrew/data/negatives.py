@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from embrew.progress import is_chosen, progress
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -71,22 +73,25 @@ def mine(
     if not len(pairs):
         raise ValueError("no pairs to find negatives for")
     given: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
-    found = mine_hard_negatives(
-        Dataset.from_dict(given),
-        encoder,
-        corpus=list(corpus) if corpus is not None else None,
-        range_min=range_min,
-        range_max=range_max,
-        max_score=max_score,
-        relative_margin=relative_margin,
-        num_negatives=num_negatives,
-        sampling_strategy=sampling,
-        output_format="labeled-list",
-        output_scores=True,
-        batch_size=batch_size,
-        use_faiss=len(corpus or pairs) > MANY,  # else all queries × all texts are in memory at once
-        verbose=False,
-    )
+    documents = given["positive"] if corpus is None else [*corpus, *given["positive"]]
+    total = len(set(given["anchor"])) + len(set(documents))
+    with progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
+        found = mine_hard_negatives(
+            Dataset.from_dict(given),
+            encoder,
+            corpus=list(corpus) if corpus is not None else None,
+            range_min=range_min,
+            range_max=range_max,
+            max_score=max_score,
+            relative_margin=relative_margin,
+            num_negatives=num_negatives,
+            sampling_strategy=sampling,
+            output_format="labeled-list",
+            output_scores=True,
+            batch_size=batch_size,
+            use_faiss=len(corpus or pairs) > MANY,  # else all queries × all texts are in memory at once
+            verbose=False,
+        )
     asked = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)
     instructions = dict(zip(zip(given["anchor"], given["positive"], strict=True), asked, strict=True))
     rows = []

@@ -28,6 +28,7 @@ from embrew.files.public_paths import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.modeling.encoder import Encoder
+from embrew.progress import is_chosen
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.provenance import versions
@@ -243,7 +244,8 @@ def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
 
 
 def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Result:
-    (result,) = evaluate(encoder, [data.test], output_dir=folder, split="test", batch_tokens=settings.batch_tokens)
+    options: Any = {"batch_tokens": settings.batch_tokens, "show_progress_bar": is_chosen()}
+    (result,) = evaluate(encoder, [data.test], output_dir=folder, split="test", **options)
     return result
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 from transformers import Cache, DynamicCache, GenerationConfig
 
 from embrew.modeling.embedder import Embedder
@@ -19,6 +18,7 @@ from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.progress import progress
 
 Source = Literal["memory", "text"]
 Bos = Literal["visible", "strict"]
@@ -55,7 +55,7 @@ def generate(
     settings = _settings(encoder, options)
     copies = settings.num_return_sequences or 1
     written = [""] * (len(made) * copies)
-    with torch.inference_mode(), tqdm(total=len(made), desc="write", unit="text", disable=not show_progress_bar) as bar:
+    with torch.inference_mode(), progress(len(made), "generate", "text", shown=show_progress_bar) as bar:
         for group in plan([len(row.ids) for row in made], batch_size=batch_size):
             tokens = Tokens.pad([made[i] for i in group]).to(encoder.device)
             answers = _continue(encoder, tokens, source, bos, settings)

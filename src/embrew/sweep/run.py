@@ -17,6 +17,7 @@ from embrew.evaluation import Result, evaluate, read_suite
 from embrew.evaluation.dev import dev_sets_of
 from embrew.files.formats import SWEEP
 from embrew.files.reading import read_json
+from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
@@ -100,6 +101,11 @@ def _all_rows(
             stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
             if process.is_main_process:
                 results.append(_judge(recipe, place, suite, batch_tokens))
+            watched = watched_by(recipe) if suite is not None or _needed(recipe) else None
+            with within(f"row {number} of {len(sweep.rows)}"):
+                stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
+                if process.is_main_process:
+                    results.append(_judge(recipe, place, suite, batch_tokens))
             process.wait_for_everyone()
         if process.is_main_process:
             done.append(Trained(row, tuple(results)))
@@ -125,4 +131,4 @@ def _judge(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) ->
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
     found = recipe.evaluation
     tokens = batch_tokens or (found.batch_tokens if found is not None else None)
-    return evaluate(encoder, tasks, output_dir=place / RESERVED, batch_tokens=tokens)
+    return evaluate(encoder, tasks, output_dir=place / RESERVED, batch_tokens=tokens, show_progress_bar=is_chosen())

@@ -35,6 +35,7 @@ from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training import checkpoints, sharding
 from embrew.training.curves import EvaluateAt, samples_a_step
+from embrew.training.progress import TrainingProgress
 from embrew.training.step import TrainStep
 from embrew.training.watch import Point, Watch, curve_of, to_log
 
@@ -77,8 +78,10 @@ class StageTrainer(Trainer):
             step.__dict__["_is_accelerate_prepared"] = True
         self.parts: dict[str, list[float]] = {}
         self.remove_callback(PrinterCallback)
-        if args.disable_tqdm:
-            self.remove_callback(ProgressCallback)
+        self.remove_callback(ProgressCallback)
+        self.progress = None if args.disable_tqdm else TrainingProgress(name)
+        if self.progress is not None:
+            self.add_callback(self.progress)
         self.add_callback(LogInWords(name))
         if watch is not None and watch.at is not None:
             self.add_callback(EvaluateAt(watch.at, samples_a_step(args)))
@@ -255,6 +258,9 @@ class StageTrainer(Trainer):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             except UnpicklingError as error:  # tensors and numbers only are read, whatever the checkpoint holds
                 raise ValueError(checkpoints.not_state(checkpoint)) from error
+            finally:
+                if self.progress is not None:
+                    self.progress.close()
         if self.watch is None or self.watch.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.console import out, print_json, wants_json
+from embrew.cli.console import loading, out, print_json, wants_json
 
 
 class Row(NamedTuple):
@@ -53,6 +53,7 @@ def compare(
 @contextmanager
 def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[Any]:
     """A model, opened when its turn comes; what goes wrong with it is said with its name."""
+    loading(name)
     from embrew.build import open_model
 
     encoder = (opener or open_model)(name)
@@ -63,8 +64,8 @@ def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[An
 
 
 def encode_settings(batch_tokens: int | None, **settings: Any) -> dict[str, Any]:
-    """Keywords for whatever encodes texts: the batch size, and a progress bar on a terminal."""
-    return {"batch_tokens": batch_tokens, "show_progress_bar": out().is_terminal, **settings}
+    """Keywords for whatever encodes texts: the batch size, and progress."""
+    return {"batch_tokens": batch_tokens, "show_progress_bar": True, **settings}
 
 
 def new_table(*columns: str, first: str = "model", title: str | None = None) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import encode_settings, model_entry, new_table, opened, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def domain(
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
     from embrew.analysis import domain_knowledge

@@ -10,7 +10,7 @@ import typer
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 
 
 class Pick(StrEnum):
@@ -34,6 +34,7 @@ def memory(
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """How alike the memory tokens are, and how many different ones there are."""
     from embrew.analysis import memory_similarity, plots, read_texts, summarize

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 
 DEPTHS = (0.25, 0.5, 0.75, 1.0)  # layers 8, 16, 24 and 32 of 32, those of EPIC's Table 9
 
@@ -31,6 +31,7 @@ def sink(
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """How much of the last token's attention ends on the first token, by layer, and where the rest goes."""
     from embrew.analysis import read_texts, sink_of

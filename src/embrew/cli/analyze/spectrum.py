@@ -9,7 +9,7 @@ import typer
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 
 
 def spectrum(
@@ -25,6 +25,7 @@ def spectrum(
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """How many dimensions the vectors use: the singular values of their covariance."""
     from embrew.analysis import plots, read_texts, spectrum_of, unnormalised, vector_chunks

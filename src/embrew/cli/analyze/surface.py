@@ -14,7 +14,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import encode_settings, model_entry, opened, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def surface(
     batch_tokens: options.BatchTokens = None,
     max_gb: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Vectors that may be kept in memory.")] = 4,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
     from embrew.analysis import surface_plots, surface_scores

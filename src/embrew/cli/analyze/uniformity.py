@@ -9,7 +9,7 @@ import typer
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
-from embrew.cli.arguments import AsJson
+from embrew.cli.arguments import AsJson, Quiet
 
 
 def uniformity(
@@ -23,6 +23,7 @@ def uniformity(
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Whether positives are close (alignment) and all texts spread out (uniformity); less is better for both."""
     from embrew.analysis import alignment_uniformity, plots, positive_pairs, read_texts

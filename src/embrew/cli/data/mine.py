@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Model
-from embrew.cli.console import out, print_json
+from embrew.cli.arguments import AsJson, Model, Quiet
+from embrew.cli.console import loading, out, print_json
 
 EXAMPLES = 20
 
@@ -42,6 +42,7 @@ def mine(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written without writing it.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find hard negatives for pairs, show up to 20 pairs with similarities, and write all of them."""
     if output.exists() and not (overwrite or dry_run):
@@ -51,6 +52,7 @@ def mine(
         raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
     if split == "test":
         raise ValueError("--split test: mined rows are training data, and a test split is not; give another split")
+    loading(model)
     from embrew.build import open_model
     from embrew.data.datasets import load
     from embrew.data.documents import read_documents

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from embrew.modeling.model.prefix import shared_beginning
 from embrew.modeling.text.tokens import Row, Tokens
+from embrew.progress import progress
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -144,7 +144,7 @@ def encode_rows(
     out = torch.empty(total, width, dtype=torch.float32)
     windows = ((start, rows_of(start, min(start + WINDOW, total))) for start in range(0, total, WINDOW))
     most: int | None = None  # padded tokens that fit into memory, once something did not
-    with tqdm(total=total, desc="encode", unit="text", disable=not show_progress_bar) as bar:
+    with progress(total, "encode", "text", shown=show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
             shared = shared_beginning(rows) if share else 0
             batches = batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared)
