@@ -217,6 +217,7 @@ evaluation: {{dev: [data]}}
     assert code == 0, shown
     assert shown.startswith("loading run")
     assert first < 10, "before anything is imported"
+    assert "data: encode" in shown, "evaluation names its task"
     code, shown, _ = on_terminal(["evaluate", "run", "--data", "data", "--split", "dev", "--quiet"], tmp_path)
     assert code == 0, shown
     assert "encode" not in shown and "loading" not in shown

@@ -21,6 +21,7 @@ from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.files.checksums import content_hash
+from embrew.progress import within
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import describe_run
 
@@ -110,16 +111,17 @@ def evaluate(
     waiting = [task for task, before in zip(tasks, known, strict=True) if before is None and isinstance(task, Task)]
     check_grid(encoder, [task for task in waiting if KINDS[task.kind].grid], options)
     cache, results = GridCache(), []
-    for task, run, before in zip(tasks, runs, known, strict=True):
+    for number, (task, run, before) in enumerate(zip(tasks, runs, known, strict=True), start=1):
         if before is not None:
             logger.info("%s %s: %.4f, judged before", before.task, before.split, before.main_score)
             results.append(before)
             continue
-        if isinstance(task, MtebTask):
-            kept = folder / "mteb" if folder else None
-            result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)
-        else:
-            result = _result_of(encoder, task, options, cache)
+        with within(task.name if len(tasks) == 1 else f"{task.name} ({number} of {len(tasks)})"):
+            if isinstance(task, MtebTask):
+                kept = folder / "mteb" if folder else None
+                result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)
+            else:
+                result = _result_of(encoder, task, options, cache)
         logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)

@@ -18,6 +18,7 @@ from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Part, Task
 from embrew.evaluation.task_texts import reserved_texts, task_texts
 from embrew.files.formats import GUARD
+from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
 from embrew.text_encoder.interface import TextEncoder
 
@@ -64,7 +65,9 @@ class DevSets:
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
         """`dev`, the mean of the dev sets, and each of them; with guard sets, `guard` and `guard/NAME`."""
-        results = evaluation.evaluate(encoder, [*self.dev, *self.guard], batch_tokens=self.batch_tokens)
+        results = evaluation.evaluate(
+            encoder, [*self.dev, *self.guard], batch_tokens=self.batch_tokens, show_progress_bar=is_chosen()
+        )
         for (name, _), result in zip(self._named(), results, strict=True):
             self.sizes[name] = size_of(result.counts)
         found = [result.main_score for result in results]
