@@ -221,7 +221,7 @@ evaluation: {{dev: [data]}}
     code, shown, _ = on_terminal(["evaluate", "run", "--data", "data", "--split", "dev", "--quiet"], tmp_path)
     assert code == 0, shown
     assert "encode" not in shown and "loading" not in shown
-    assert shown.split()[0] == "task"
+    assert "task" in shown.splitlines()[0]
     piped = subprocess.run(
         [sys.executable, "-m", "embrew", "encode", "run", "texts.txt", "out"],
         cwd=tmp_path,

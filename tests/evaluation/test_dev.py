@@ -30,7 +30,8 @@ def sets(tmp_path):
 def test_means_and_each(sets, monkeypatch):
     asked = []
 
-    def evaluate(encoder, data, *, batch_tokens):
+    def evaluate(encoder, data, *, batch_tokens, show_progress_bar):
+        assert not show_progress_bar, "nothing is shown unless the command line asks for it"
         asked.append((encoder, [(task.name, task.split) for task in data], batch_tokens))
         scores = {"one": 0.25, "two": 0.75, "cars": 0.5}
         counts = {"pairs": 7}
