@@ -98,10 +98,6 @@ def _all_rows(
                 take_over(recipe, place, finished_runs(root))
             process.wait_for_everyone()
             watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
-            stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
-            if process.is_main_process:
-                results.append(_judge(recipe, place, suite, batch_tokens))
-            watched = watched_by(recipe) if suite is not None or _needed(recipe) else None
             with within(f"row {number} of {len(sweep.rows)}"):
                 stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
                 if process.is_main_process:
