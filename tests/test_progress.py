@@ -27,6 +27,7 @@ from tests.conftest import SENTENCES
 
 @pytest.fixture(autouse=True)
 def no_style_is_left():
+    progress.set_style(None)  # tests of commands leave one
     yield
     progress.set_style(None)
 
