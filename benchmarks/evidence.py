@@ -41,7 +41,7 @@ from embrew.evaluation import Result, averages, evaluate, grid_table, read_suite
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import model_hash
 from embrew.training import stages
-from embrew.training.takeover import take_over
+from embrew.training.resuming.reuse import reuse_stages
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
@@ -142,7 +142,7 @@ def complete(folder: Path, suite: Any) -> bool:
 
 def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:
     """Take over finished stages, and what they were judged, from any row of any plan with the same settings."""
-    for name, run in take_over(recipe, folder / "model", sorted(root.glob("*/*/*/model"))):
+    for name, run in reuse_stages(recipe, folder / "model", sorted(root.glob("*/*/*/model"))):
         for results in (run.parent / "results").glob(f"{name}*"):
             shutil.copytree(results, folder / "results" / results.name, dirs_exist_ok=True)
 

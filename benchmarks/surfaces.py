@@ -44,7 +44,7 @@ from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
-from embrew.training.takeover import take_over
+from embrew.training.resuming.reuse import reuse_stages
 
 BATCH_TOKENS = 2048
 KEYS = (
@@ -145,7 +145,7 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
     if not recipe.stages:
         return build.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
-    take_over(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
+    reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
     return build.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 

@@ -25,7 +25,7 @@ from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage import folder_check
 from embrew.modeling.storage.folder_check import LOOKED_UP
-from embrew.training import checkpoints
+from embrew.training.resuming import checkpoints
 from tests.conftest import SENTENCES, stir
 
 HARMLESS = {"README.md": "the card, for readers; users may edit it, and no program reads it"}

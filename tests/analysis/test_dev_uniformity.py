@@ -13,7 +13,7 @@ from embrew.analysis import add_uniformity, alignment_uniformity
 from embrew.cli import app
 from embrew.evaluation.dev import dev_sets
 from embrew.modeling.encoder import Encoder
-from embrew.training.watch import DevSets, in_words
+from embrew.training.monitoring.scores import DevSets, scores_line
 from tests.conftest import SENTENCES
 
 STS = [
@@ -71,7 +71,7 @@ def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
 
 def test_words() -> None:
     scores = {"dev": 0.5, "STS": 0.5, "alignment": 0.25, "uniformity": -1.5}
-    said = in_words(scores, {"dev": 0.4, "alignment": 0.2, "uniformity": -1.0})
+    said = scores_line(scores, {"dev": 0.4, "alignment": 0.2, "uniformity": -1.0})
     assert said == "dev 0.500 (base 0.400)  alignment 0.250 (base 0.200)  uniformity -1.500 (base -1.000)"
 
 

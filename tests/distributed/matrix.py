@@ -28,6 +28,7 @@ from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.recipe import StageConfig
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks
+from embrew.training.resuming.checkpoint_files import trained_tensors
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir
@@ -182,7 +183,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     trainer = StageTrainer(step, args, rows_for(case.objective), str(case))
     assert trainer.fit(None) == 1
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    return {"losses": torch.tensor(losses), **trainer.trained()}
+    return {"losses": torch.tensor(losses), **trained_tensors(trainer.step)}
 
 
 def all_of(cases: Iterable[Case], folder: str) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
-from embrew.training.record import stage_record
+from embrew.training.monitoring.card_facts import card_facts
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.training.test_stages import values
@@ -111,5 +111,5 @@ def test_an_encoder_that_nobody_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("settings", "said"), [([], "default"), (["stages.0.objective.preset=paper"], "paper")])
 def test_the_preset_of_espresso_is_in_the_record(settings, said):
     recipe = Recipe.load("ese/nano", settings)
-    record = stage_record(recipe, 0, {"data": {}, "scores": {}}, None, None)
+    record = card_facts(recipe, 0, {"data": {}, "scores": {}}, None, None)
     assert record["objectives"] == {"espresso": f"espresso, preset {said}"}

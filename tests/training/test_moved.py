@@ -23,7 +23,8 @@ from embrew.domain import run as run_domain
 from embrew.recipe import Recipe
 from embrew.recipe.comparing import canonical
 from embrew.sweep import read_sweep, run_sweep
-from embrew.training import content
+from embrew.training.resuming import training_inputs
+from embrew.training.resuming.training_inputs import TrainingInputs, changed_inputs
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import TINY, docs, write
@@ -210,24 +211,26 @@ def test_large_files_are_read_once(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their sha256 is kept in the run's folder, without their path, until size or times change."""
-    monkeypatch.setattr(content, "LARGE", 1000)
+    monkeypatch.setattr(training_inputs, "LARGE", 1000)
     recipe, read = Recipe.from_values(values), []
-    file_sha256 = content.file_sha256
-    monkeypatch.setattr(content, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path))
+    file_sha256 = training_inputs.file_sha256
+    monkeypatch.setattr(
+        training_inputs, "file_sha256", lambda path, **known: read.append(path.name) or file_sha256(path)
+    )
     caplog.set_level(logging.INFO, logger="embrew")
     (tmp_path / "out").mkdir()
-    first = content.Content(recipe, tmp_path / "out").of_stage(2)
+    first = TrainingInputs(recipe, tmp_path / "out").of_stage(2)
     assert {"texts.jsonl", "pairs.jsonl", "model.safetensors"} <= set(read)
     assert first["stages.0.data.path"] == first["stages.1.data.path"] != first["stages.2.data.path"]
     read.clear()
-    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
     assert not {"texts.jsonl", "pairs.jsonl", "model.safetensors"} & set(read)
     os.utime(tmp_path / "texts.jsonl")
-    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
     assert read.count("texts.jsonl") == 1 and "pairs.jsonl" not in read
     assert paths_in(tmp_path / "out", tmp_path) == []
     (tmp_path / "out" / "content.json").write_text("[")
-    assert content.Content(recipe, tmp_path / "out").of_stage(2) == first
+    assert TrainingInputs(recipe, tmp_path / "out").of_stage(2) == first
 
 
 def test_hub_data_are_compared_by_revision() -> None:
@@ -237,23 +240,23 @@ def test_hub_data_are_compared_by_revision() -> None:
 
     def of(path: str, revision: str | None) -> Any:
         recipe = Recipe.from_values({**values, "stages": [{**stage, "data": {"path": path, "revision": revision}}]})
-        return content.Content(recipe, Path("no/folder")).of_stage(0)
+        return TrainingInputs(recipe, Path("no/folder")).of_stage(0)
 
     pinned = of("org/pairs", "1234")
     assert pinned["stages.0.data.path"] == {"name": "pairs", "hub": "org/pairs", "revision": "1234"}
-    assert content.changed(pinned, pinned) == []
-    assert content.changed(of("org/pairs", "5678"), pinned) == ["stages.0.data.path"]
-    assert content.changed(of("other/pairs", "1234"), pinned) == ["stages.0.data.path"]
-    assert content.changed(of("org/pairs", None), of("org/pairs", None)) == []
+    assert changed_inputs(pinned, pinned) == []
+    assert changed_inputs(of("org/pairs", "5678"), pinned) == ["stages.0.data.path"]
+    assert changed_inputs(of("other/pairs", "1234"), pinned) == ["stages.0.data.path"]
+    assert changed_inputs(of("org/pairs", None), of("org/pairs", None)) == []
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken"])
 def test_files_of_other_tokenizers_count(name: str, tmp_path: Path) -> None:
     recipe = Recipe.from_values({"encoder": {"model": str(tmp_path), "pooling": {"mode": "mean"}}, "stages": []})
     (tmp_path / name).write_text("one")
-    before = content.Content(recipe, tmp_path).of_stage(0)
+    before = TrainingInputs(recipe, tmp_path).of_stage(0)
     (tmp_path / name).write_text("two")
-    assert content.changed(content.Content(recipe, tmp_path).of_stage(0), before) == ["encoder.model"]
+    assert changed_inputs(TrainingInputs(recipe, tmp_path).of_stage(0), before) == ["encoder.model"]
 
 
 @pytest.fixture

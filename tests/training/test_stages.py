@@ -19,7 +19,7 @@ from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Contrastive
 from embrew.recipe import Recipe
-from embrew.training import checkpoints
+from embrew.training.resuming import checkpoints
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES

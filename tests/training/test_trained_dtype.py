@@ -21,6 +21,7 @@ from embrew.modeling.model.precision import train_in_float32
 from embrew.modeling.storage import loading
 from embrew.objectives import Contrastive
 from embrew.recipe import Recipe, list_recipes
+from embrew.training.stage_start import prepare_encoder
 from embrew.training.stages import Run, train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -275,7 +276,7 @@ def test_the_frozen_lm_of_a_full_run_stays_in_bfloat16(folders, tmp_path):
     )  # fmt: skip
     run = Run(made, tmp_path / "run", resume=False, evaluate=None, verify="fast")
     encoder = run._start(0)
-    run._set_up(0, encoder)
+    prepare_encoder(encoder, made, 0, run.objectives[0])
     with encoder.backbone.frozen_lm() as lm:
         assert {p.dtype for p in lm.model.parameters()} == {torch.bfloat16}
     assert encoder.backbone.dtype == torch.float32

@@ -60,13 +60,13 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
     stage = recipe.stages[index]
     built = objective(stage.objective, path=("stages", stage.name, "objective"))
     check_matches(recipe, index, built)
-    watched = recipe.watched(index)
+    evaluation = recipe.stage_evaluation(index)
     args = training_arguments(
         stage if here else _anywhere(stage),
         built,
         Path(stage.name),
         seed=recipe.seed,
-        every=None if watched is None else watched.every,
+        every=None if evaluation is None else evaluation.every,
     )
     _check_optimizer(stage, args, here=here)
     _check_schedule(stage, args)

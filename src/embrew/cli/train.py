@@ -17,7 +17,7 @@ from embrew.files.locks import check_unclaimed
 
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
-    from embrew.training.watch import DevSets
+    from embrew.training.monitoring.scores import DevSets
 
 
 class Verify(StrEnum):

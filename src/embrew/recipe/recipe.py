@@ -53,14 +53,14 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _check_watched(self) -> Recipe:
+    def _check_evaluation_stages(self) -> Recipe:
         names = [stage.name for stage in self.stages]
         for name in (self.evaluation and self.evaluation.stages) or []:
             if name not in names:
                 raise ValueError(f"evaluation.stages names {name!r}; the stages are {', '.join(names) or 'none'}")
         return self
 
-    def watched(self, index: int) -> EvaluationConfig | None:
+    def stage_evaluation(self, index: int) -> EvaluationConfig | None:
         """The evaluation that goes on within stage `index`, or None where it is not evaluated before its end."""
         found = self.evaluation
         if found is None or (found.every is None and found.at is None):

@@ -22,8 +22,8 @@ from embrew.recipe import Recipe
 from embrew.sweep.results import write_results
 from embrew.sweep.rows import RESERVED, Row, Sweep
 from embrew.training import stages
-from embrew.training.origin import STAGE
-from embrew.training.takeover import take_over
+from embrew.training.resuming.reuse import reuse_stages
+from embrew.training.resuming.stage_json import STAGE
 
 logger = logging.getLogger(__name__)
 JSON = SWEEP.file
@@ -95,7 +95,7 @@ def _all_rows(
             said = "" if seed is None else f", seed {seed}"
             logger.info("row %d of %d: %s%s", number, len(sweep.rows), row.name, said)
             if process.is_main_process and start is None:
-                take_over(recipe, place, finished_runs(root))
+                reuse_stages(recipe, place, finished_runs(root))
             process.wait_for_everyone()
             watched = evaluation_of(recipe) if suite is not None or _needed(recipe) else None
             with within(f"row {number} of {len(sweep.rows)}"):

@@ -11,27 +11,29 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from datasets import concatenate_datasets
-from transformers import set_seed
+from datasets import Dataset, concatenate_datasets
+from transformers import TrainingArguments
 
 from embrew import build
+from embrew.data.mixing import MixedOrder
 from embrew.distributed import claimed_by_first, decided
 from embrew.files.public_paths import check_path_known
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.precision import train_in_float32
 from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import checkpoints, sharding
-from embrew.training.curves import samples_a_step
+from embrew.training import sharding
 from embrew.training.gradcache import Chunks
-from embrew.training.launched import refuse
-from embrew.training.origin import STAGE, Origin
-from embrew.training.runlog import RUN, RunLog
+from embrew.training.launch_checks import check_launch
+from embrew.training.monitoring.evaluation_steps import samples_per_step
+from embrew.training.monitoring.run_json import RUN, RunResults
+from embrew.training.monitoring.scores import Evaluate
+from embrew.training.resuming import checkpoints
+from embrew.training.resuming.checkpoint_files import files_needed, put_trained, trained_tensors
+from embrew.training.resuming.stage_json import STAGE, StageSettings
+from embrew.training.stage_start import prepare_encoder, starting_encoder
 from embrew.training.step import TrainStep
-from embrew.training.trainer import StageTrainer, files_needed, put_trained
-from embrew.training.watch import Evaluate
+from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"
@@ -102,16 +104,18 @@ class Run:
         self.verify = verify
         self.trusts = recipe.encoder.trust_remote_code
         self.before: dict[str, Any] | None = None  # the record of `start`
-        self.origin = Origin(recipe, folder, self.start)
-        self.begun: dict[int, dict[str, Any]] = {}  # what stages of this process were begun with
+        self.settings = StageSettings(recipe, folder, self.start)
+        self.started_with: dict[int, dict[str, Any]] = {}  # settings of stages of this process
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
         build.check_recipe(recipe, here=True)  # wrong settings are found before anything is loaded
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):
-            watched = recipe.watched(index) is not None
-            refuse(stage, self.objectives[index], self._arguments(index), sharded=self.sharded, watched=watched)
-        self.log = RunLog(recipe, folder, evaluate, writes=self.process.is_main_process)
+            evaluated = recipe.stage_evaluation(index) is not None
+            check_launch(
+                stage, self.objectives[index], self._arguments(index), sharded=self.sharded, evaluated=evaluated
+            )
+        self.results = RunResults(recipe, folder, evaluate, writes=self.process.is_main_process)
         if (folder / RUN).exists() and not resume:
             raise FileExistsError(f"{folder} holds a run already; say --resume to go on, or choose another folder")
         self.process.wait_for_everyone()  # all have looked before the first one writes
@@ -119,35 +123,35 @@ class Run:
     def all_stages(self) -> Encoder:
         """Run what is not finished."""
         finished = decided(self._finished)
-        self.log.write()
+        self.results.write()
         encoder: Encoder | None = None
         for index in range(len(self.recipe.stages)):
             if finished[index]:
                 logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
                 if self.process.is_main_process:  # checkpoints of a run that was stopped between saving and tidying up
-                    shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
+                    shutil.rmtree(self._work_folder(index), ignore_errors=True)
                 encoder = None
             else:
                 encoder = self.stage(index)
         return encoder or Encoder.from_pretrained(
-            self._place(len(self.recipe.stages) - 1), device=self.process.device, trust_remote_code=self.trusts
+            self._stage_folder(len(self.recipe.stages) - 1), device=self.process.device, trust_remote_code=self.trusts
         )
 
     def stage(self, index: int) -> Encoder | None:
         """Train one stage and save it; the encoder, or None where this process only held pieces of it."""
-        stage, place = self.recipe.stages[index], self._place(index)
+        stage, place = self.recipe.stages[index], self._stage_folder(index)
         encoder = self._train(index)
         if self.process.is_main_process and encoder is not None:
-            self.log.write()  # first: once the stage is there, nothing is left to be done for it
-            encoder.record = self.log.record(index, self.before)
+            self.results.write()  # first: once the stage is there, nothing is left to be done for it
+            encoder.record = self.results.facts_for_card(index, self.before)
             encoder.save_pretrained(
                 place,
                 overwrite=self.resume,
                 verify=self.verify,
                 recipe=self.recipe.public().to_yaml(),
-                extra={STAGE: json.dumps(self.begun[index], indent=2, sort_keys=True)},
+                extra={STAGE: json.dumps(self.started_with[index], indent=2, sort_keys=True)},
             )
-            shutil.rmtree(self._arguments(index).output_dir, ignore_errors=True)
+            shutil.rmtree(self._work_folder(index), ignore_errors=True)
         self.process.wait_for_everyone()
         logger.info("%s  saved and proven: %s", stage.name, place)
         return encoder
@@ -157,13 +161,50 @@ class Run:
         stage, objective = self.recipe.stages[index], self.objectives[index]
         encoder = self._start(index)
         if index == 0:
-            self.log.score("base", encoder)
-        self._set_up(index, encoder)
-        self._begin_work(index)
+            self.results.score("base", encoder)
+        prepare_encoder(encoder, self.recipe, index, objective)
+        self._prepare_work_folder(index)
         args = self._arguments(index)
-        keep = Path(args.output_dir) / COMPUTED
+        rows, order = self._rows(index, encoder, args)
+        began = time.perf_counter()
+        if self.sharded:
+            logger.info("%s  weights in %d pieces (FSDP2)", stage.name, self.process.num_processes)
+            sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
+        evaluation = self.results.stage_evaluation(index, encoder)
+        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, evaluation)
+        steps = trainer.fit(checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None)
+        self.results.add_counts(stage.name, steps=trainer.state.global_step)
+        self.results.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
+        if self.sharded:  # the encoder is opened again, and what was trained is put in
+            trained = trained_tensors(trainer.step)
+            del trainer, encoder
+            if not self.process.is_main_process:
+                return None
+            encoder = self._start(index)
+            prepare_encoder(encoder, self.recipe, index, objective)
+            put_trained(TrainStep(encoder, objective), trained)
+        encoder.steps += steps
+        encoder.backbone.zero_grad(set_to_none=True)
+        encoder.eval()
+        if evaluation is None:
+            self.results.score(stage.name, encoder)
+        else:
+            self.results.add_curve(stage.name, evaluation, trainer.curve)
+        return encoder
+
+    def _start(self, index: int) -> Encoder:
+        source = self._stage_folder(index - 1) if index else self.start
+        encoder = starting_encoder(self.recipe, index, source, device=self.process.device)
+        if source is not None:
+            self.before = (encoder.record or {}).get("before") if index else encoder.record
+        return encoder
+
+    def _rows(self, index: int, encoder: Encoder, args: TrainingArguments) -> tuple[Dataset, MixedOrder | None]:
+        """The rows of a stage and their order; both are noted in `run.json` and logged."""
+        stage, objective = self.recipe.stages[index], self.objectives[index]
+        keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as the steps are computed
-            parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.log.reserved)
+            parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.results.reserved)
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         needed = args.per_device_train_batch_size * self.process.num_processes
@@ -174,112 +215,57 @@ class Run:
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         if encoder.backbone.trains_all and args.bf16:
             logger.info("%s  weights are trained in float32 and computed with in bfloat16 (autocast)", stage.name)
-        self.log.count(stage.name, a_step=samples_a_step(args), an_epoch=len(rows))
-        self.log.look_at(stage, parts)
-        began = time.perf_counter()
-        if self.sharded:
-            logger.info("%s  weights in %d pieces (FSDP2)", stage.name, self.process.num_processes)
-            sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
-        watch = self.log.watch(index, encoder)
-        trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, watch)
-        steps = trainer.fit(checkpoints.newest(Path(args.output_dir), files_needed(args)) if self.resume else None)
-        self.log.count(stage.name, steps=trainer.state.global_step)
-        self.log.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
-        if self.sharded:  # begun again as it was, and what was trained is put in
-            trained = trainer.trained()
-            del trainer, encoder
-            if not self.process.is_main_process:
-                return None
-            encoder = self._start(index)
-            self._set_up(index, encoder)
-            put_trained(TrainStep(encoder, objective), trained)
-        encoder.steps += steps
-        encoder.backbone.zero_grad(set_to_none=True)
-        encoder.eval()
-        if watch is None:
-            self.log.score(stage.name, encoder)
-        else:
-            self.log.keep(stage.name, watch, trainer.curve)
-        return encoder
+        self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
+        self.results.add_data(stage, parts)
+        return rows, order
 
-    def _begin_work(self, index: int) -> None:
+    def _prepare_work_folder(self, index: int) -> None:
         """The folder of checkpoints, and of what is computed once: empty, or of a run with these settings."""
-        work = Path(self._arguments(index).output_dir)
+        work = self._work_folder(index)
 
         def begin() -> None:
             if not self.resume:
                 shutil.rmtree(work, ignore_errors=True)
-            self.begun[index] = self.origin.settings(index)
-            if not self.origin.is_of(work, index):
-                write_json(work / STAGE, self.begun[index])
+            self.started_with[index] = self.settings.of_stage(index)
+            if not self.settings.holds(work, index):
+                write_json(work / STAGE, self.started_with[index])
 
         decided(begin)
 
-    def _set_up(self, index: int, encoder: Encoder) -> None:
-        encoder.train()
+    def _arguments(self, index: int) -> TrainingArguments:
         stage = self.recipe.stages[index]
-        for later in self.recipe.stages[index:]:  # before anything is trained
-            if later.attention is not None:
-                encoder.backbone.check_attention(Attention(later.attention))
-        if stage.attention is not None:
-            encoder.use_attention(stage.attention)
-        for rows in encoder.backbone.learned.values():
-            rows.requires_grad_(stage.train_memory)
-        self.objectives[index].setup(encoder)
-        train_in_float32(encoder)
-        if build.autocasts(self.recipe, self.process.device):
-            encoder.backbone.round_frozen_lm(torch.bfloat16)
-
-    def _start(self, index: int) -> Encoder:
-        """The encoder a stage begins with: the recipe's own, or the one before, its adapter continued or merged."""
-        set_seed(self.recipe.seed)
-        source = self._place(index - 1) if index else self.start
-        if source is None:
-            return build.encoder(self.recipe, device=self.process.device)
-        merge = self.recipe.stages[index].adapter == "merge"
-        encoder = Encoder.from_pretrained(
-            source,
-            dtype=build.opening_dtype(self.recipe, self.process.device, source=source),
-            device=self.process.device,
-            attn_implementation=self.recipe.encoder.attn_implementation,
-            merge_adapter=merge,
-            trust_remote_code=self.trusts,
-        )
-        if encoder.base.kind == "folder" and encoder.base_folder is None:  # its weights are all trained ones
-            encoder.base_folder = Path(self.recipe.encoder.model)
-        self.before = encoder.record if not index else (encoder.record or {}).get("before")
-        if not index:
-            build.check_same_encoder(self.recipe, encoder, source)
-            encoder.recipe = self.recipe.public().to_yaml()
-        if not build.carries_on(encoder, self.recipe, source):
-            build.make_trainable(encoder, self.recipe, stage=index)
-        return encoder
-
-    def _arguments(self, index: int) -> Any:
-        stage = self.recipe.stages[index]
-        work, watched = self.folder / f"{stage.name}.work", self.recipe.watched(index)
-        every = None if watched is None else watched.every
+        evaluation = self.recipe.stage_evaluation(index)
+        every = None if evaluation is None else evaluation.every
         autocast = build.autocasts(self.recipe, self.process.device)
+        folder = self._work_folder(index)
         return build.training_arguments(
-            stage, self.objectives[index], work, seed=self.recipe.seed, every=every, autocast=autocast
+            stage, self.objectives[index], folder, seed=self.recipe.seed, every=every, autocast=autocast
         )
 
-    def _place(self, index: int) -> Path:
+    def _work_folder(self, index: int) -> Path:
+        return self.folder / f"{self.recipe.stages[index].name}.work"
+
+    def _stage_folder(self, index: int) -> Path:
         return self.folder / self.recipe.stages[index].name
 
     def _finished(self) -> list[bool]:
-        """Which stages are there, trained with these settings; paths of the others are looked at."""
-        finished = [self.origin.is_of(self._place(index), index) for index in range(len(self.recipe.stages))]
+        """Whether each stage is there, trained with these settings; paths of the others are checked."""
+        finished = [self.settings.holds(self._stage_folder(index), index) for index in range(len(self.recipe.stages))]
         if not finished[0] and self.start is None:
             check_path_known(self.recipe.encoder.model, "encoder.model")
         for stage, done in zip(self.recipe.stages, finished, strict=True):
-            several = isinstance(stage.data, list)
-            for number, config in enumerate(stage.datasets):
-                for path in [config.path] if isinstance(config.path, str) else config.path:
-                    if not done:
-                        key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
-                        check_path_known(path, key)
+            if not done:
+                _check_data_paths(stage)
         return finished
+
+
+def _check_data_paths(stage: StageConfig) -> None:
+    """Raise where a path of a stage's data was stored by name."""
+    several = isinstance(stage.data, list)
+    for number, config in enumerate(stage.datasets):
+        key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
+        for path in [config.path] if isinstance(config.path, str) else config.path:
+            check_path_known(path, key)
 
 
 def _chunks(stage: StageConfig) -> Chunks | None:

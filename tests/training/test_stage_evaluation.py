@@ -20,9 +20,10 @@ from embrew import build
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import prefix
 from embrew.recipe import Recipe
+from embrew.training.monitoring.scores import DevSets, scores_line
+from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
-from embrew.training.watch import DevSets, Watch, curve_of, in_words, to_log
 from tests.conftest import SENTENCES
 from tests.training.test_stages import equal, tensors, values
 
@@ -215,17 +216,20 @@ def test_a_guard_set_that_drops_is_named(
 
 
 def test_words() -> None:
-    assert in_words({"dev": 0.5}, {}) == "dev 0.500"
-    assert in_words({"dev": 0.5, "STSB": 0.1}, {"dev": 0.5, "STSB": 0.2}) == "dev 0.500 (base 0.500)"
+    assert scores_line({"dev": 0.5}, {}) == "dev 0.500"
+    assert scores_line({"dev": 0.5, "STSB": 0.1}, {"dev": 0.5, "STSB": 0.2}) == "dev 0.500 (base 0.500)"
 
 
 def test_a_curve_is_read_off_the_log() -> None:
-    watch = Watch(score=dict, report=lambda *_: None, metric="b", patience=1)
-    log = [{"loss": 1.0, "step": 1}, *({**to_log({"dev": 0.0, "b": b}), "epoch": 0.1, "step": b} for b in (3, 1))]
-    curve = curve_of(log)
+    watch = StageEvaluation(score=dict, report=lambda *_: None, metric="b", patience=1)
+    log = [
+        {"loss": 1.0, "step": 1},
+        *({**trainer_metrics({"dev": 0.0, "b": b}), "epoch": 0.1, "step": b} for b in (3, 1)),
+    ]
+    curve = curve_from_log(log)
     assert curve == [{"step": b, "scores": {"dev": 0.0, "b": b}} for b in (3, 1)]
-    assert watch.best(curve)["step"] == 3 and watch.is_over(curve)
-    assert not watch.is_over(curve[:1]) and not watch.is_over([])
+    assert watch.best_point(curve)["step"] == 3 and watch.should_stop(curve)
+    assert not watch.should_stop(curve[:1]) and not watch.should_stop([])
 
 
 def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.opening import SETTINGS, read_settings
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import vectors_hash
-from embrew.training.content import MODEL, Content, changed
+from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
 STAGE = formats.STAGE.file
 OR = "choose another output folder, or remove this stage and those after it"
 
 
-class Origin:
+class StageSettings:
     """What decides the outcome of a recipe's stages, compared with what folders say.
 
     Args:
@@ -31,15 +31,15 @@ class Origin:
 
     def __init__(self, recipe: Recipe, folder: Path, start: Path | None = None) -> None:
         self.recipe, self.folder, self.start = recipe, folder, start
-        self.content = Content(recipe, folder)
+        self.inputs = TrainingInputs(recipe, folder)
 
-    def settings(self, index: int) -> dict[str, Any]:
+    def of_stage(self, index: int) -> dict[str, Any]:
         """Return what decides the outcome of stage `index`, without a path of this machine."""
         return {
             "format": formats.STAGE.newest,
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
-            "content": self.content.of_stage(index),
+            "content": self.inputs.of_stage(index),
             **self.started_with,
         }
 
@@ -53,7 +53,7 @@ class Origin:
         )
         return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
 
-    def is_of(self, folder: Path, index: int) -> bool:
+    def holds(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index`, finished or in progress, with these settings.
 
         Raises:
@@ -67,8 +67,8 @@ class Origin:
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        ours: Mapping[str, Any] = self.content.of_stage(index) if "content" in written else {}
-        for key in changed(ours, written.get("content", {})):
+        ours: Mapping[str, Any] = self.inputs.of_stage(index) if "content" in written else {}
+        for key in changed_inputs(ours, written.get("content", {})):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
                 f"{folder}: the {what} {ours[key]['name']!r} ({key}): its files have changed since the stage was "
@@ -85,12 +85,12 @@ class Origin:
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
-    def is_same(self, folder: Path, index: int) -> bool:
+    def could_reuse(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index` with these settings, begun with the recipe's language model."""
         written = read_stage(folder)
         if written is None or "start" in written or self.differing_keys(written, index) is not None:
             return False
-        return "content" not in written or not changed(self.content.of_stage(index), written["content"])
+        return "content" not in written or not changed_inputs(self.inputs.of_stage(index), written["content"])
 
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.

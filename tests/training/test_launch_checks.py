@@ -14,7 +14,7 @@ from embrew import build
 from embrew.objectives import Compression, Contrastive
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import sharding
-from embrew.training.launched import refuse
+from embrew.training.launch_checks import check_launch
 from embrew.training.stages import train
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -36,18 +36,18 @@ def arguments(stage: StageConfig) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", ["compression", "mntp"])
 def test_objectives_that_look_at_tokens_under_fsdp2(kind):
     stage = stage_of(kind)
-    refuse(stage, *arguments(stage), sharded=False)
+    check_launch(stage, *arguments(stage), sharded=False)
     with pytest.raises(ValueError, match=f"stage one: {kind} under FSDP2: it looks at more than embeddings"):
-        refuse(stage, *arguments(stage), sharded=True)
+        check_launch(stage, *arguments(stage), sharded=True)
 
 
 def test_fp16_under_fsdp2():
     stage = stage_of("contrastive")
     objective, args = arguments(stage)
-    refuse(stage, objective, args, sharded=True)
+    check_launch(stage, objective, args, sharded=True)
     args.fp16 = True
     with pytest.raises(ValueError, match="fp16 under FSDP2.*use bf16"):
-        refuse(stage, objective, args, sharded=True)
+        check_launch(stage, objective, args, sharded=True)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_deepspeed(zero3, batch, words):
     objective, args = arguments(stage)
     args.deepspeed_plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(is_zero3=lambda: zero3))
     if words is None:
-        refuse(stage, objective, args, sharded=False)
+        check_launch(stage, objective, args, sharded=False)
     else:
         with pytest.raises(ValueError, match=words):
-            refuse(stage, objective, args, sharded=False)
+            check_launch(stage, objective, args, sharded=False)
 
 
 @pytest.mark.parametrize(

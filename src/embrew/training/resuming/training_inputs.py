@@ -40,7 +40,7 @@ MODEL_FILES = (
 Identity = Mapping[str, Any]
 
 
-class Content:
+class TrainingInputs:
     """Names and sha256 of what a recipe is trained on.
 
     Files of 16 MiB and more are noted in `content.json` with size and times, without
@@ -115,7 +115,7 @@ class Content:
             return {}
 
 
-def changed(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
+def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
     """Return the keys of what is another data set or model now, of which `theirs` holds what was trained on.
 
     What is unknown on one side, such as the sha256 of files that are not here, is not compared.

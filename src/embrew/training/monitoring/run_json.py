@@ -16,8 +16,9 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe, StageConfig
-from embrew.training.record import facts, stage_record
-from embrew.training.watch import DevSets, Evaluate, Point, Watch, in_words, set_lines
+from embrew.training.monitoring.card_facts import card_facts, dataset_facts
+from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line, set_lines
+from embrew.training.monitoring.stage_evaluation import Point, StageEvaluation
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -45,7 +46,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     return values
 
 
-class RunLog:
+class RunResults:
     """Scores the encoders of a run, looks at their data, and keeps what was found in `folder/run.json`.
 
     Attributes:
@@ -87,7 +88,7 @@ class RunLog:
         if self.evaluate is None or not self.writes:
             return
         scores = self.values["scores"]
-        if name != "base" or name not in scores or self._of_other_sets(scores[name]):
+        if name != "base" or name not in scores or self._are_of_other_sets(scores[name]):
             scores[name] = self.evaluate(encoder)
             if self.sets is not None:
                 self.values["sets"] = self.sets.about
@@ -96,16 +97,16 @@ class RunLog:
             for line in set_lines(self.values.get("sets", {})):
                 logger.info("%s", line)
             self._check_metric([score for score in scores[name] if not score.startswith("guard")])
-        self._say(name, scores[name])
+        self._log_scores(name, scores[name])
 
-    def look_at(self, stage: StageConfig, parts: list[Dataset]) -> None:
+    def add_data(self, stage: StageConfig, parts: list[Dataset]) -> None:
         """Note what a stage is trained on, and which of its rows hold a text that it is judged on."""
         if not self.writes:
             return
         known = None if self.sets is None else overlap.known_texts(self.sets.texts())
         entries = self.values["data"][stage.name] = []
         for config, part in zip(stage.datasets, parts, strict=True):
-            entry = facts(config, part)
+            entry = dataset_facts(config, part)
             if known is not None:
                 entry["overlap"] = overlap.overlap(part, known)
                 for line in overlap.in_words(entry["name"], len(part), entry["overlap"]):
@@ -113,9 +114,9 @@ class RunLog:
             entries.append(entry)
         self.write()
 
-    def watch(self, index: int, encoder: Encoder) -> Watch | None:
+    def stage_evaluation(self, index: int, encoder: Encoder) -> StageEvaluation | None:
         """How stage `index` is watched, or None where the recipe does not ask for it."""
-        config, name, evaluate = self.recipe.watched(index), self.recipe.stages[index].name, self.evaluate
+        config, name, evaluate = self.recipe.stage_evaluation(index), self.recipe.stages[index].name, self.evaluate
         for key in ("curves", "kept"):  # what an earlier attempt has left
             self.values.get(key, {}).pop(name, None)
         if config is None or evaluate is None:
@@ -125,37 +126,39 @@ class RunLog:
             self.values.setdefault("curves", {})[name] = curve
             self.write()
             now = curve[-1]
-            best = "  best so far" if watch.metric is not None and watch.best(curve) == now else ""
-            logger.info("%s  step %d/%d  %s%s", name, now["step"], steps, in_words(now["scores"], self.base), best)
-            if watch.is_over(curve):
-                logger.info("%s  stopped: %d evaluations without a better %s", name, watch.patience, watch.metric)
+            best = "  best so far" if evaluation.metric is not None and evaluation.best_point(curve) == now else ""
+            logger.info("%s  step %d/%d  %s%s", name, now["step"], steps, scores_line(now["scores"], self.base), best)
+            if evaluation.should_stop(curve):
+                logger.info(
+                    "%s  stopped: %d evaluations without a better %s", name, evaluation.patience, evaluation.metric
+                )
 
-        watch = Watch(
+        evaluation = StageEvaluation(
             score=lambda: evaluate(encoder),
             report=report,
             metric=None if config.every is None else config.metric,
             patience=config.patience,
             at=config.at,
         )
-        return watch
+        return evaluation
 
-    def count(self, name: str, **counts: int) -> None:
+    def add_counts(self, name: str, **counts: int) -> None:
         """Note how many rows a stage sees in an optimiser step (`a_step`) and in an epoch, and its `steps`."""
         self.values.setdefault("samples", {}).setdefault(name, {}).update(counts)
 
-    def keep(self, name: str, watch: Watch, curve: list[Point]) -> None:
+    def add_curve(self, name: str, evaluation: StageEvaluation, curve: list[Point]) -> None:
         """Note the curve of a watched stage that is done; its scores are those of the step that is kept."""
-        best = watch.best(curve)
+        best = evaluation.best_point(curve)
         self.values.setdefault("curves", {})[name] = curve
         self.values["scores"][name] = best["scores"]
-        if watch.metric is not None:
+        if evaluation.metric is not None:
             self.values.setdefault("kept", {})[name] = best["step"]
-            logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), watch.metric)
-        self._say(name, best["scores"])
+            logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), evaluation.metric)
+        self._log_scores(name, best["scores"])
 
-    def record(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts_for_card(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the saved encoder of stage `index` knows of its training."""
-        return stage_record(
+        return card_facts(
             self.recipe,
             index,
             self.values,
@@ -163,10 +166,10 @@ class RunLog:
             before,
         )
 
-    def _say(self, name: str, scores: Mapping[str, float]) -> None:
-        logger.info("%s  %s", name, in_words(scores, {} if name == "base" else self.base))
+    def _log_scores(self, name: str, scores: Mapping[str, float]) -> None:
+        logger.info("%s  %s", name, scores_line(scores, {} if name == "base" else self.base))
 
-    def _of_other_sets(self, scores: Mapping[str, float]) -> bool:
+    def _are_of_other_sets(self, scores: Mapping[str, float]) -> bool:
         return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
 
     def _reserved(self) -> np.ndarray | None:

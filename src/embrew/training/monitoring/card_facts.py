@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
+def dataset_facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
     """A data set as it was trained on: its name, split and revision, and its rows after all filters."""
     paths = [config.path] if isinstance(config.path, str) else config.path
     names = [public_name(path) for path in paths]
@@ -29,7 +29,7 @@ def facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def stage_record(
+def card_facts(
     recipe: Recipe,
     index: int,
     log: Mapping[str, Any],

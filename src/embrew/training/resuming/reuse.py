@@ -10,15 +10,15 @@ from pathlib import Path
 from embrew.files import formats
 from embrew.files.writing import atomic_folder, write_json
 from embrew.recipe import Recipe
-from embrew.training.origin import STAGE, Origin
-from embrew.training.runlog import RUN, read_run
+from embrew.training.monitoring.run_json import RUN, read_run
+from embrew.training.resuming.stage_json import STAGE, StageSettings
 
 logger = logging.getLogger(__name__)
-KEPT = ("scores", "seconds", "data", "curves", "kept")
+KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept")
 """What `run.json` says by stage."""
 
 
-def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tuple[str, Path]]:
+def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tuple[str, Path]]:
     """Copy the leading stages of a recipe from other runs that have finished them with the same settings.
 
     It ends with the first stage that nobody has finished; stages that are in `folder` are left as they are. What
@@ -32,27 +32,27 @@ def take_over(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tupl
     Returns:
         The names of the stages that were copied, and the run each is from.
     """
-    taken = []
-    origin = Origin(recipe, folder)
+    reused = []
+    settings = StageSettings(recipe, folder)
     runs = [other for other in others if other != folder]
     for index, stage in enumerate(recipe.stages):
         if (folder / stage.name / STAGE).exists():
             continue
-        found = next((run for run in runs if origin.is_same(run / stage.name, index)), None)
+        found = next((run for run in runs if settings.could_reuse(run / stage.name, index)), None)
         if found is None:
             break
-        _note(stage.name, found, folder)
+        _copy_results(stage.name, found, folder)
         with atomic_folder(folder / stage.name, marker=STAGE) as new:
             shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
         logger.info("%s  taken over from %s", stage.name, found)
-        taken.append((stage.name, found))
-    return taken
+        reused.append((stage.name, found))
+    return reused
 
 
-def _note(stage: str, theirs: Path, ours: Path) -> None:
+def _copy_results(stage: str, theirs: Path, ours: Path) -> None:
     """Add what one run knows of a stage, and of the untrained encoder, to `run.json` of another."""
     known, found = {"format": formats.RUN.newest, **read_run(ours)}, read_run(theirs)
-    for key in KEPT:
+    for key in KEYS_BY_STAGE:
         for name in ("base", stage):
             if name in found.get(key, {}):
                 known.setdefault(key, {}).setdefault(name, found[key][name])

@@ -8,8 +8,8 @@ from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
 
-def refuse(
-    stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool, watched: bool = False
+def check_launch(
+    stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool, evaluated: bool = False
 ) -> None:
     """Raise where a stage cannot be trained as the launcher asks.
 
@@ -18,7 +18,7 @@ def refuse(
         objective: built from them.
         args: built from them.
         sharded: whether weights are cut in pieces, by FSDP2.
-        watched: whether the stage is evaluated on the way.
+        evaluated: whether the stage is evaluated on the way.
 
     Raises:
         ValueError: names what does not go together, and what does.
@@ -30,7 +30,7 @@ def refuse(
             "differently often on each process, which weights in pieces cannot follow; train this stage with plain "
             "data parallelism (torchrun, or launch/ddp) in a recipe of its own, and go on under FSDP2 with --from DIR"
         )
-    if sharded and watched:
+    if sharded and evaluated:
         raise ValueError(
             f"stage {stage.name}: evaluation.every or at under FSDP2: no process has the whole weights while they are "
             "trained; leave it out, and the stage is evaluated at its end"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from embrew.recipe import Recipe
-from embrew.training.curves import steps_at
+from embrew.training.monitoring.evaluation_steps import evaluation_steps
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
+from tests.training.test_stage_evaluation import Scripted, fingerprint, log_of
 from tests.training.test_stages import equal, values
-from tests.training.test_watch import Scripted, fingerprint, log_of
 
 __all__ = ["values"]  # the fixture
 
@@ -43,7 +43,7 @@ def steps_of(log: dict[str, Any], stage: str = "supervised") -> list[int]:
     ],
 )
 def test_which_steps(at: Any, last: int, a_step: int, wanted: list[int]) -> None:
-    assert steps_at(at, last=last, a_step=a_step) == wanted
+    assert evaluation_steps(at, last=last, per_step=a_step) == wanted
 
 
 @pytest.mark.parametrize(("at", "wanted"), [("log", [1, 2, 4, 8, 10]), ([10, 30], [3, 8, 10])])

@@ -1,0 +1,64 @@
+"""Scores of dev and guard sets: who computes them, and how they are logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, runtime_checkable
+
+from embrew.files.formats import GUARD
+from embrew.modeling.encoder import Encoder
+
+Scores = dict[str, float]
+Evaluate = Callable[[Encoder], Scores]
+
+
+@runtime_checkable
+class DevSets(Protocol):
+    """An `Evaluate` that knows what it scores by; `embrew.evaluation.dev.dev_sets` makes one."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the scores that a best step can be chosen by."""
+
+    @property
+    def about(self) -> dict[str, dict[str, str]]:
+        """Kind, split and metric of each set, and its size once it is known, by the name of its score."""
+
+    def __call__(self, encoder: Encoder) -> Scores:
+        """Scores of an encoder."""
+
+    def texts(self) -> Mapping[str, Iterable[str]]:
+        """The texts of each set."""
+
+
+def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
+    """`dev 0.612 (base 0.588)  guard 0.701 (base 0.744)  got worse: STSB 0.744 → 0.701`.
+
+    Named are the mean of the dev sets and each guard set that is below the base; alignment and uniformity, where they
+    are asked for.
+    """
+    said = []
+    for name in ("dev", "guard", "alignment", "uniformity"):
+        if name in scores:
+            before = f" (base {base[name]:.3f})" if name in base else ""
+            said.append(f"{name} {scores[name]:.3f}{before}")
+    worse = below_base(scores, base)
+    if worse:
+        drops = [f"{name.removeprefix(GUARD)} {base[name]:.3f} → {scores[name]:.3f}" for name in worse]
+        said.append(f"got worse: {', '.join(drops)}")
+    return "  ".join(said)
+
+
+def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for each set that scores are of: `dev set STSB: split dev, 1500 pairs, Spearman`."""
+    lines = []
+    for name, facts in about.items():
+        what = f"guard set {name.removeprefix(GUARD)}" if name.startswith(GUARD) else f"dev set {name}"
+        lines.append(f"{what}: split {facts['split']}, {facts.get('size', 'size unknown')}, {facts['metric']}")
+    return lines
+
+
+def below_base(scores: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
+    """Of the dev sets' mean and the guard sets, those whose score is below the base's."""
+    looked_at = [name for name in scores if name == "dev" or name.startswith(GUARD)]
+    return [name for name in looked_at if name in base and scores[name] < base[name]]

@@ -1,0 +1,65 @@
+"""The encoder that a stage starts with, and what is set on it before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import set_seed
+
+from embrew import build
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.precision import train_in_float32
+from embrew.objectives import Objective
+from embrew.recipe import Recipe
+
+
+def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device: torch.device) -> Encoder:
+    """Open the encoder that stage `index` starts with, its adapter continued or merged.
+
+    Args:
+        recipe: of the run.
+        index: of the stage.
+        source: folder of the encoder before it; None: the recipe's own language model.
+        device: where to.
+
+    Raises:
+        ValueError: the encoder that the first stage starts with has another template, attention or pooling.
+    """
+    set_seed(recipe.seed)
+    if source is None:
+        return build.encoder(recipe, device=device)
+    encoder = Encoder.from_pretrained(
+        source,
+        dtype=build.opening_dtype(recipe, device, source=source),
+        device=device,
+        attn_implementation=recipe.encoder.attn_implementation,
+        merge_adapter=recipe.stages[index].adapter == "merge",
+        trust_remote_code=recipe.encoder.trust_remote_code,
+    )
+    if encoder.base.kind == "folder" and encoder.base_folder is None:  # its weights are all trained ones
+        encoder.base_folder = Path(recipe.encoder.model)
+    if not index:
+        build.check_same_encoder(recipe, encoder, source)
+        encoder.recipe = recipe.public().to_yaml()
+    if not build.carries_on(encoder, recipe, source):
+        build.make_trainable(encoder, recipe, stage=index)
+    return encoder
+
+
+def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Objective) -> None:
+    """Set attention, what is trained, and dtypes as stage `index` asks."""
+    encoder.train()
+    stage = recipe.stages[index]
+    for later in recipe.stages[index:]:  # before anything is trained
+        if later.attention is not None:
+            encoder.backbone.check_attention(Attention(later.attention))
+    if stage.attention is not None:
+        encoder.use_attention(stage.attention)
+    for rows in encoder.backbone.learned.values():
+        rows.requires_grad_(stage.train_memory)
+    objective.setup(encoder)
+    train_in_float32(encoder)
+    if build.autocasts(recipe, encoder.device):
+        encoder.backbone.round_frozen_lm(torch.bfloat16)
