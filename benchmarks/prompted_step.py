@@ -9,6 +9,7 @@ import harness
 from contexts import INSTRUCTION, encoder, texts_of
 from harness import Bar, Benchmark, Outcome
 from peft import PeftModel
+from torch import Tensor
 
 from embrew import build
 from embrew.training.step import TrainStep
@@ -41,8 +42,8 @@ def step_of(kind: str, demonstrations: int | None = None) -> tuple[Callable[[], 
         return float(loss.detach())
 
     def drawn() -> float:
-        places = objective.arranged(built, batch)["demonstrations"]  # type: ignore[attr-defined]
-        return float((places >= 0).sum(-1).float().mean())
+        drawn: Tensor = objective.inputs.complete(built, batch)["drawn"].rows  # type: ignore[attr-defined]
+        return float((drawn >= 0).sum(-1).float().mean())
 
     return run, drawn
 

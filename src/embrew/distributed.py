@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -54,6 +54,28 @@ def claimed_by_first(folder: Path, doing: str) -> Iterator[None]:
     with ExitStack() as stack:
         decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process alone
         yield
+
+
+class GlobalRows(NamedTuple):
+    """Where the rows of this process are among the rows of all processes.
+
+    Attributes:
+        offset: index of this process' first row.
+        total: rows of all processes.
+    """
+
+    offset: int
+    total: int
+
+
+def global_rows(count: int, device: torch.device) -> GlobalRows:
+    """Return where `count` rows of this process are among the rows of all processes, in rank order."""
+    if world_size() == 1:
+        return GlobalRows(0, count)
+    sizes = torch.zeros(world_size(), dtype=torch.long, device=device)
+    sizes[rank()] = count
+    sizes = sum_over_processes(sizes)
+    return GlobalRows(int(sizes[: rank()].sum()), int(sizes.sum()))
 
 
 def share_of_rows(rows: int, device: torch.device) -> float:
@@ -127,6 +149,15 @@ def gather(rows: Tensor) -> Tensor:
     if world_size() == 1:
         return rows
     return _Gather.apply(rows)
+
+
+def gather_lists(lists: Sequence[Sequence[int]], device: torch.device) -> list[list[int]]:
+    """Lists of numbers from 0 upwards of all processes, in rank order."""
+    if world_size() == 1:
+        return [list(one) for one in lists]
+    width = most_over_processes(max(map(len, lists), default=0), device)
+    padded = torch.tensor([[*one, *[-1] * (width - len(one))] for one in lists], dtype=torch.long, device=device)
+    return [[i for i in row if i >= 0] for row in gather(padded.view(len(lists), width)).tolist()]
 
 
 class _Gather(torch.autograd.Function):

@@ -32,7 +32,7 @@ from embrew.objectives import (
     Matryoshka2d,
     Objective,
 )
-from embrew.objectives.contrastive import text_keys
+from embrew.objectives.rows import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES, stir

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from embrew.losses import angle, cosent
 from embrew.objectives import Angle
-from embrew.objectives.contrastive import text_keys
+from embrew.objectives.rows import text_keys
 
 
 def given(rows: int = 4, width: int = 6, *, negatives: int = 0) -> dict[str, torch.Tensor]:
@@ -60,7 +60,7 @@ def test_pairs_with_hard_negatives():
     batch = {
         "query_keys": text_keys(["a", "b", "c"]),
         "document_keys": text_keys([f"d{i}" for i in range(6)]),
-        "owners": torch.tensor([0, 0, 2]),
+        "owners": torch.tensor([0, 1, 2, 0, 0, 2]),
     }
     parts = Angle(rows="pairs", in_batch_weight=10.0, hard_negative_weight=3.0).loss(embeddings, batch)
     q, d = embeddings["query"], embeddings["document"]

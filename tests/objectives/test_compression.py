@@ -13,7 +13,7 @@ from embrew.losses import token_nll
 from embrew.modeling.embedding import batching
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Compression
-from embrew.objectives.compression import text_ids
+from embrew.objectives.targets import text_ids
 from tests.conftest import FAMILIES, SENTENCES, stir
 
 SMALL = {"min_context_tokens": 4, "min_target_tokens": 3}

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 from embrew import build
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Contrastive
-from embrew.objectives.contrastive import text_keys
+from embrew.objectives.rows import text_keys
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog near the river.",

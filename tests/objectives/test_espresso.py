@@ -12,7 +12,7 @@ from embrew import build
 from embrew.losses import compression_target
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Angle, Contrastive, Espresso
-from embrew.objectives.contrastive import text_keys
+from embrew.objectives.rows import text_keys
 from tests.conftest import SENTENCES
 from tests.objectives.test_battery import rows_for
 
@@ -138,10 +138,10 @@ def test_official_layers_are_those_of_the_public_code(family, make_encoder):
     tokens = encoder.tokens(SENTENCES)
     official = build.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
-        found = official.embed_rows(encoder, tokens)
+        found = official.inputs.embed(encoder, tokens)
         states = encoder.backbone.raw_states(tokens, encoder.attention)
         last = encoder(tokens)
-        own = build.objective(SETTINGS).embed_rows(encoder, tokens)
+        own = build.objective(SETTINGS).inputs.embed(encoder, tokens)
         library = encoder.backbone.inner(
             inputs_embeds=encoder.backbone.embed(tokens),
             attention_mask=encoder.attention.mask(tokens, encoder.backbone.inner.config, encoder.backbone.dtype),
@@ -163,7 +163,7 @@ def test_official_on_bert(encoder_folder):
     encoder = Encoder.from_pretrained(encoder_folder("bert"), max_length=64, pooling="cls")
     official = build.objective({**SETTINGS, "preset": "official"})
     with torch.no_grad():
-        layers = official.embed_rows(encoder, encoder.tokens(SENTENCES))
+        layers = official.inputs.embed(encoder, encoder.tokens(SENTENCES))
         ours = encoder.layers(encoder.tokens(SENTENCES))
     assert (layers[0] - layers[0, :1]).abs().max() < 1e-6
     torch.testing.assert_close(layers[1], ours[0])

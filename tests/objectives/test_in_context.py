@@ -14,6 +14,7 @@ from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.objectives.in_context import of_demonstrations
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES
@@ -75,7 +76,7 @@ def planted(generator: random.Random, size: int) -> list[dict[str, Any]]:
 
 def drawn(objective: Any, encoder: Any, rows: list[dict[str, Any]], **more: Any) -> list[list[int]]:
     batch = {**objective.collate(rows, encoder, seed=more.pop("seed", 0)), **more}
-    places = objective.arranged(encoder, batch)["demonstrations"].tolist()
+    places = objective.inputs.complete(encoder, batch)["drawn"].rows.tolist()
     return [[i for i in row if i >= 0] for row in places]
 
 
@@ -104,7 +105,7 @@ def test_every_count_and_every_row_is_as_likely(make_encoder):
     batch = objective.collate(rows, encoder)
     found = torch.stack(
         [
-            objective.arranged(encoder, {**batch, "progress": torch.tensor(n / 400)})["demonstrations"]
+            objective.inputs.complete(encoder, {**batch, "progress": torch.tensor(n / 400)})["drawn"].rows
             for n in range(400)
         ]
     )
@@ -133,15 +134,15 @@ def test_a_draw_depends_on_seed_progress_and_texts_alone(make_encoder):
 def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant):
     """The embedding of a query with its demonstrations is what the encoder makes of it with that context."""
     encoder, objective = ready(make_encoder, variant)
-    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     encoder.eval()
     with torch.no_grad():
         found = objective.embed(encoder, batch)
     found = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in found.items()}
     queries = found["query"]
     if "prompted" in found:
-        queries = queries.index_copy(0, batch["prompted_rows"], found["prompted"])
-    places = [[i for i in row if i >= 0] for row in batch["demonstrations"].tolist()]
+        queries = queries.index_copy(0, batch["drawn"].prompted_rows, found["prompted"])
+    places = [[i for i in row if i >= 0] for row in batch["drawn"].rows.tolist()]
     assert len({len(rows) for rows in places}) > 2, "rows with different numbers of demonstrations"
     for i, rows in enumerate(places):
         pairs = tuple((ROWS[j]["query"], ROWS[j]["positive"]) for j in rows)
@@ -162,10 +163,10 @@ def test_without_demonstrations_it_is_plain_contrastive_learning(make_encoder):
 def test_where_gradients_go(make_encoder, family, detach):
     """Through the demonstrations into the projection, and into the texts they were made of unless detached."""
     encoder, objective = ready(make_encoder, {}, family, demo_grad="detach" if detach else "full")
-    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     found = {role: v.detach().requires_grad_() for role, v in objective.embed(encoder, batch).items()}
-    table = objective.soft(encoder, found, batch)
-    encoder(batch["prompted"].with_soft(table)).square().sum().backward()
+    table = objective.inputs.prompt_vectors(encoder, found, batch)
+    encoder(batch["drawn"].prompted.with_soft(table)).square().sum().backward()
     grads = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
     assert {name for name, p in encoder.named_parameters() if p.requires_grad} == set(grads)
     assert all("lora" in name or name.startswith("demonstrator") for name in grads), "the base gets none"
@@ -173,7 +174,7 @@ def test_where_gradients_go(make_encoder, family, detach):
     if detach:
         assert found["query"].grad is None and found["document"].grad is None
     else:
-        shown = {j for row in batch["demonstrations"].tolist() for j in row if j >= 0}
+        shown = {j for row in batch["drawn"].rows.tolist() for j in row if j >= 0}
         for role in ("query", "document"):
             reached = {int(i) for i in found[role].grad.abs().sum(-1).nonzero()}
             assert reached and reached <= shown
@@ -221,23 +222,24 @@ def test_caching_without_any_demonstration(make_encoder):
 def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
     encoder, objective = ready(make_encoder, variant, mask_demo_negatives=True, mask_same_text=False)
     _, other = ready(make_encoder, variant, mask_same_text=False)
-    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     owners = [*range(5), *(i for i, row in enumerate(ROWS) for _ in row["negatives"])]
-    wanted = torch.tensor([[j in row for j in owners] for row in batch["demonstrations"].tolist()])
+    wanted = torch.tensor([[j in row for j in owners] for row in batch["drawn"].rows.tolist()])
     assert wanted.any() and not wanted[:, :5].diagonal().any(), "never a query's own positive"
     with torch.no_grad():
         found = objective.embed(encoder, batch)
         documents = found["document"]
-        mask, _ = objective.leave_out(documents[:5], documents, torch.arange(5), batch)
-        assert torch.equal(mask, wanted)
-        assert other.leave_out(documents[:5], documents, torch.arange(5), batch)[0] is None
+        assert torch.equal(of_demonstrations(batch, everywhere=True), wanted)
         queries = found["query"]
         if "prompted" in found:
-            queries = queries.index_copy(0, batch["prompted_rows"], found["prompted"])
+            queries = queries.index_copy(0, batch["drawn"].prompted_rows, found["prompted"])
         cosines = normalize(queries, dim=-1) @ normalize(documents, dim=-1).T
         scores = (cosines / 0.05).masked_fill(wanted, float("-inf"))
         parts = objective.loss(found, batch)
         torch.testing.assert_close(parts["loss"], (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
+        scores = cosines / 0.05
+        kept = other.loss(found, batch)["loss"]
+        torch.testing.assert_close(kept, (scores.logsumexp(-1) - scores[:, :5].diagonal()).mean())
         shown = torch.cat([wanted[:, :5], torch.zeros(5, len(owners) - 5, dtype=torch.bool)], 1)
         torch.testing.assert_close(parts["demo_similarity"], cosines[shown].mean())
         rest = ~wanted & (torch.arange(len(owners)) != torch.arange(5)[:, None]) & wanted.any(-1, keepdim=True)
@@ -246,25 +248,25 @@ def test_demonstrations_left_out_of_the_softmax(make_encoder, variant):
 
 def test_text_that_goes_beyond_a_budget_is_no_demonstration(make_encoder):
     encoder, objective = ready(make_encoder, {"compress": "none", "budget": 40, "text_tokens": 6})
-    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
+    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
     lengths = batch["query"].attention_mask.sum(1)
     alone = encoder.tokens([row["query"] for row in ROWS], instruction="find: ").attention_mask.sum(1)
     assert (lengths - alone).max() <= 40 and (lengths > alone).any()
     whole, all_of = ready(make_encoder, {"compress": "none", "text_tokens": 6})
-    free = all_of.arranged(whole, all_of.collate(ROWS, whole, seed=5))["demonstrations"]
-    kept = batch["demonstrations"]
+    free = all_of.inputs.complete(whole, all_of.collate(ROWS, whole, seed=5))["drawn"].rows
+    kept = batch["drawn"].rows
     assert ((kept == free) | (kept == -1)).all() and (kept != free).any(), "the first of those drawn stay"
 
 
 def test_rows_of_a_batch_share_one_table(make_encoder):
     encoder, objective = ready(make_encoder, {})
-    batch = objective.arranged(encoder, objective.collate(ROWS, encoder, seed=5))
-    prompted = batch["prompted"]
+    batch = objective.inputs.complete(encoder, objective.collate(ROWS, encoder, seed=5))
+    prompted = batch["drawn"].prompted
     assert isinstance(prompted, Tokens)
     counts = prompted.where(Segment.SOFT).sum(-1)
-    assert torch.equal(counts, 2 * (batch["demonstrations"][batch["prompted_rows"]] >= 0).sum(-1))
+    assert torch.equal(counts, 2 * (batch["drawn"].rows[batch["drawn"].prompted_rows] >= 0).sum(-1))
     lead = len(encoder.tokenizer("find: ", add_special_tokens=False).input_ids)
-    plain = batch["query"].attention_mask.sum(-1)[batch["prompted_rows"]]
+    plain = batch["query"].attention_mask.sum(-1)[batch["drawn"].prompted_rows]
     assert torch.equal(prompted.attention_mask.sum(-1), plain + counts + counts // 2 * lead), "one position a vector"
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from embrew import build
 from embrew.objectives import Compression, Contrastive, Matryoshka
-from embrew.objectives.contrastive import text_keys
+from embrew.objectives.rows import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests.objectives.test_battery import rows_for
@@ -102,7 +102,7 @@ def test_only_embedding_objectives_can_be_nested():
         build.objective({**NESTED, "base": {"type": "compression"}})
     with pytest.raises(ValueError, match="objective contrastive has no key 'tempo'"):
         build.objective({**NESTED, "base": {"type": "contrastive", "tempo": 1}})
-    assert not hasattr(Compression(), "texts")
+    assert not hasattr(Compression(), "inputs")
 
 
 def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, monkeypatch):

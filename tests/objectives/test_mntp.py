@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from embrew.objectives import MaskedNextToken
-from embrew.objectives.compression import text_ids
+from embrew.objectives.targets import text_ids
 from tests.conftest import SENTENCES
 
 ROWS = [{"text": text} for text in SENTENCES]

@@ -12,7 +12,7 @@ import torch
 from embrew import build
 from embrew.modeling.generation import target_rows
 from embrew.modeling.text.tokens import Segment
-from embrew.objectives.compression import text_ids
+from embrew.objectives.targets import text_ids
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES, data_folder
 

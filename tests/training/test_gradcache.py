@@ -91,7 +91,7 @@ def test_dropout_is_replayed(make_encoder, settings, lora_dropout, checkpointing
     after = torch.rand(1)
     torch.manual_seed(3)
     embeddings = {}
-    for role, tokens in objective.texts(batch).items():
+    for role, tokens in objective.inputs.texts(batch).items():
         groups = groups_by_length(tokens, batch_size=2)
         order = torch.tensor([i for group in groups for i in group]).argsort()
         embeddings[role] = torch.cat([encoder(tokens.select(group)) for group in groups])[order]

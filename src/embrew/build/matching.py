@@ -9,6 +9,7 @@ from embrew.objectives import (
     Alignment,
     Bottleneck,
     Compression,
+    Epic,
     InContext,
     LanguageModel,
     Llama2Vec,
@@ -72,11 +73,11 @@ def _check(objective: Objective, encoder: EncoderConfig, attention: str, where: 
         raise ValueError(f"{where}: {name} under attention={attention!r}: {why}; set encoder.attention: causal")
     if isinstance(objective, MaskedNextToken) and attention == "causal":
         raise ValueError(f"{where}: {name} under attention='causal'; set encoder.attention: bidirectional")
-    if isinstance(objective, InContext):
+    if isinstance(objective, InContext | Epic):
         if encoder.demonstrations is None:
             raise ValueError(f"{where}: {name} draws demonstrations; set encoder.demonstrations")
         try:
-            objective.check(Demonstrations(**encoder.demonstrations.model_dump()))
+            objective.inputs.check_settings(Demonstrations(**encoder.demonstrations.model_dump()))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
     if isinstance(objective, Llama2Vec):

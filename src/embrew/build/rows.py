@@ -16,7 +16,7 @@ from embrew.data.overlap import RESERVED
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
-from embrew.objectives.compression import text_ids
+from embrew.objectives.targets import text_ids
 from embrew.recipe import DataConfig, StageConfig
 
 logger = logging.getLogger(__name__)

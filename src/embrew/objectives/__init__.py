@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from embrew.objectives.angle import Angle
-from embrew.objectives.base import EmbeddingObjective, Objective
+from embrew.objectives.base import Objective
 from embrew.objectives.bottleneck import Bottleneck
 from embrew.objectives.compression import Compression
 from embrew.objectives.conditional_alignment import Alignment
 from embrew.objectives.contrastive import Contrastive
+from embrew.objectives.embedding import EmbeddingObjective
 from embrew.objectives.epic import Epic
 from embrew.objectives.espresso import Espresso
 from embrew.objectives.in_context import InContext

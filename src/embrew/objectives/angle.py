@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from embrew.distributed import gather, rank, sum_over_processes, world_size
+from embrew.distributed import gather, global_rows, world_size
 from embrew.losses import angle, cosent, info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Tokens
-from embrew.objectives.base import EmbeddingObjective
-from embrew.objectives.contrastive import Contrastive, collate_pairs, text_keys
+from embrew.objectives.embedding import EmbeddingObjective
+from embrew.objectives.info_nce import candidates_of, in_batch_info_nce
+from embrew.objectives.inputs import Inputs, Pairs, ScoredPairs
 from embrew.objectives.settings import NotNegative, Positive
 
 
@@ -53,9 +53,9 @@ class Angle(EmbeddingObjective):
     gather: bool = True
 
     @property
-    def rows_kind(self) -> Literal["scored", "pairs"]:
+    def inputs(self) -> Inputs:
         """As `rows` says."""
-        return self.rows
+        return ScoredPairs() if self.rows == "scored" else Pairs()
 
     def check_settings(self) -> None:
         """Some term must have a weight."""
@@ -67,22 +67,6 @@ class Angle(EmbeddingObjective):
         """No attention dropout."""
         encoder.backbone.set_attention_dropout(0.0)
 
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Both texts of every pair one after the other; or queries, positives and negatives."""
-        if self.rows == "pairs":
-            owners = [i for i, row in enumerate(rows) for _ in row.get("negatives") or []]
-            return {**collate_pairs(rows, encoder), "owners": torch.tensor(owners, dtype=torch.long)}
-        texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
-        return {
-            "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
-            "text_keys": text_keys(texts),
-            "grades": torch.tensor([float(row["score"]) for row in rows]),
-        }
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """`text`: all first texts, then all second ones; or `query` and `document`, as in `Contrastive`."""
-        return {role: batch[role] for role in (("text",) if self.rows == "scored" else ("query", "document"))}
-
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The weighted sum, and its terms."""
         if self.rows == "scored":
@@ -92,16 +76,16 @@ class Angle(EmbeddingObjective):
         else:
             queries, documents = embeddings["query"], embeddings["document"]
             size = len(queries)
-            left, right = torch.cat([queries, queries[batch["owners"]]]), documents
+            left, right = torch.cat([queries, queries[batch["owners"][size:]]]), documents
             grades = torch.cat([torch.ones(size), torch.zeros(len(documents) - size)]).to(documents.device)
             contrast = {
-                "in_batch": (self.in_batch_weight, lambda: self._candidates(embeddings, batch, size) / 2),
+                "in_batch": (self.in_batch_weight, lambda: self._in_batch(embeddings, batch, size) / 2),
                 "hard_negatives": (
                     self.hard_negative_weight,
-                    lambda: self._candidates(embeddings, batch, len(documents)) / 2,
+                    lambda: self._in_batch(embeddings, batch, len(documents)) / 2,
                 ),
             }
-        if self.gather and world_size() > 1:
+        if self.gather:
             left, right, grades = gather(left), gather(right), gather(grades)
         terms: dict[str, tuple[float, Callable[[], Tensor]]] = {
             **contrast,
@@ -114,27 +98,25 @@ class Angle(EmbeddingObjective):
 
     def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
         """Every text of a graded pair against all others; the mean counts texts without such a pair as 0."""
-        grades, keys = batch["grades"].repeat(2), batch["text_keys"]
-        own = torch.arange(len(vectors), device=vectors.device)
+        grades, keys, device = batch["grades"].repeat(2), batch["text_keys"], vectors.device
+        own = torch.arange(len(vectors), device=device)
         partner = own.roll(len(own) // 2)
         candidates, candidate_keys, total = vectors, keys, float(len(own))
-        if self.gather and world_size() > 1:
-            sizes = torch.zeros(world_size(), dtype=torch.long, device=vectors.device)
-            sizes[rank()] = len(own)
-            sizes = sum_over_processes(sizes)
-            offset, total = int(sizes[: rank()].sum()), float(sizes.sum()) / world_size()
-            own, partner = own + offset, partner + offset
+        if self.gather:
+            rows_here = global_rows(len(own), device)
+            own, partner, total = own + rows_here.offset, partner + rows_here.offset, rows_here.total / world_size()
             candidates, candidate_keys = gather(vectors), gather(keys)
         rows = grades != 0
         if not rows.any():
             return candidates.sum() * 0.0  # not of vectors: the gather must be part of every process' backward pass
         mask = same_text_mask(keys[rows], candidate_keys, partner[rows])
-        mask |= torch.arange(len(candidates), device=vectors.device) == own[rows][:, None]
+        mask |= torch.arange(len(candidates), device=device) == own[rows][:, None]
         loss = info_nce(vectors[rows], candidates, partner[rows], temperature=self.temperature, mask=mask)
         return loss * rows.sum() / total
 
-    def _candidates(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
-        """Queries against the first so many documents: the positives, or the hard negatives too."""
-        contrast = Contrastive(temperature=self.temperature, gather=self.gather)
-        keys = {**batch, "document_keys": batch["document_keys"][:count]}
-        return contrast.loss({**embeddings, "document": embeddings["document"][:count]}, keys)["loss"]
+    def _in_batch(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
+        """Queries against the first `count` documents: the positives, or the hard negatives too."""
+        queries, documents, keys = embeddings["query"], embeddings["document"][:count], batch["document_keys"][:count]
+        candidates = candidates_of(queries, documents, keys, shared=self.gather)
+        mask = same_text_mask(batch["query_keys"], candidates.keys, candidates.labels)
+        return in_batch_info_nce(queries, candidates, temperature=self.temperature, mask=mask, shared=self.gather)

@@ -14,11 +14,10 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.base import Objective, RowsKind
-from embrew.objectives.compression import text_ids
-from embrew.objectives.lengths import check_target_fits
-from embrew.objectives.likelihood import target_count, target_nll
+from embrew.objectives.base import Objective
+from embrew.objectives.rows import RowsKind, instructions_of
 from embrew.objectives.settings import Count
+from embrew.objectives.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
 
 
 @dataclass(kw_only=True)
@@ -63,8 +62,7 @@ class Bottleneck(Objective):
                 "encoder.attention: causal"
             )
         encoder.backbone.check_attention(Attention("causal", bottleneck=self.bos))
-        if self.end and encoder.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        end_ids(encoder, end=self.end)  # raises without an EOS token
         if self.target == "rest":
             room = encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids)
             if room < self.min_tokens:
@@ -95,12 +93,10 @@ class Bottleneck(Objective):
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: what is read, the memory, and the target. The place of `rest` is decided by seed and text alone."""
-        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        end = end_ids(encoder, end=self.end)
         limit: dict[str, Any] = {"limit": encoder.max_length["document"], "end": end}
         if self.target == "positive":
-            asked = encoder.prompts["query"]
-            instructions = [asked if row.get("instruction") is None else row["instruction"] for row in rows]
-            read = self._read([row["query"] for row in rows], encoder, instructions)
+            read = self._read([row["query"] for row in rows], encoder, instructions_of(rows, encoder))
             targets = [target_ids(ids, **limit) for ids in text_ids([row["positive"] for row in rows], encoder)]
         else:
             texts = text_ids([row["text"] for row in rows], encoder)

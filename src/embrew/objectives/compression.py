@@ -18,10 +18,11 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.base import HandBack, Objective, RowsKind
-from embrew.objectives.lengths import check_target_fits
-from embrew.objectives.likelihood import target_count
+from embrew.objectives.base import Objective
+from embrew.objectives.precomputed import PrecomputedGradient
+from embrew.objectives.rows import RowsKind, instructions_of
 from embrew.objectives.settings import Count, CountOrNone, NotNegative
+from embrew.objectives.targets import check_target_fits, end_ids, target_count, text_ids
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +87,7 @@ class Compression(Objective):
                 "compression needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
         encoder.template.check_all_memory("compression")
-        if self.end and encoder.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        end_ids(encoder, end=self.end)  # raises without an EOS token
         self._check_lengths(encoder)
         encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
@@ -130,8 +130,8 @@ class Compression(Objective):
         asked: str | list[str] = ""
         if self.rows == "pairs":
             contexts = [row["query"] for row in rows]
-            asked = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
-            end = [encoder.tokenizer.eos_token_id] if self.end else []
+            asked = instructions_of(rows, encoder)
+            end = end_ids(encoder, end=self.end)
             written = text_ids([row["positive"] for row in rows], encoder)
             targets = [target_ids(ids, end=end, limit=limit - len(bos.ids)) for ids in written]
         else:
@@ -204,7 +204,7 @@ class Compression(Objective):
                     grad += torch.autograd.grad(weighted, leaf)[0]
             if not training:
                 return {"loss": value}
-        return {"loss": HandBack.apply(memory, grad, value)}
+        return {"loss": PrecomputedGradient.apply(memory, grad, value)}
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """The loss as a function of the memory states `(batch, k, hidden)`: scalars, one a group, whose sum it is."""
@@ -241,13 +241,3 @@ def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> lis
         context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]
         for row, context in zip(made, contexts, strict=True)
     ]
-
-
-def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
-    """Token ids of bare texts, without special tokens, none read out of the text."""
-    if not texts:
-        return []
-    encoded = encoder.tokenizer(
-        list(texts), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False, verbose=False
-    )
-    return [list(ids) for ids in encoded["input_ids"]]

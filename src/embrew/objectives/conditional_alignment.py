@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from datasets import Dataset
@@ -19,11 +19,12 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.base import HandBack, Objective, RowsKind
-from embrew.objectives.compression import text_ids
-from embrew.objectives.lengths import check_target_fits
+from embrew.objectives.base import Objective
+from embrew.objectives.precomputed import PrecomputedGradient
 from embrew.objectives.references import keyed_scores
+from embrew.objectives.rows import RowsKind, instructions_of
 from embrew.objectives.settings import Positive
+from embrew.objectives.targets import check_target_fits, end_ids, text_ids
 from embrew.text_encoder.hashes import vectors_hash
 
 logger = logging.getLogger(__name__)
@@ -56,13 +57,17 @@ class Alignment(Objective):
         decoder_bos: put BOS before the memory states in the decoder.
     """
 
-    kind: ClassVar[RowsKind] = "pairs"
     variant: Literal["sigmoid", "log_sigmoid", "kl", "js"] = "sigmoid"
     beta: Positive = 0.1
     temperature: Positive = 0.1
     detach_self: bool = False
     end: bool = True
     decoder_bos: bool = False
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """Pairs."""
+        return "pairs"
 
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
@@ -72,8 +77,7 @@ class Alignment(Objective):
                 "alignment needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
             )
         encoder.template.check_all_memory("alignment")
-        if self.end and encoder.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        end_ids(encoder, end=self.end)  # raises without an EOS token
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
         encoder.keep_frozen_lm()
@@ -162,7 +166,7 @@ class Alignment(Objective):
         size, lengths, prompts = len(rows), encoder.max_length, encoder.prompts
         queries = encoder.template.rows(
             [row["query"] for row in rows],
-            instruction=[prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows],
+            instruction=instructions_of(rows, encoder),
             max_length=lengths["query"],
         )
         negatives = [(i, text) for i, row in enumerate(rows) for text in row["negatives"]]
@@ -173,7 +177,7 @@ class Alignment(Objective):
         decoded += [(i, i, 2, text) for i, text in negatives]
         if not self.has_references:
             decoded += [(i, 2 * size + n, 3, text) for n, (i, text) in enumerate(negatives)]
-        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        end = end_ids(encoder, end=self.end)
         before = Row.of(encoder.template.bos_ids if self.decoder_bos else [], Segment.PROMPT)
         before = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
         texts = text_ids([text for *_, text in decoded], encoder)
@@ -200,7 +204,7 @@ class Alignment(Objective):
             if not training:
                 return {"loss": loss, **parts}
             (grad,) = torch.autograd.grad(loss, leaf)
-        return {"loss": HandBack.apply(memory, grad, loss.detach()), **parts}
+        return {"loss": PrecomputedGradient.apply(memory, grad, loss.detach()), **parts}
 
     def _memory(self, encoder: Encoder, tokens: Tokens) -> Tensor:
         k = len(encoder.template.memory_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,8 +15,9 @@ from embrew.losses.espresso import compression_alignment, layer_weights
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.angle import Angle
-from embrew.objectives.base import EmbeddingObjective
-from embrew.objectives.matryoshka import Nested
+from embrew.objectives.embedding import EmbeddingObjective
+from embrew.objectives.inputs import Inputs, every_layer
+from embrew.objectives.nested import Nested, check_layers
 from embrew.objectives.settings import Count, NotNegative, Positive
 
 logger = logging.getLogger(__name__)
@@ -43,12 +44,18 @@ PRESETS = {
 }
 
 
+def official_layers(encoder: Encoder, tokens: Tokens) -> Tensor:
+    """States `(layers, rows, hidden)` of all layers but the last but one, the embedding layer first; no final norm."""
+    states = encoder.raw_layers(tokens)
+    return torch.cat([states[:-2], states[-1:]])
+
+
 def _composite() -> EmbeddingObjective:
     return Angle(rows="pairs", cosine_weight=0.0, in_batch_weight=10.0)
 
 
 @dataclass(kw_only=True)
-class Espresso(Nested):
+class Espresso(Nested, EmbeddingObjective):
     """*ESE: Espresso Sentence Embeddings* (arXiv 2402.14776): learn to express, and to compress.
 
     With X_i the embeddings of the model cut to i layers and w_i = 1 / (1 + ln i) for i < n:
@@ -91,7 +98,7 @@ class Espresso(Nested):
 
     def check_settings(self) -> None:
         """What k goes with, and which weights."""
-        super().check_settings()
+        check_layers(self)
         k = self.compression_size
         if k % 2 and isinstance(self.base, Angle) and self.base.angle_weight:
             raise ValueError(
@@ -126,12 +133,10 @@ class Espresso(Nested):
             return {}
         return {"layer_weights": nn.Parameter(layer_weights(encoder.backbone.num_layers)[:-1].log())}
 
-    def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
-        """Embeddings of every layer, `(layers, rows, hidden)`; `official`: see there."""
-        if not PRESETS[self.preset].offset:
-            return encoder.layers(tokens)
-        states = encoder.raw_layers(tokens)
-        return torch.cat([states[:-2], states[-1:]])
+    @property
+    def inputs(self) -> Inputs:
+        """The base objective's texts, embedded at every layer."""
+        return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else every_layer)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """α · express + β · compress, and the two."""

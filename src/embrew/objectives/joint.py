@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
-from embrew.objectives.base import EmbeddingObjective, RowsKind
 from embrew.objectives.bottleneck import Bottleneck
+from embrew.objectives.embedding import EmbeddingObjective
+from embrew.objectives.rows import RowsKind
 from embrew.objectives.settings import NotNegative
 
 

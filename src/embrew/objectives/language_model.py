@@ -14,8 +14,7 @@ from embrew.modeling.model.attention import Attention
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.compression import text_ids
-from embrew.objectives.likelihood import target_count, target_nll
+from embrew.objectives.targets import end_ids, target_count, target_nll, text_ids
 
 
 @dataclass(kw_only=True)
@@ -37,8 +36,7 @@ class LanguageModel(Objective):
         encoder.backbone.check_decoder("next-token prediction")
         if not encoder.attention.is_causal:
             raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
-        if self.end and encoder.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        end_ids(encoder, end=self.end)  # raises without an EOS token
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 
@@ -57,7 +55,7 @@ class LanguageModel(Objective):
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: BOS and the text as TARGET; its first token is only read where the tokenizer has no BOS."""
         begin = Row.of(encoder.template.bos_ids, Segment.PROMPT)
-        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        end = end_ids(encoder, end=self.end)
         limit, read = encoder.max_length["document"] - len(begin.ids), 0 if begin.ids else 1
         made = []
         for ids in text_ids([row["text"] for row in rows], encoder):

@@ -19,8 +19,8 @@ from embrew.modeling.model.frozen import trained_head
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.modeling.text.truncated import split_where_truncated
 from embrew.objectives.base import Objective
-from embrew.objectives.compression import text_ids
 from embrew.objectives.settings import NotNegative
+from embrew.objectives.targets import text_ids
 
 
 @dataclass(kw_only=True)

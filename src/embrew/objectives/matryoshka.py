@@ -5,94 +5,28 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from datasets import Dataset
 from pydantic import Field
 from torch import Tensor, cat
 from torch.nn import functional
 
 from embrew.distributed import share_of_rows
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.tokens import Tokens
-from embrew.objectives.base import EmbeddingObjective, RowsKind
+from embrew.objectives.embedding import EmbeddingObjective
+from embrew.objectives.inputs import Inputs, every_layer
+from embrew.objectives.nested import Nested, check_layers
 from embrew.objectives.settings import Count, CountOrNone, NotNegative, Positive
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Nested(EmbeddingObjective):
-    """An embedding objective around another one: the same rows and texts, its loss several times.
+class Widths:
+    """Settings of losses at leading dimensions.
 
     Attributes:
-        base: the objective that is nested.
-    """
-
-    base: EmbeddingObjective
-
-    @property
-    def rows_kind(self) -> RowsKind:
-        """The base objective's."""
-        return self.base.rows_kind
-
-    def check_settings(self) -> None:
-        """Layers are read where embeddings are not put into texts, since those are the last layer's."""
-        if self.base.chains and type(self).embed_rows is not Nested.embed_rows:
-            raise ValueError(
-                f"{type(self).__name__} reads every layer, and {type(self.base).__name__} puts embeddings of the last "
-                "into prompts; nest it in matryoshka"
-            )
-
-    def setup(self, encoder: Encoder) -> None:
-        """Set up the base objective."""
-        self.base.setup(encoder)
-
-    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """As the base objective does."""
-        return self.base.prepare(dataset, encoder)
-
-    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """As the base objective does."""
-        return self.base.collate(rows, encoder, seed=seed)
-
-    @property
-    def chains(self) -> bool:  # type: ignore[override]
-        """The base objective's."""
-        return self.base.chains
-
-    def arranged(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
-        """As the base objective does."""
-        return self.base.arranged(encoder, batch)
-
-    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """The base objective's."""
-        return self.base.texts(batch)
-
-    def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """The base objective's."""
-        return self.base.counts(batch)
-
-    def chained(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """The base objective's."""
-        return self.base.chained(batch)
-
-    def soft(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
-        """The base objective's."""
-        return self.base.soft(encoder, embeddings, batch)
-
-    def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
-        """The base objective's."""
-        return self.base.embed_rows(encoder, tokens)
-
-
-@dataclass(kw_only=True)
-class Matryoshka(Nested):
-    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1.
-
-    Attributes:
-        base: the objective that is nested.
         dims: how many leading dimensions; the full width counts only if it is among them.
         weights: c_m, in the order of `dims`; 1 each without them.
     """
@@ -100,9 +34,8 @@ class Matryoshka(Nested):
     dims: Annotated[list[Count], Field(min_length=1)]
     weights: Annotated[list[NotNegative], Field(min_length=1)] | None = None
 
-    def check_settings(self) -> None:
-        """Different dimensions, and a weight for each."""
-        super().check_settings()
+    def check_dims(self) -> None:
+        """Raise unless the dimensions differ and each has a weight."""
         if len(set(self.dims)) < len(self.dims):
             raise ValueError(f"dims={self.dims}; give different numbers")
         if self.weights is not None and len(self.weights) != len(self.dims):
@@ -110,33 +43,48 @@ class Matryoshka(Nested):
         if self.weights is not None and not any(self.weights):
             raise ValueError(f"weights={self.weights} train nothing; give one above 0")
 
-    def setup(self, encoder: Encoder) -> None:
-        """Check the dimensions; set up the base objective."""
+    def check_width(self, encoder: Encoder) -> None:
+        """Raise where an embedding has fewer dimensions; warn where its full width is not among them."""
         width = encoder.width
         if max(self.dims) > width:
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
         if width not in self.dims:
             logger.warning("dims=%s leave out all %d dimensions, which are then trained in part only", self.dims, width)
-        super().setup(encoder)
 
-    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The weighted sum, and the base loss at each width as `loss_m`."""
-        return self.nested(embeddings, batch, self.dims)
-
-    def nested(self, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]) -> dict[str, Tensor]:
-        """`loss` over some of the dimensions."""
+    def truncated(
+        self, base: EmbeddingObjective, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """The weighted sum of the base loss at some of the dimensions, and that at each width as `loss_m`."""
         parts: dict[str, Tensor] = {}
         total: Any = 0.0
         for m in dims:
             weight = 1.0 if self.weights is None else self.weights[self.dims.index(m)]
-            value = self.base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
+            value = base.loss({role: vectors[..., :m] for role, vectors in embeddings.items()}, batch)["loss"]
             total = total + weight * value
             parts[f"loss_{m}"] = value.detach()
         return {"loss": total, **parts}
 
 
 @dataclass(kw_only=True)
-class Matryoshka2d(Matryoshka):
+class Matryoshka(Widths, Nested, EmbeddingObjective):
+    """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1."""
+
+    def check_settings(self) -> None:
+        """Different dimensions, and a weight for each."""
+        self.check_dims()
+
+    def setup(self, encoder: Encoder) -> None:
+        """Check the dimensions; set up the base objective."""
+        self.check_width(encoder)
+        super().setup(encoder)
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The weighted sum, and the base loss at each width as `loss_m`."""
+        return self.truncated(self.base, embeddings, batch, self.dims)
+
+
+@dataclass(kw_only=True)
+class Matryoshka2d(Widths, Nested, EmbeddingObjective):
     """*2D Matryoshka Sentence Embeddings* (arXiv 2402.14776, first version): the last layer and random shallower ones.
 
     Each step: the Matryoshka loss of the last layer, plus that of `layers_per_step` layers drawn at random (their
@@ -163,7 +111,8 @@ class Matryoshka2d(Matryoshka):
 
     def check_settings(self) -> None:
         """Dimensions to draw from; some term must have a weight."""
-        super().check_settings()
+        check_layers(self)
+        self.check_dims()
         if self.dims_per_step is not None and self.dims_per_step >= len(self.dims):
             raise ValueError(
                 f"dims_per_step={self.dims_per_step}; beside the widest of dims={self.dims} there are "
@@ -177,22 +126,25 @@ class Matryoshka2d(Matryoshka):
         below = encoder.backbone.num_layers - 1
         if self.layers_per_step > below:
             raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
+        self.check_width(encoder)
         super().setup(encoder)
 
-    def embed_rows(self, encoder: Encoder, tokens: Tokens) -> Tensor:
-        """Embeddings of every layer: `(layers, rows, hidden)`."""
-        return encoder.layers(tokens)
+    @property
+    def inputs(self) -> Inputs:
+        """The base objective's texts, embedded at every layer."""
+        return replace(self.base.inputs, embed=every_layer)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The weighted sum; `last`, `shallow` and `kl` are its parts."""
         layers, dims = self._draw(len(next(iter(embeddings.values()))), batch)
-        last = self.nested({role: vectors[-1] for role, vectors in embeddings.items()}, batch, dims)["loss"]
-        teacher = functional.softmax(cat([vectors[-1] for vectors in embeddings.values()]) / self.kl_temperature, -1)
+        at_last = {role: vectors[-1] for role, vectors in embeddings.items()}
+        last = self.truncated(self.base, at_last, batch, dims)["loss"]
+        teacher = functional.softmax(cat(list(at_last.values())) / self.kl_temperature, -1)
         shallow, kl = last.new_zeros(()), last.new_zeros(())
         share = self.kl_temperature * share_of_rows(len(teacher), teacher.device)
         for layer in layers:
             here = {role: vectors[layer] for role, vectors in embeddings.items()}
-            shallow = shallow + self.nested(here, batch, dims)["loss"] / len(layers)
+            shallow = shallow + self.truncated(self.base, here, batch, dims)["loss"] / len(layers)
             student = functional.log_softmax(cat(list(here.values())) / self.kl_temperature, -1)
             kl = kl + functional.kl_div(student, teacher.detach(), reduction="sum") * (share / max(len(teacher), 1))
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl

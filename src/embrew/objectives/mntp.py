@@ -16,7 +16,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import trained_head
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.compression import text_ids
+from embrew.objectives.targets import text_ids
 
 
 @dataclass(kw_only=True)

@@ -7,6 +7,7 @@ therefore not the mean of the means of its micro-batches, which have different n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -32,3 +33,9 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
     own = torch.tensor([[one[name] for name in names] for one in counts], dtype=torch.float64).sum(0)
     totals = sum_over_processes(own.to(device)).tolist()
     return {name: len(counts) * world_size() / max(total, 1.0) for name, total in zip(names, totals, strict=True)}
+
+
+def unit_weights(counts: Mapping[str, int], batch: Mapping[str, Any], device: torch.device) -> Mapping[str, float]:
+    """Return the weights that the trainer put into a batch; without, those of a step of this batch alone."""
+    given: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
+    return weights_of_units([counts], device) if given is None else given

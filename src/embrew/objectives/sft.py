@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives.base import Objective, RowsKind
-from embrew.objectives.compression import text_ids
-from embrew.objectives.lengths import check_target_fits
-from embrew.objectives.likelihood import target_count, target_nll
+from embrew.objectives.base import Objective
+from embrew.objectives.rows import RowsKind, instructions_of
+from embrew.objectives.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
 
 
 @dataclass(kw_only=True)
@@ -28,27 +27,30 @@ class SupervisedFineTuning(Objective):
         end: whether the end of the positive is predicted too, as an EOS token; not where the positive is truncated.
     """
 
-    kind: ClassVar[RowsKind] = "pairs"
     end: bool = True
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """Pairs."""
+        return "pairs"
 
     def setup(self, encoder: Encoder) -> None:
         """Needs a causal LM under causal attention."""
         encoder.backbone.check_decoder("supervised fine-tuning")
         if not encoder.attention.is_causal:
             raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
-        if self.end and encoder.tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no EOS token; set objective.end: false")
+        end_ids(encoder, end=self.end)  # raises without an EOS token
         check_target_fits(encoder, encoder.max_length["query"], encoder.max_length["document"])
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: queries as the encoder reads them, with their positives as TARGET."""
-        asked = [encoder.prompts["query"] if row.get("instruction") is None else row["instruction"] for row in rows]
+        asked = instructions_of(rows, encoder)
         queries = encoder.template.rows(
             [row["query"] for row in rows], instruction=asked, max_length=encoder.max_length["query"]
         )
-        end = [encoder.tokenizer.eos_token_id] if self.end else []
+        end = end_ids(encoder, end=self.end)
         limit = encoder.max_length["document"]
         answers = text_ids([row["positive"] for row in rows], encoder)
         written = [Row.of(target_ids(ids, end=end, limit=limit), Segment.TARGET) for ids in answers]

@@ -15,7 +15,7 @@ from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
-from embrew.objectives.base import nobody
+from embrew.objectives.embedding import no_embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,8 @@ def cached_loss(
     Returns:
         As the objective's own call.
     """
-    batch = objective.arranged(encoder, batch)
+    inputs = objective.inputs
+    batch = inputs.complete(encoder, batch)
     pieces: dict[str, list[_Piece]] = {}
 
     def first(role: str, tokens: Tokens) -> Tensor:
@@ -63,29 +64,29 @@ def cached_loss(
         found, pieces[role] = [], []
         for group in groups:
             piece = _Piece(torch.tensor(group), tokens.select(group), _random_state(encoder.device))
-            found.append(objective.embed_rows(encoder, piece.tokens))
+            found.append(inputs.embed(encoder, piece.tokens))
             pieces[role].append(piece)
         for row in idle:
             pieces[role].append(_Piece(None, tokens.select([row]), _random_state(encoder.device)))
-            objective.embed_rows(encoder, pieces[role][-1].tokens)
+            inputs.embed(encoder, pieces[role][-1].tokens)
         order = torch.tensor([row for group in groups for row in group]).argsort()
         return torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
 
     with torch.no_grad():
-        embeddings = {role: first(role, tokens) for role, tokens in objective.texts(batch).items()}
-        plain, chained = list(embeddings), objective.chained(batch)
-        if chained:
-            table = objective.soft(encoder, embeddings, batch)
-            for role, tokens in chained.items():
-                embeddings[role] = first(role, tokens.with_soft(table)) if len(tokens) else nobody(table)
+        embeddings = {role: first(role, tokens) for role, tokens in inputs.texts(batch).items()}
+        plain, prompted = list(embeddings), inputs.prompted(batch)
+        if prompted:
+            table = inputs.prompt_vectors(encoder, embeddings, batch)
+            for role, tokens in prompted.items():
+                embeddings[role] = first(role, tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
     if not torch.is_grad_enabled():
         return objective.loss(embeddings, batch)
     leaves = {role: vectors.detach().requires_grad_() for role, vectors in embeddings.items()}
     parts = objective.loss(leaves, batch)
     learned = [parameter for parameter in batch.get("learned", {}).values() if parameter.requires_grad]
-    inputs = [*leaves.values(), *learned]
-    found = torch.autograd.grad(parts["loss"], inputs, allow_unused=bool(chained))
-    grads = [torch.zeros_like(of) if grad is None else grad for of, grad in zip(inputs, found, strict=True)]
+    sought = [*leaves.values(), *learned]
+    found = torch.autograd.grad(parts["loss"], sought, allow_unused=bool(prompted))
+    grads = [torch.zeros_like(of) if grad is None else grad for of, grad in zip(sought, found, strict=True)]
     wanted = dict(zip(leaves, grads, strict=False))
     again = _same_autocast(encoder.device.type)
 
@@ -93,7 +94,7 @@ def cached_loss(
         for piece in pieces.get(role, []):
             tokens = piece.tokens if soft is None else piece.tokens.with_soft(soft)
             with torch.enable_grad(), _replayed(piece.random_state, encoder.device), again():
-                vectors = objective.embed_rows(encoder, tokens)
+                vectors = inputs.embed(encoder, tokens)
             grad = torch.zeros_like(vectors)
             if piece.rows is not None:
                 grad = wanted.index_select(-2, piece.rows.to(vectors.device))
@@ -101,12 +102,12 @@ def cached_loss(
 
     def replay(scale: Tensor) -> None:
         asked = {role: grad * scale for role, grad in wanted.items()}
-        if chained:  # last first: what their vectors ask for is added to what the texts behind these are asked for
+        if prompted:  # last first: what their vectors ask for is added to what the texts behind these are asked for
             sources = {role: leaves[role].detach().requires_grad_() for role in plain}
             with torch.enable_grad(), again():
-                table = objective.soft(encoder, sources, batch)
+                table = inputs.prompt_vectors(encoder, sources, batch)
             held = table.detach().requires_grad_()
-            for role in chained:
+            for role in prompted:
                 second(role, asked[role], held)
             torch.autograd.backward(table, torch.zeros_like(table) if held.grad is None else held.grad)
             for role, vectors in sources.items():
@@ -123,17 +124,18 @@ def cached_loss(
 
 def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
     """The objective's loss in as many passes as every other process makes, without a cache."""
-    batch = objective.arranged(encoder, batch)
-    if objective.chained(batch):
+    inputs = objective.inputs
+    batch = inputs.complete(encoder, batch)
+    if inputs.prompted(batch):
         raise TypeError(f"{type(objective).__name__} puts embeddings into texts, which weights in pieces do not allow")
     embeddings: dict[str, Tensor] = {}
-    for role, tokens in objective.texts(batch).items():
+    for role, tokens in inputs.texts(batch).items():
         groups, idle = groups_of(tokens, Chunks(), alike=True)
-        found = [objective.embed_rows(encoder, tokens.select(group)) for group in groups]
+        found = [inputs.embed(encoder, tokens.select(group)) for group in groups]
         order = torch.tensor([row for group in groups for row in group], device=encoder.device).argsort()
         vectors = torch.cat(found, dim=-2).index_select(-2, order)
         for row in idle:  # part of the graph, so that its backward pass is made too
-            vectors = vectors + 0.0 * objective.embed_rows(encoder, tokens.select([row])).sum()
+            vectors = vectors + 0.0 * inputs.embed(encoder, tokens.select([row])).sum()
         embeddings[role] = vectors
     return objective.loss(embeddings, batch)
 

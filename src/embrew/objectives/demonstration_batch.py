@@ -1,0 +1,111 @@
+"""The parts of a batch with demonstrations: what its rows bring, what is drawn, and the table of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from embrew.distributed import GlobalRows
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Lead, check_reads
+from embrew.modeling.prompting.vectors import most_samples
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.text.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsToShow:
+    """What the rows of a batch bring to be demonstrations of each other.
+
+    Attributes:
+        seed: of the draw.
+        data_sets: `(rows,)` int64: a number for the data set of each row.
+        slots: `(rows, 2)` int64: how many vectors stand for its query and its passage.
+        leads: its instruction, as it stands in a demonstration.
+        query_ids: token ids of its query, where queries are text.
+        passage_ids: of its passage, likewise.
+        instructions: the different instructions, where these are vectors.
+        instruction_of: which of them each row has.
+    """
+
+    seed: int
+    data_sets: Tensor
+    slots: Tensor
+    leads: Sequence[Lead]
+    query_ids: Sequence[Sequence[int]] | None = None
+    passage_ids: Sequence[Sequence[int]] | None = None
+    instructions: Tokens | None = None
+    instruction_of: Sequence[int] = ()
+
+    def to(self, device: torch.device | str) -> RowsToShow:
+        """The same with its tensors on another device."""
+        instructions = None if self.instructions is None else self.instructions.to(device)
+        return replace(
+            self, data_sets=self.data_sets.to(device), slots=self.slots.to(device), instructions=instructions
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """The demonstrations of the queries of a batch.
+
+    Attributes:
+        rows: `(queries, most)` int64: their rows in the global batch; −1 after a query's last.
+        here: where the rows of this process are in the global batch.
+        prompted: the queries that have some, after their demonstrations, where vectors are among these.
+        prompted_rows: `(prompted,)` int64: which queries these are.
+    """
+
+    rows: Tensor
+    here: GlobalRows
+    prompted: Tokens | None = None
+    prompted_rows: Tensor | None = None
+
+
+class VectorTable(NamedTuple):
+    """The order of the vectors that prompts are made of: queries, then passages, then instructions.
+
+    Of queries, and of passages: the embeddings of all rows of the global batch, then the first sampled state of each,
+    and so on. Learned vectors: those of the first demonstration's query and passage, then of the second's.
+
+    Attributes:
+        settings: which parts are vectors.
+        per_row: vectors that the table has for each query, and each passage.
+        total: rows of the global batch.
+    """
+
+    settings: Demonstrations
+    per_row: int
+    total: int
+
+    @classmethod
+    def of(cls, encoder: Encoder, total: int) -> VectorTable:
+        """The table of an encoder for a global batch of `total` rows."""
+        return cls(check_reads(encoder), 1 + most_samples(encoder), total)
+
+    def example(self, row: int, number: int, slots: Sequence[int]) -> dict[str, list[int]]:
+        """Indices of the vectors of a row of the global batch, as demonstration `number` of a query.
+
+        Args:
+            row: of the global batch.
+            number: from 0.
+            slots: how many vectors stand for the row's query, and for its passage.
+        """
+        if self.settings.learnable is not None:
+            return {"query_vectors": [2 * number], "passage_vectors": [2 * number + 1]}
+        found: dict[str, list[int]] = {}
+        begin = 0
+        for part, count in zip(("query", "passage"), slots, strict=True):
+            if part in self.settings.vectors:
+                found[f"{part}_vectors"] = [begin + sample * self.total + row for sample in [*range(1, count), 0]]
+                begin += self.per_row * self.total
+        return found
+
+    def instruction(self, number: int) -> int:
+        """Index of the vector of an instruction."""
+        sides = sum(part != "instruction" for part in self.settings.vectors)
+        return sides * self.per_row * self.total + number

@@ -1,0 +1,233 @@
+"""Pairs whose queries follow demonstrations of their task: what a row brings, which rows are drawn, and the prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.distributed import GlobalRows, gather, gather_lists, global_rows
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Example, check_reads, insert, joined, lead, shown
+from embrew.modeling.prompting.vectors import sampled
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.objectives.demonstration_batch import Drawn, RowsToShow, VectorTable
+from embrew.objectives.inputs import Embed, Inputs, Pairs
+from embrew.objectives.rows import RowsKind, instructions_of, text_keys
+
+
+def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
+    """Embeddings `(rows, hidden)`; with sampled states, `(1 + most, rows, hidden)`."""
+    return sampled(encoder, tokens) if check_reads(encoder).every else encoder(tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemonstratedPairs(Inputs):
+    """Pairs whose queries follow demonstrations that are drawn from the global batch.
+
+    Each query gets k demonstrations, k drawn evenly from 0 to `most`: query and positive of other rows of the global
+    batch and of the same data set, without replacement; fewer where fewer are left. Never a row with the text of the
+    query, or of its positive, on either side. What is drawn depends on the seed, on the progress of the stage, and on
+    the texts: not on the order of the batch, processes or workers. Passages and negatives have no demonstrations.
+
+    How they stand in the prompt is said by `encoder.demonstrations`. Where all of one is text, it is in the tokens of
+    `query`. Where vectors are among them, `query` is the plain query, and the role `prompted` holds the queries after
+    their demonstrations, whose vectors are the plain embeddings of this batch, projected.
+
+    Attributes:
+        pairs: what is read of the rows.
+        most: largest number of demonstrations of a query.
+        shared: draw from the rows of all processes.
+        vectors: whether demonstrations may be vectors.
+        detach: no gradient through these vectors to the texts they are made of.
+    """
+
+    embed: Embed = embed_with_samples
+    pairs: Pairs
+    most: int
+    shared: bool
+    vectors: bool = False
+    detach: bool = False
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """Pairs."""
+        return self.pairs.rows_kind
+
+    @property
+    def has_prompt_vectors(self) -> bool:
+        """Where demonstrations may be vectors."""
+        return self.vectors
+
+    def check_settings(self, settings: Demonstrations) -> None:
+        """Raise where the encoder reads demonstrations in another way than the objective trains.
+
+        A prompt of instructions alone (EPIC, Table 4a) is text for an objective of vectors.
+        """
+        if not self.vectors and settings.compress != "none":
+            raise ValueError(
+                f"encoder.demonstrations.compress={settings.compress} puts vectors into prompts, which objective type: "
+                "epic trains; or set compress: none"
+            )
+        if self.vectors and settings.compress == "none" and settings.format != "instruction":
+            raise ValueError(
+                "encoder.demonstrations.compress=none makes them plain text, which objective type: icl trains; "
+                "choose what becomes a vector: pair, all, query or passage"
+            )
+
+    def setup(self, encoder: Encoder) -> Demonstrations:
+        """Return how the encoder reads demonstrations.
+
+        Raises:
+            ValueError: it reads none, or others than the objective trains; or a query and its demonstrations may have
+                more tokens than the model has positions.
+        """
+        settings = check_reads(encoder)
+        self.check_settings(settings)
+        if self.most:
+            budget, query = settings.budget, encoder.max_length["query"]
+            encoder.backbone.check_longest(
+                query + (float("inf") if budget is None else budget),
+                f"max_length.query={query} and encoder.demonstrations.budget={budget} come to rows of "
+                + ("any length" if budget is None else f"up to {query + budget} tokens"),
+                "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
+            )
+        return settings
+
+    def prepare(self, dataset: Dataset) -> Dataset:
+        """Add the column `data_set`, a number for it, which demonstrations have in common."""
+        dataset = self.pairs.prepare(dataset)
+        first = dataset[0]
+        told = f"{len(dataset)} {first['query']} {first['positive']} {first.get('instruction')}"
+        return dataset.add_column("data_set", [int(text_keys([told]))] * len(dataset))
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
+        """Pairs, and as `to_show` what demonstrations are made of."""
+        batch = self.pairs.collate(rows, encoder, seed=seed)
+        settings, template = check_reads(encoder), encoder.template
+        instructions = instructions_of(rows, encoder)
+        slots = torch.ones(len(rows), 2, dtype=torch.long)
+        more: dict[str, Any] = {}
+        for side, (part, column) in enumerate((("query", "query"), ("passage", "positive"))):
+            form = settings.form(part)  # type: ignore[arg-type]
+            if form == "text":
+                texts = [row[column] for row in rows]
+                more[f"{part}_ids"] = template.text_ids(texts, limit=settings.text_tokens, after=side > 0)
+            elif form == "vector":
+                tokens = batch["document" if side else "query"]
+                lengths = tokens.where(Segment.TEXT).sum(1)[: len(rows)].tolist()
+                slots[:, side] = torch.tensor([settings.slots(length) for length in lengths])
+        if settings.form("instruction") == "vector":
+            unique = sorted(set(instructions))
+            limit = encoder.max_length["query"]
+            more["instructions"] = Tokens.pad(template.rows([""] * len(unique), instruction=unique, max_length=limit))
+            more["instruction_of"] = [unique.index(one) for one in instructions]
+        to_show = RowsToShow(
+            seed=seed,
+            data_sets=torch.tensor([row.get("data_set") or 0 for row in rows]),
+            slots=slots,
+            leads=[lead(template, instruction) for instruction in instructions],
+            **more,
+        )
+        return {**batch, "to_show": to_show}
+
+    def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
+        """Draw demonstrations, and put them before the queries: adds `drawn`, and changes `query` if they are text."""
+        settings, template = check_reads(encoder), encoder.template
+        plain, device = rows_of(batch["query"]), batch["query_keys"].device
+        to_show: RowsToShow = batch["to_show"]
+        here = global_rows(len(plain), device) if self.shared else GlobalRows(0, len(plain))
+        table = VectorTable.of(encoder, here.total)
+        examples = self._draw(table, here.offset, batch)
+        prompts: list[Row] = []
+        rows = torch.full((len(plain), max(self.most, 1)), -1)
+        for i, row in enumerate(plain):
+            head = to_show.leads[i]
+            if to_show.instruction_of:
+                head = head._replace(vectors=[table.instruction(to_show.instruction_of[i])])
+            parts = shown(settings, template, head, list(examples[i].values()))
+            kept = list(examples[i])[: len(parts)]
+            rows[i, : len(kept)] = torch.tensor(kept, dtype=torch.long)
+            prompts += insert([row], joined(parts), template)
+        rows = rows.to(device)
+        if not settings.vectors:
+            return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": Drawn(rows=rows, here=here)}
+        some = (rows[:, 0] >= 0).nonzero()[:, 0]
+        prompted = [prompts[i] for i in some.tolist()]
+        tokens = Tokens.pad(prompted) if prompted else Tokens(*torch.zeros(2, 0, 1).long())
+        return {**batch, "drawn": Drawn(rows=rows, here=here, prompted=tokens.to(device), prompted_rows=some)}
+
+    def _draw(self, table: VectorTable, begin: int, batch: dict[str, Any]) -> list[dict[int, Example]]:
+        """Demonstrations of every query of this process, from row `begin`, by their rows in the global batch."""
+        to_show: RowsToShow = batch["to_show"]
+        size, device = len(batch["query_keys"]), batch["query_keys"].device
+        own = [batch["query_keys"], batch["document_keys"][:size], to_show.data_sets, *to_show.slots.T]
+        queries, positives, sources, *slots = self.everywhere(torch.stack(own, 1)).cpu().numpy().T
+        texts = {
+            part: gather_lists(ids, device) if self.shared else ids
+            for part, ids in (("query", to_show.query_ids), ("passage", to_show.passage_ids))
+            if ids is not None
+        }
+        order = np.lexsort((positives, queries))  # whatever the order of the batch
+        found = []
+        for i in range(begin, begin + size):
+            here = np.array([queries[i], positives[i]])
+            free = (sources == sources[i]) & ~np.isin(queries, here) & ~np.isin(positives, here)
+            draw = random.Random(f"{to_show.seed} {float(batch.get('progress', 0.0))} {here[0]} {here[1]}")
+            count = draw.randint(0, self.most)
+            left = [int(j) for j in order[free[order]]]
+            examples: dict[int, Example] = {}
+            for number, j in enumerate(draw.sample(left, min(count, len(left)))):
+                ids = {part: of[j] for part, of in texts.items()}
+                examples[j] = Example(**ids, **table.example(j, number, [int(side[j]) for side in slots]))
+            found.append(examples)
+        return found
+
+    def everywhere(self, rows: Tensor) -> Tensor:
+        """Rows of all processes that share theirs, in order."""
+        return gather(rows) if self.shared else rows
+
+    def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """`query` and `document`; and `instruction`, where those are vectors too."""
+        instructions = batch["to_show"].instructions
+        return self.pairs.texts(batch) | ({} if instructions is None else {"instruction": instructions})
+
+    def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
+        """`prompted`: the queries that have demonstrations, after these."""
+        tokens = batch["drawn"].prompted
+        return {} if tokens is None else {"prompted": tokens}
+
+    def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
+        """The vectors of the global batch, projected: of queries, passages, instructions; or the learned ones."""
+        demonstrator = encoder.demonstrator
+        assert demonstrator is not None
+        if demonstrator.learned is not None:
+            return demonstrator.learned
+        size = len(batch["query_keys"])
+        roles = {"query": "query", "passage": "document", "instruction": "instruction"}
+        raw = []
+        for part in demonstrator.settings.vectors:
+            vectors = embeddings[roles[part]]
+            vectors = vectors if vectors.ndim == 3 else vectors[None]
+            if part == "instruction":
+                raw.append(vectors[0])
+            else:
+                every = self.everywhere(vectors[:, :size].transpose(0, 1).contiguous())
+                raw.append(every.transpose(0, 1).flatten(0, 1))
+        table = torch.cat(raw)
+        made: Tensor = demonstrator(table.detach() if self.detach else table)
+        return made
+
+
+def rows_of(tokens: Tokens) -> list[Row]:
+    """The rows of a padded batch."""
+    lengths = tokens.attention_mask.sum(1).tolist()
+    ids, segments = tokens.input_ids.tolist(), tokens.segment_ids.tolist()
+    return [Row(ids[i][:length], segments[i][:length]) for i, length in enumerate(lengths)]

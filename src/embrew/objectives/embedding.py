@@ -1,0 +1,69 @@
+"""Objectives whose loss depends on embeddings only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from datasets import Dataset
+from torch import Tensor
+
+from embrew.modeling.embedding.batching import embed_by_length
+from embrew.modeling.encoder import Encoder
+from embrew.objectives.base import Objective
+from embrew.objectives.inputs import Inputs
+from embrew.objectives.rows import RowsKind
+
+
+@dataclass(kw_only=True)
+class EmbeddingObjective(Objective):
+    """An objective that says what is embedded (`inputs`) and what the loss of embeddings is (`loss`).
+
+    Its batches can be gradient-cached and gathered, and it can be nested in another objective.
+    """
+
+    @property
+    def inputs(self) -> Inputs:
+        """How rows become embeddings."""
+        raise NotImplementedError(f"{type(self).__name__} has no inputs")
+
+    def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
+        """The loss of given embeddings, by the roles of `inputs`; parts as `Objective.__call__` returns them."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    @property
+    def rows_kind(self) -> RowsKind:
+        """The kind of rows that the inputs read."""
+        return self.inputs.rows_kind
+
+    def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Drop rows that the inputs cannot use."""
+        return self.inputs.prepare(dataset)
+
+    def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
+        """Rows to a batch, by the inputs."""
+        return self.inputs.collate(rows, encoder, seed=seed)
+
+    def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Embeddings by role, each `(..., rows, hidden)`; the batch is complete already."""
+        inputs = self.inputs
+        embed = partial(inputs.embed, encoder)
+        found = {role: embed_by_length(embed, tokens) for role, tokens in inputs.texts(batch).items()}
+        prompted = inputs.prompted(batch)
+        if prompted:
+            table = inputs.prompt_vectors(encoder, found, batch)
+            for role, tokens in prompted.items():
+                found[role] = embed_by_length(embed, tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
+        return found
+
+    def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Embed, then the loss."""
+        batch = self.inputs.complete(encoder, batch)
+        return self.loss(self.embed(encoder, batch), batch)
+
+
+def no_embeddings(table: Tensor) -> Tensor:
+    """Embeddings of no texts, `(0, hidden)`, that depend on a table: what it is made of has a gradient, which is 0."""
+    return table[:0] + 0.0 * table.sum()
