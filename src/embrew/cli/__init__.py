@@ -32,7 +32,6 @@ app = typer.Typer(
     help="Turn open causal language models into text-embedding models.",
     epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -66,9 +65,11 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Options that stand before the verb. `Commands` reads `debug`."""
+    """Options before the command. `Commands` reads `debug`."""
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embrew.cli import console
+from embrew.cli import completion, console
 from embrew.cli.console import show_json_only
 
 Overrides = Annotated[
@@ -16,7 +16,11 @@ Overrides = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Trained folder, Sentence-Transformers folder, Hub id, or recipe."),
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=completion.recipes,
+        help="Trained folder, Sentence-Transformers folder, Hub id, or recipe.",
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import loading, out, print_json
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What encode takes as prompt_name.")]
+KnownName = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=completion.contexts, help="Name of the context.")
+]
 
 
 @app.callback()
@@ -166,7 +170,7 @@ def show(model: Folder, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def remove(model: Folder, name: Name) -> None:
+def remove(model: Folder, name: KnownName) -> None:
     """Remove a context from a model."""
     from embrew.modeling.storage.context_files import remove_context
     from embrew.modeling.storage.opening import final_stage, read_settings

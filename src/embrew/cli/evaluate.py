@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Overrides, Quiet
 from embrew.cli.console import loading, out, print_json
 from embrew.cli.signals import stopping
@@ -46,7 +47,11 @@ def evaluate(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(metavar="SUITE", help="quick, evidence, sts, full, rag or a YAML file; --data holds its folders."),
+        typer.Option(
+            metavar="SUITE",
+            autocompletion=completion.suites,
+            help="quick, evidence, sts, full, rag or a YAML file; --data holds its folders.",
+        ),
     ] = None,
     mteb: Annotated[
         list[str] | None, typer.Option("--mteb", metavar="TASK", help="A task of MTEB by name; may be given again.")
@@ -72,7 +77,9 @@ def evaluate(
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A context of the model, before texts and queries."),
+        typer.Option(
+            metavar="NAME", autocompletion=completion.contexts, help="A context of the model, before texts and queries."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
     dtype: Computes = Dtype.AUTO,

@@ -12,11 +12,23 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Overrides
 from embrew.cli.console import out, print_json
 
 app = typer.Typer(no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", autocompletion=completion.recipes, help="A shipped recipe's name or a YAML file."),
+]
+NameOrLaunch = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        autocompletion=completion.recipes_and_launches,
+        help="Name of a shipped recipe or launcher configuration, or a YAML file.",
+    ),
+]
 
 
 @app.command("list")
@@ -62,7 +74,7 @@ def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[
 
 @app.command()
 def show(
-    name: Name,
+    name: NameOrLaunch,
     overrides: Overrides = None,
     resolved: Annotated[
         bool, typer.Option("--resolved", help="With every default filled in, without comments.")
@@ -85,7 +97,7 @@ def show(
 
 @app.command()
 def copy(
-    name: Name,
+    name: NameOrLaunch,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="By default the recipe's own name.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from embrew.cli import completion
 from embrew.cli.arguments import AsJson
 from embrew.cli.console import out, print_json
 
@@ -23,7 +24,10 @@ def table(
         list[str],
         typer.Argument(metavar="[NAME=]DIR...", help="Result folders; those of one NAME are seeds of one row."),
     ],
-    suite: Annotated[str | None, typer.Option(metavar="SUITE", help="Add the averages this suite names.")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(metavar="SUITE", autocompletion=completion.suites, help="Add the averages this suite names."),
+    ] = None,
     averages: Annotated[bool, typer.Option("--averages", help="Averages only, no tasks.")] = False,
     intervals: Annotated[
         bool,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from embrew.cli import completion
 from embrew.cli.arguments import Overrides, Quiet
 from embrew.cli.console import out, rank
 from embrew.cli.signals import stopping
@@ -29,7 +30,14 @@ class Verify(StrEnum):
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name (embrew recipe list) or YAML file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            autocompletion=completion.recipes,
+            help="A recipe's name (embrew recipe list) or YAML file.",
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the stages are saved.")],
     overrides: Overrides = None,
     resume: Annotated[
@@ -47,7 +55,9 @@ def train(
     sweep: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Train and judge several settings, a row each: YAML, or lbr/ratio, lbr/share."
+            metavar="FILE",
+            autocompletion=completion.sweeps,
+            help="Train and judge several settings, a row each: YAML, or lbr/ratio, lbr/share.",
         ),
     ] = None,
     quiet: Quiet = False,

@@ -8,9 +8,15 @@ from typing import Annotated
 
 import typer
 
+from embrew.cli import completion
+
 Models = Annotated[
     list[str],
-    typer.Argument(metavar="MODEL", help="Trained folders, Sentence-Transformers folders, Hub ids, or recipes."),
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=completion.recipes,
+        help="Trained folders, Sentence-Transformers folders, Hub ids, or recipes.",
+    ),
 ]
 Data = Annotated[
     str,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from embrew.cli import completion
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import Row, compare, encode_settings, write
 from embrew.cli.arguments import AsJson, Quiet
@@ -21,7 +22,10 @@ def sink(
     prompt_names: Annotated[
         list[str] | None,
         typer.Option(
-            "--prompt-name", metavar="NAME", help="Also with this prompt or context in front; may be given again."
+            "--prompt-name",
+            metavar="NAME",
+            autocompletion=completion.contexts,
+            help="Also with this prompt or context in front; may be given again.",
         ),
     ] = None,
     split: options.Split = None,

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from embrew.cli import completion
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import encode_settings, model_entry, opened, write
 from embrew.cli.arguments import AsJson, Quiet
@@ -28,7 +29,12 @@ def surface(
         list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(metavar="SUITE", help="Tasks of a suite or a YAML file; --data holds its folders.")
+        str | None,
+        typer.Option(
+            metavar="SUITE",
+            autocompletion=completion.suites,
+            help="Tasks of a suite or a YAML file; --data holds its folders.",
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Split to score; by default test, else dev; with --pick dev, and no other.")

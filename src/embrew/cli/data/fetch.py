@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
+from embrew.cli import completion
 from embrew.cli.console import out
 
 
 def fetch(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A shipped suite's name or a YAML file.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE", autocompletion=completion.suites, help="A shipped suite's name or a YAML file."
+        ),
+    ],
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="Folder to write; evaluate --suite takes it as --data.")
     ],

@@ -1,0 +1,54 @@
+"""What the shell completes, as bash asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.recipe import list_recipes
+
+OLD = Path(__file__).parents[1] / "folders" / "b78cf87"
+
+
+def bash(line: str) -> dict[str, str]:
+    """The environment in which bash asks for the last word of a line."""
+    return {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_EMBREW_COMPLETE": "complete_bash"}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("embrew ru", ["runs"]),
+        ("embrew train llm2comp/n", ["llm2comp/nano", "llm2comp/nano-wiki"]),
+        ("embrew evaluate m --suite ev", ["evidence"]),
+        ("embrew table results --suite qu", ["quick"]),
+        ("embrew train r --sweep lbr/", ["lbr/ratio", "lbr/share"]),
+        ("embrew recipe copy launch/", ["launch/ddp", "launch/fsdp2", "launch/zero2"]),
+        ("embrew train launch/", []),
+        (f"embrew context remove {OLD}/encoders/nano f", ["foxes"]),
+        (f"embrew evaluate {OLD}/encoders/nano --context ", ["foxes"]),
+        (f"embrew analyze sink {OLD}/encoders/nano --prompt-name f", ["foxes"]),
+        (f"embrew context remove {OLD}/run ", []),
+        ("embrew train no-such", []),
+        ("embrew train llm2comp/nano --res", ["--resume"]),
+    ],
+)
+def test_names_are_completed(line: str, found: list[str]) -> None:
+    done = CliRunner().invoke(app, [], env=bash(line), prog_name="embrew")
+    assert done.exit_code == 0 and done.stdout.split() == found
+
+
+def test_completion_is_quick() -> None:
+    """In a process of its own, as in a shell: without torch, and all recipes are offered."""
+    command = [sys.executable, "-X", "importtime", "-m", "embrew"]
+    done = subprocess.run(command, env={**os.environ, **bash("embrew recipe check ")}, capture_output=True, check=True)
+    assert done.stdout.decode().split() == list_recipes()
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert "embrew.cli.completion" in imported
+    assert not {"torch", "transformers", "datasets", "numpy", "pyarrow"} & imported
