@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from embrew.demo import markdown, plot, run
+from embrew.demo.run import run
+from embrew.demo.table import markdown, plot
 from embrew.recipe import Recipe
 
 ROWS = [

@@ -19,6 +19,7 @@ from typing import Any
 
 from embrew.data.docstrings import Documented, documented
 from embrew.files.writing import atomic_folder, check_free, write_json, write_jsonl
+from embrew.progress import is_chosen, progress
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +87,12 @@ def harvest(
     unread: Counter[str] = Counter()
     taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
     chosen: dict[str, dict[str, list[Documented]]] = {"test": {}, "dev": {}, "train": {}}
-    for package in sorted(packages, key=lambda package: (list(chosen).index(_split(package.name)), package.name)):
-        entries = _choose(package, taken, unread, seed=seed, limit=max_documents)
-        if entries:
-            chosen[_split(package.name)][package.name] = entries
+    with progress(len(packages), "read", "package", shown=is_chosen()) as bar:
+        for package in sorted(packages, key=lambda package: (list(chosen).index(_split(package.name)), package.name)):
+            entries = _choose(package, taken, unread, seed=seed, limit=max_documents)
+            if entries:
+                chosen[_split(package.name)][package.name] = entries
+            bar.update()
     if not chosen["train"] or not chosen["test"]:
         raise ValueError(
             "no documentation for training or for the test; are the packages installed with their sources?"

@@ -72,11 +72,11 @@ def test_a_source_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert machine.cores() == 16
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    assert threads.cores() == 16
     for quota, cores in (("max 100000", 16), ("250000 100000", 3), ("50000 100000", 1)):
         (tmp_path / "cpu.max").write_text(quota)
-        assert machine.cores() == cores
+        assert threads.cores() == cores
 
 
 def test_load_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from embrew.cli import (
     train,
 )
 from embrew.cli.errors import Commands
+from embrew.threads import set_threads
 
 app = typer.Typer(
     cls=Commands,
@@ -74,6 +75,7 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
+    set_threads()
     signals.listen()
     try:
         app(prog_name="embrew")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from embrew.doctor.finding import Finding
-from embrew.doctor.machine import cores
 from embrew.modeling.storage.loading import computes, pick_device
+from embrew.threads import cores
 
 SIZE = 1024  # of the matrices that are multiplied
 

@@ -10,10 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from embrew.doctor.finding import Finding
+from embrew.threads import CGROUP, cores
 
 LITTLE = 2e9  # bytes of free memory below which a warning is given
-CGROUP = Path("/sys/fs/cgroup")
-SHOWN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+SHOWN = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MKL_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HUB_OFFLINE",
+    "TRANSFORMERS_OFFLINE",
+)
 
 
 def system() -> Finding:
@@ -23,15 +30,6 @@ def system() -> Finding:
     if sys.platform not in ("linux", "darwin"):
         return Finding("system", "warning", value, "embrew is tested on Linux and macOS", {"libc": libc})
     return Finding("system", "ok", value, details={"libc": libc})
-
-
-def cores() -> int:
-    """Return how many cores this process may use: by affinity, and by the container's limit."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup("cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        usable = min(usable, max(1, -(-int(quota[0]) // int(quota[1]))))
-    return usable
 
 
 def cpu() -> Iterator[Finding]:

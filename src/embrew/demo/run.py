@@ -1,0 +1,197 @@
+"""The demonstration's parts in order."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from embrew.demo.estimate import Estimate, costs, measure
+from embrew.demo.table import markdown, plot, table
+from embrew.harvest import harvest
+from embrew.progress import is_chosen, within
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
+    from embrew.recipe import Recipe
+
+BASELINES = {"last token": "baselines/last-token", "mean": "baselines/mean"}
+QUESTIONS = (
+    "How do I find the shortest path between two nodes?",
+    "split data into training and test sets",
+    "print text in colour on a terminal",
+)
+"""Asked of the test packages' documentation (networkx, scikit-learn, rich, pydantic, fsspec)."""
+
+
+def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Run the whole demonstration in one folder.
+
+    Writes `data/` (the harvest), `model/` (the stages), `export/` (Sentence-Transformers), `index/`, `results/`,
+    `table.md`, `scores.png`. What an earlier run has finished there is kept.
+
+    Returns:
+        The rows of the table.
+    """
+    from embrew.recipe import Recipe
+
+    demo = Demonstration(output)
+    os.environ["EMBREW_DEMO"] = str(demo.data.resolve())
+    recipe = Recipe.load(recipe_name, overrides)
+    demo.begin(recipe)
+    demo.collect()
+    demo.score_untrained(recipe)
+    encoder = demo.train(recipe, recipe_name)
+    demo.score_stages(recipe)
+    demo.export(encoder)
+    demo.search(encoder)
+    demo.say_what_next()
+    return demo.rows
+
+
+class Demonstration:
+    """One demonstration in one folder: what it has measured, and the time that is left."""
+
+    def __init__(self, output: Path) -> None:
+        self.output, self.data, self.test = output, output / "data", output / "data" / "test"
+        self.console = Console(highlight=False)
+        self.rows: list[dict[str, Any]] = []
+        self.counts: Mapping[str, int] = {}
+
+    def begin(self, recipe: Recipe) -> None:
+        """Measure this machine and say how long the demonstration takes on it."""
+        self.console.print(
+            f"embrew's demonstration, offline, in {self.output}; stopped, the same command resumes it", markup=False
+        )
+        self.console.print("   measuring this machine …")
+        step = measure()
+        self.left = Estimate(step, costs(recipe, self.output))
+        self.console.print(f"   {self.left} on this machine as it is now")
+
+    def collect(self) -> None:
+        """Collect the data."""
+        self._head("1. Data", "the documentation of the Python packages installed here")
+        with self.left.part("data"):
+            if not self.data.exists():
+                harvest(self.data)
+        counts = json.loads((self.data / "manifest.json").read_text())
+        self.console.print(
+            f"   {_total(counts, 'train')} documents to train on, {_total(counts, 'test')} of other packages to "
+            f"evaluate on ({', '.join(counts['test']['packages'])})"
+        )
+
+    def score_untrained(self, recipe: Recipe) -> None:
+        """Score the language model before it is trained."""
+        from embrew import build
+        from embrew.recipe import Recipe
+
+        self._head("2. Before", "the untrained model, two ways to read a vector from it")
+        lengths = recipe.encoder.max_length
+        same_lengths = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
+        with self.left.part("before"):
+            for label, name in BASELINES.items():
+                figures = self._score(build.encoder(Recipe.load(name, same_lengths)), label.replace(" ", "-"))
+                self.rows.append({"step": f"{recipe.encoder.model}, {label}", "seconds": None, **figures})
+
+    def train(self, recipe: Recipe, name: str) -> Encoder:
+        """Train the recipe."""
+        from embrew.evaluation import evaluate
+        from embrew.training.stages import train
+
+        def dev(encoder: Encoder) -> dict[str, float]:
+            (result,) = evaluate(encoder, [self.data / "dev"], batch_tokens=4096, show_progress_bar=is_chosen())
+            return {"dev": result.main_score}
+
+        self._head("3. Training", f"{name}, stage by stage")
+        model = self.output / "model"
+        with self.left.part("training"):
+            return train(recipe, model, resume=model.exists(), evaluate=dev)
+
+    def score_stages(self, recipe: Recipe) -> None:
+        """Score the model after each stage, and show the table."""
+        from embrew.evaluation.report import size_of
+        from embrew.modeling.encoder import Encoder
+
+        self._head("4. After", "each stage on the unseen packages")
+        seconds = json.loads((self.output / "model" / "run.json").read_text())["seconds"]
+        with self.left.part("after"):
+            for stage in recipe.stages:
+                figures = self._score(Encoder.from_pretrained(self.output / "model" / stage.name), stage.name)
+                self.rows.append({"step": f"LLM2Comp: {stage.name}", "seconds": seconds[stage.name], **figures})
+        data = f"Test split: {size_of(self.counts)} of packages that were not trained on"
+        self.console.print(table(self.rows, data))
+        (self.output / "table.md").write_text(markdown(self.rows, data))
+        plot(self.rows, self.output / "scores.png")
+
+    def export(self, encoder: Encoder) -> None:
+        """Export the model for Sentence-Transformers."""
+        from embrew.export.sentence_transformers import export_sentence_transformer
+
+        self._head("5. Export", "a stock Sentence-Transformers folder, verified in a fresh process")
+        with self.left.part("export"):
+            export_sentence_transformer(
+                encoder, self.output / "export", overwrite=True, max_length=encoder.max_seq_length
+            )
+
+    def search(self, encoder: Encoder) -> None:
+        """Search the test packages' documentation."""
+        from embrew.search import SearchIndex
+
+        self._head("6. Search", "in the unseen packages")
+        with self.left.part("search"):
+            index = SearchIndex.build(encoder, self.test, batch_tokens=4096, show_progress_bar=is_chosen())
+            index.save(self.output / "index", overwrite=True)
+        for question, hits in zip(QUESTIONS, index.search(QUESTIONS, top_k=3), strict=True):
+            self.console.print(f"\n  [bold cyan]{question}[/]")
+            for hit in hits:
+                text = hit.document.content
+                line = f"    {hit.score:.2f}  [bold]{escape(_first_line(text))}[/]  {escape(_rest(text))}"
+                self.console.print(line, soft_wrap=False)
+
+    def say_what_next(self) -> None:
+        """Say where the results are, and which commands to type next."""
+        model, data = self.output / "model", self.data
+        self.console.print(
+            f"\nTable: {self.output / 'table.md'}   plot: {self.output / 'scores.png'}   "
+            f"Sentence-Transformers folder: {self.output / 'export'}\n",
+            soft_wrap=True,
+        )
+        self.console.print("[bold]What to type next[/]")
+        for what, command in (
+            ("ask your own question", f'embrew search {model} --index {self.output / "index"} "…"'),
+            ("look inside the vectors", f"embrew analyze spectrum {model} --data {data / 'texts.jsonl'}"),
+            ("see what this folder holds", f"embrew runs {self.output}"),
+            ("make an encoder of your own documents", "embrew domain DOCS --output OUT"),
+            ("find a recipe for a larger model", "embrew recipe list"),
+        ):
+            self.console.print(f"  {escape(command)}\n    {what}", soft_wrap=True)
+
+    def _head(self, name: str, what: str) -> None:
+        self.console.print(f"[bold]{name}[/]: {what} ({self.left} left)", soft_wrap=True)
+
+    def _score(self, encoder: Encoder, name: str) -> dict[str, float]:
+        from embrew.evaluation import evaluate
+
+        options: Any = {"batch_tokens": 4096, "show_progress_bar": is_chosen()}
+        with within(name):
+            (result,) = evaluate(encoder, [self.test], output_dir=self.output / "results" / name, **options)
+        self.counts = result.counts
+        return {"ndcg_at_10": result.scores["ndcg_at_10"], "recall_at_10": result.scores["recall_at_10"]}
+
+
+def _total(counts: dict[str, Any], part: str) -> int:
+    return sum(package["documents"] for package in counts[part]["packages"].values())
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _rest(text: str, width: int = 90) -> str:
+    rest = " ".join(text.partition("\n")[2].split())
+    return rest if len(rest) <= width else rest[:width].rsplit(" ", 1)[0] + " …"

@@ -1,0 +1,38 @@
+"""Threads of PyTorch on the CPU: how many, and what they do while they wait. Set before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Return how many cores this process may use: by affinity, and by the container's limit."""
+    return min(_affinity(), _limit() or _affinity())
+
+
+def set_threads() -> None:
+    """Let waiting threads sleep, and start no more threads than a container may use cores.
+
+    OpenMP's threads wait by spinning. On cores that other processes use too, they take the time of the threads they wait
+    for: a training step with two threads took 4 to 5 times as long as with sleeping ones (benchmarks/results/threads.md).
+    Variables that are set already stay.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if cores() < _affinity():  # torch does not know of a container's limit
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+
+
+def _affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _limit() -> int | None:
+    """The container's limit in whole cores, rounded up; None: there is none."""
+    try:
+        quota = (CGROUP / "cpu.max").read_text().split()
+    except OSError:
+        return None
+    return max(1, -(-int(quota[0]) // int(quota[1]))) if len(quota) == 2 and quota[0].isdigit() else None
