@@ -125,11 +125,13 @@ class LogLines(tqdm):
 
     def __init__(self, **options: Any) -> None:
         file = io.StringIO()  # what tqdm writes to move its cursor
+        self.logged = float("-inf")
         super().__init__(**options, file=file, mininterval=EVERY, maxinterval=EVERY, delay=EVERY)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Log count, share, rate, elapsed and remaining time. `msg` is what tqdm clears its line with."""
-        if msg is None:
+        if msg is None and self._time() - self.logged >= 0.9 * EVERY:
+            self.logged = self._time()
             logger.info("%s", self.line())
 
     def line(self) -> str:

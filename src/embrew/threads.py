@@ -16,9 +16,8 @@ def cores() -> int:
 def set_threads() -> None:
     """Let waiting threads sleep, and start no more threads than a container may use cores.
 
-    OpenMP's threads wait by spinning. On cores that other processes use too, they take the time of the threads they wait
-    for: a training step with two threads took 4 to 5 times as long as with sleeping ones (benchmarks/results/threads.md).
-    Variables that are set already stay.
+    OpenMP's threads wait by spinning. On cores that other processes use too, they take the time of the threads that
+    they wait for (benchmarks/results/threads.md). Variables that are set already stay.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if cores() < _affinity():  # torch does not know of a container's limit

@@ -16,6 +16,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
+from embrew import threads
 from embrew.doctor import devices, disk, machine, nano, packages
 from embrew.doctor.private import without_private
 from embrew.doctor.run import as_report
