@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from embrew.losses import alignment_loss, closer_than_positive, info_nce, same_text_mask, score_kl
-from embrew.losses.espresso import compression_alignment
+from embrew.losses import closer_than_positive, conditional_alignment_loss, info_nce, same_text_mask, score_kl
+from embrew.losses.espresso import compression_loss
 
 
 def vectors(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -162,5 +162,5 @@ def test_no_queries_give_zero_that_keeps_the_graph():
         assert for_queries.shape == (0, 4) and torch.equal(for_candidates, torch.zeros(5, 4))
     own = vectors(0, 3, 4).requires_grad_()
     assert score_kl(queries, own, torch.zeros(0, 3)).item() == 0
-    assert alignment_loss(queries[:, 0], queries[:, 0], torch.zeros(0, dtype=torch.long)).item() == 0
-    assert torch.equal(compression_alignment(own[None, 0:0, 0], own[None, 0:0, 0]), torch.zeros(1))
+    assert conditional_alignment_loss(queries[:, 0], queries[:, 0], torch.zeros(0, dtype=torch.long)).item() == 0
+    assert torch.equal(compression_loss(own[None, 0:0, 0], own[None, 0:0, 0]), torch.zeros(1))

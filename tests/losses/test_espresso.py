@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from embrew.losses.espresso import compression_alignment, layer_weights
+from embrew.losses.espresso import compression_loss, layer_weights
 
 
 def test_weights() -> None:
@@ -19,7 +19,7 @@ def test_weights() -> None:
 def test_against_a_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     leading, target = torch.randn(2, 3, 5, 4, generator=generator)
-    found = compression_alignment(leading, target, temperature=0.7)
+    found = compression_loss(leading, target, temperature=0.7)
     for layer in range(3):
         squares = sum((leading[layer, i, j] - target[layer, i, j]) ** 2 for i in range(5) for j in range(4)) / 20
         kl = 0.0
@@ -31,21 +31,21 @@ def test_against_a_loop() -> None:
 
 def test_zero_where_they_agree_and_never_below() -> None:
     leading = torch.randn(2, 5, 4)
-    torch.testing.assert_close(compression_alignment(leading, leading), torch.zeros(2), rtol=0, atol=1e-6)
-    assert (compression_alignment(leading, torch.randn(2, 5, 4)) > 0).all()
+    torch.testing.assert_close(compression_loss(leading, leading), torch.zeros(2), rtol=0, atol=1e-6)
+    assert (compression_loss(leading, torch.randn(2, 5, 4)) > 0).all()
 
 
 def test_the_target_is_a_constant_and_order_does_not_matter() -> None:
     leading = torch.randn(5, 4, requires_grad=True)
     target = torch.randn(5, 4, requires_grad=True)
-    value = compression_alignment(leading, target)
+    value = compression_loss(leading, target)
     assert torch.autograd.grad(value, [leading, target], allow_unused=True)[1] is None
     order = torch.tensor([3, 1, 4, 0, 2])
-    torch.testing.assert_close(compression_alignment(leading[order], target[order]), value)
+    torch.testing.assert_close(compression_loss(leading[order], target[order]), value)
 
 
 def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="must agree"):
-        compression_alignment(torch.zeros(2, 3), torch.zeros(2, 4))
+        compression_loss(torch.zeros(2, 3), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="temperature=0"):
-        compression_alignment(torch.zeros(2, 3), torch.zeros(2, 3), temperature=0)
+        compression_loss(torch.zeros(2, 3), torch.zeros(2, 3), temperature=0)

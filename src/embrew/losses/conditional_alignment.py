@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def alignment_loss(
+def conditional_alignment_loss(
     near: Tensor, far: Tensor, owner: Tensor, *, temperature: float = 0.1, logarithm: bool = False
 ) -> Tensor:
     """mean_i −log [ e^{S1_i/τ} / (e^{S1_i/τ} + Σ_{j of i} e^{S2_j/τ}) ], S1 = −σ(near), S2 = −σ(far).

@@ -17,7 +17,7 @@ def layer_weights(layers: int) -> Tensor:
     return weights
 
 
-def compression_alignment(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
+def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Mean (S − T)² + t · KL(softmax(T/t) ‖ softmax(S/t)), a value a layer: `(...)` float32.
 
     Espresso Sentence Embeddings, Eq. 5, as the authors' code has it: the KL is a mean over texts, times t.

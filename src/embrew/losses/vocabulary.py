@@ -1,20 +1,15 @@
-"""Losses over a vocabulary that never hold the logits of all rows.
-
-Rows are projected chunk by chunk, and each chunk is written over the one before: peak memory is a block or two of
-`chunk × vocabulary`, whatever the number of rows. Under a frozen head the gradient for the hidden states is formed on
-the spot. A head that is trained gets its gradient in the backward pass, which projects the chunks a second time.
-"""
+"""Losses over a vocabulary that never hold the logits of all rows: see `chunked_head`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
+
+from embrew.losses.chunked_head import chunked_losses, loss_precision
 
 
 def token_kl(
@@ -54,7 +49,7 @@ def token_kl(
     """
     if teacher.shape != student.shape:
         raise ValueError(f"teacher {tuple(teacher.shape)} and student {tuple(student.shape)} must have the same rows")
-    losses = _apply(student, weight, bias, teacher.detach(), scale, softcap, chunk_size)
+    losses = chunked_losses(student, weight, bias, teacher.detach(), scale, softcap, chunk_size)
     return _weighted(losses, row_weights)
 
 
@@ -109,7 +104,7 @@ def token_log_probs(
         raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one a row")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}; the vocabulary has {len(weight)}")
-    return -_apply(hidden, weight, bias, labels, scale, softcap, chunk_size)
+    return -chunked_losses(hidden, weight, bias, labels, scale, softcap, chunk_size)
 
 
 def token_divergences(
@@ -170,7 +165,7 @@ def head_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, softcap: float | None = None
 ) -> Tensor:
     """Logits `(rows, vocabulary)` of a head in the precision of the losses; all at once, for few rows."""
-    logits = (hidden.to(weight.dtype) @ weight.T).to(_precision(hidden))
+    logits = (hidden.to(weight.dtype) @ weight.T).to(loss_precision(hidden))
     if bias is not None:
         logits = logits + bias.to(logits.dtype)
     if scale != 1.0:
@@ -180,158 +175,3 @@ def head_logits(
 
 def _weighted(losses: Tensor, row_weights: Tensor | None) -> Tensor:
     return losses.sum() / max(len(losses), 1) if row_weights is None else (losses * row_weights.to(losses.dtype)).sum()
-
-
-def _apply(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    scale: float,
-    softcap: float | None,
-    chunk_size: int | None,
-) -> Tensor:
-    if scale != 1.0:  # of the logits, so of the states and the bias
-        hidden, bias = hidden * scale, None if bias is None else bias * scale
-        target = target * scale if target.ndim == 2 else target
-    if chunk_size is None:
-        size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
-    else:
-        size = chunk_size if target.ndim == 1 else chunk_size // 2
-    with torch.autocast(hidden.device.type, enabled=False):
-        return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))), softcap)
-
-
-class _ChunkedHeadLoss(torch.autograd.Function):
-    """Losses `(rows,)`; `target` is labels `(rows,)` or teacher states `(rows, hidden)`, `size` of them at a time."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        size: int,
-        softcap: float | None,
-    ) -> Tensor:
-        ctx.size, ctx.softcap, ctx.trains_head = size, softcap, any(ctx.needs_input_grad[1:3])
-        grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
-        losses = torch.zeros(len(hidden), dtype=_precision(hidden), device=hidden.device)
-        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap):
-            losses[rows] = loss
-            if grad is not None:
-                grad[rows] = wanted.to(weight.dtype) @ weight
-        ctx.save_for_backward(*([hidden, weight, bias, target] if ctx.trains_head else [grad]))
-        return losses
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.trains_head:
-            (grad,) = ctx.saved_tensors
-            for_hidden = None if grad is None else grad * grads[0][:, None].to(grad.dtype)
-            return for_hidden, None, None, None, None, None
-        with torch.autocast(grads[0].device.type, enabled=False):
-            return *_gradients(ctx, grads[0]), None, None, None
-
-
-def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
-    """Gradients for hidden states, weight and bias, in the precision of the loss until they are complete."""
-    hidden, weight, bias, target = ctx.saved_tensors
-    precision = _precision(hidden)
-    wants: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
-    for_hidden = torch.zeros_like(hidden) if wants[0] else None
-    for_weight = torch.zeros_like(weight, dtype=precision) if wants[1] else None
-    for_bias = torch.zeros_like(bias, dtype=precision) if wants[2] else None
-    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size, ctx.softcap):
-        wanted.mul_(rows_grad[rows, None])
-        if for_hidden is not None:
-            for_hidden[rows] = (wanted.to(weight.dtype) @ weight).to(hidden.dtype)
-        if for_weight is not None:
-            for_weight.addmm_(wanted.T, hidden[rows].to(precision))
-        if for_bias is not None:
-            for_bias += wanted.sum(0)
-    return [
-        for_hidden,
-        None if for_weight is None else for_weight.to(weight.dtype),
-        None if for_bias is None else for_bias.to(bias.dtype),
-    ]
-
-
-def _chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, size: int, softcap: float | None
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Rows, their losses, and the gradient of these for the logits, which the next chunk is written over."""
-    precision, distils = _precision(hidden), target.ndim == 2
-    logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
-    spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
-    for start in range(0, len(hidden), size):
-        rows = slice(start, start + size)
-        if distils:
-            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare, softcap)
-        else:
-            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits, softcap)
-
-
-def _precision(hidden: Tensor) -> torch.dtype:
-    return torch.float64 if hidden.dtype == torch.float64 else torch.float32
-
-
-def _chunk_nll(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor, softcap: float | None
-) -> tuple[Tensor, Tensor]:
-    """Loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
-
-    Everything is written over `logits`, so that no chunk takes memory of its own.
-    """
-    q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
-    at = labels[:, None]
-    loss = -q.gather(1, at)
-    z_q = q.exp_().sum(-1, keepdim=True)
-    wanted = q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
-    return (loss + z_q.log())[:, 0], wanted if slope is None else wanted.mul_(slope)
-
-
-def _chunk_kl(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    teacher: Tensor,
-    logits: Tensor,
-    spare: Tensor,
-    softcap: float | None,
-) -> tuple[Tensor, Tensor]:
-    """As `_chunk_nll`, with the rows of both sides in one product: a product of few rows mostly reads the head.
-
-    With x the logits less the largest of their row and Z the sum of e^x, KL = Σ e^x_p (x_p − x_q) / Z_p − log Z_p +
-    log Z_q: every exponential is taken once.
-    """
-    rows = len(hidden)
-    both, slope = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows], softcap)
-    p, q = both.split(rows)
-    ratio = torch.sub(p, q, out=spare[:rows])
-    z_p, z_q = p.exp_().sum(-1, keepdim=True), q.exp_().sum(-1, keepdim=True)
-    ratio.masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
-    p.div_(z_p)
-    loss = ratio.mul_(p).sum(-1, keepdim=True) - z_p.log() + z_q.log()
-    wanted = q.div_(z_q).sub_(p)
-    return loss[:, 0], wanted if slope is None else wanted.mul_(slope[rows:])
-
-
-def _shifted_logits(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
-) -> tuple[Tensor, Tensor | None]:
-    """Logits `(rows, vocabulary)`, less the largest of their row, written to `out`; and the slope of the soft cap."""
-    if weight.dtype == out.dtype:
-        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
-    else:
-        out.copy_(hidden.to(weight.dtype) @ weight.T)
-    if bias is not None:
-        out += bias.to(out.dtype)
-    slope = None
-    if softcap is not None:
-        out.div_(softcap).tanh_()
-        slope = 1 - out**2
-        out.mul_(softcap)
-    return out.sub_(out.amax(-1, keepdim=True)), slope

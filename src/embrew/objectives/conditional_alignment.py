@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.losses import alignment_loss, token_divergences, token_log_probs
+from embrew.losses import conditional_alignment_loss, token_divergences, token_log_probs
 from embrew.modeling.embedding.batching import embed_by_length, groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
@@ -231,7 +231,7 @@ class Alignment(Objective):
             divergences = self._divergences(lm, memory, batch)
             near, far = divergences[: len(divergences) - len(negatives)], divergences[-len(negatives) :]
             parts = {"near": near.mean().detach(), "far": far.mean().detach()}
-        loss = alignment_loss(
+        loss = conditional_alignment_loss(
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
         pairs = self.counts(batch)["pairs"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from embrew.distributed import gather, share_of_rows, world_size
 from embrew.losses.dependencies import SVD, Compression, compression_target
-from embrew.losses.espresso import compression_alignment, layer_weights
+from embrew.losses.espresso import compression_loss, layer_weights
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.angle import Angle
@@ -186,4 +186,4 @@ class Espresso(Nested, EmbeddingObjective):
         if self.align_norm == "l2":
             leading, target = (nn.functional.normalize(side.float(), dim=-1) for side in (leading, target))
         share = share_of_rows(vectors.shape[1], vectors.device)
-        return share * compression_alignment(leading, target, temperature=self.temperature)
+        return share * compression_loss(leading, target, temperature=self.temperature)
