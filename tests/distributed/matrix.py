@@ -25,6 +25,7 @@ from embrew import build
 from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 from embrew.training import sharding
 from embrew.training.gradcache import Chunks
@@ -32,26 +33,21 @@ from embrew.training.resuming.checkpoint_files import trained_tensors
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES, stir
+from tests.objectives import cases
 
-OBJECTIVES: dict[str, dict[str, Any]] = {
-    "contrastive": {},
+CHOSEN: dict[str, dict[str, Any]] = {  # in place of the first settings of the battery
     "angle": {"rows": "pairs", "in_batch_weight": 2.0},
-    "matryoshka": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
-    "matryoshka_2d": {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
     "epic": {"temperature": 0.2, "mask_demo_negatives": True},
     "icl": {"temperature": 0.2},
     "espresso": {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 8, "layers": "learned"},
-    "compression": {"min_context_tokens": 4, "min_target_tokens": 3},
-    "mntp": {},
-    "language_model": {},
 }
-EMBEDDING = ("contrastive", "angle", "matryoshka", "matryoshka_2d", "epic", "icl", "espresso")
-DEMONSTRATIONS = {
-    "epic": Demonstrations(compress="all", every=8),
-    "icl": Demonstrations(compress="none", text_tokens=12),
+SETTINGS = {name: CHOSEN.get(name, cases.SETTINGS[name][0]) for name in OBJECTIVES}
+EMBEDDING = [name for name, kind in OBJECTIVES.items() if issubclass(kind, EmbeddingObjective)]
+ENCODERS: dict[str, dict[str, Any]] = {
+    **cases.ENCODERS,
+    "epic": {"demonstrations": Demonstrations(compress="all", every=8)},
+    "icl": {"demonstrations": Demonstrations(compress="none", text_tokens=12)},
 }
-BARE = ("mntp", "language_model")  # read texts without memory tokens
-CAUSAL = ("language_model",)
 JOINT = 4
 
 
@@ -111,10 +107,10 @@ QUICK = [
 ]
 
 
-def rows_for(objective: str) -> Dataset:
+def rows_for(objective: Objective) -> Dataset:
     """Rows whose lengths, and numbers of negatives, differ much: processes disagree on how many passes they need."""
-    if objective not in EMBEDDING:
-        return Dataset.from_list([{"text": text[: 20 + 9 * i] + text} for i, text in enumerate(SENTENCES * 2)])
+    if objective.rows_kind == "text":
+        return Dataset.from_list([{"text": f"{text[: 20 + 9 * i]}. {text}"} for i, text in enumerate(SENTENCES * 2)])
     texts = [f"{text[: 8 + 5 * i]} {i}" for i, text in enumerate(SENTENCES * 2)]
     return Dataset.from_list(
         [
@@ -130,23 +126,13 @@ def rows_for(objective: str) -> Dataset:
 
 def encoder_for(case: Case, folder: str) -> Encoder:
     """A tiny encoder with memory tokens (but for the objective that has none), LoRA or all weights open."""
-    memory: dict[str, Any] = (
-        {}
-        if case.objective in BARE
-        else {
-            "memory_tokens": 3,
-            "template": "{instruction}{text}{memory}",
-            "pooling": Pooling("mean", "memory"),
-        }
-    )
-    built = Encoder.from_pretrained(
-        Path(folder) / case.family,
-        dtype="float32",
-        device="cpu",
-        attention="causal" if case.objective in CAUSAL else "bidirectional",
-        demonstrations=DEMONSTRATIONS.get(case.objective),
-        **memory,
-    )
+    memory = {"memory_tokens": 3, "template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}
+    settings: dict[str, Any] = {
+        "attention": "bidirectional",
+        **({} if case.objective in cases.BARE else memory),
+        **ENCODERS.get(case.objective, {}),
+    }
+    built = Encoder.from_pretrained(Path(folder) / case.family, dtype="float32", device="cpu", **settings)
     if case.lora:
         built.backbone.add_lora({"r": 4, "lora_alpha": 8})
         stir(built.backbone)
@@ -158,11 +144,10 @@ def encoder_for(case: Case, folder: str) -> Encoder:
 def train(case: Case, folder: str) -> dict[str, Tensor]:
     """Loss and weights after a step, in however many processes."""
     set_seed(1)
-    encoder, objective = (
-        encoder_for(case, folder),
-        build.objective({"type": case.objective, **OBJECTIVES[case.objective]}),
-    )
+    encoder = encoder_for(case, folder)
+    objective = build.objective({"type": case.objective, **SETTINGS[case.objective]})
     objective.setup(encoder)
+    rows = objective.precompute(objective.prepare(rows_for(objective), encoder), encoder)
     training: dict[str, Any] = {
         "max_steps": 1, "optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0.0,
         "save_strategy": "no", "logging_steps": 1, "activation_checkpointing": case.checkpointing,
@@ -180,7 +165,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     if case.sharded:
         sharding.shard(encoder, torch.device("cpu"))
     step = TrainStep(encoder, objective, Chunks(rows=2) if case.cached else None)
-    trainer = StageTrainer(step, args, rows_for(case.objective), str(case))
+    trainer = StageTrainer(step, args, rows, str(case))
     assert trainer.fit(None) == 1
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     return {"losses": torch.tensor(losses), **trained_tensors(trainer.step)}

@@ -6,6 +6,7 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
+from embrew.objectives import OBJECTIVES
 from tests.distributed import matrix
 from tests.distributed.launch import in_two_processes
 from tests.distributed.matrix import CASES, QUICK, SHARDED, Case
@@ -49,16 +50,16 @@ def test_one_process(folder):
 @pytest.mark.slow
 def test_one_process_all(folder):
     cases = [case for case in CASES if case.checkpointing or case.cached]
-    assert len(cases) == 48
+    assert len(cases) == 2 * len(OBJECTIVES) + 4 * len(matrix.EMBEDDING)
     same(by_case(matrix.all_of(cases, folder)), cases, folder)
 
 
 @pytest.mark.slow
 def test_two_processes_all(folder, tmp_path):
     """DistributedDataParallel and FSDP2, on gloo; a few of these run by default, in test_runs."""
-    in_two_processes("tests.distributed.matrix", folder, str(tmp_path / "trained.safetensors"), timeout=600)
+    in_two_processes("tests.distributed.matrix", folder, str(tmp_path / "trained.safetensors"), timeout=900)
     found = by_case(load_file(tmp_path / "trained.safetensors"))
-    assert len(CASES) == 68 and len(SHARDED) == 16
+    assert {case.objective for case in CASES} == set(OBJECTIVES) and len(SHARDED) == 16
     same(found, [*CASES, *SHARDED], folder)
 
 

@@ -19,7 +19,7 @@ from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck, Compression
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
-from tests.objectives.test_battery import loss_and_gradients
+from tests.objectives.cases import loss_and_gradients
 from tests.objectives.test_bottleneck import assert_two_calls_are_the_dense_mask
 
 TEXTS = ["a", *SENTENCES, " ".join(SENTENCES)]

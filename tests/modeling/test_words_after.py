@@ -219,7 +219,7 @@ def test_a_recipe_says_what_its_template_does_by_default(caplog):
 
 
 def test_llama2vec_needs_words_apart(make_encoder):
-    from tests.objectives.test_battery import ENCODERS
+    from tests.objectives.cases import ENCODERS
 
     encoder = make_encoder(**{**ENCODERS["llama2vec"], "words_after": "joined"})
     with pytest.raises(ValueError, match="set it to separate"):

@@ -12,7 +12,7 @@ from embrew.modeling.model.attention import TWO_CALLS, Attention
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck
 from tests.conftest import FAMILIES, SENTENCES
-from tests.objectives.test_battery import loss_and_gradients
+from tests.objectives.cases import loss_and_gradients
 
 LORA = {"lora_dropout": 0.0}
 PAIRS = [{"query": text[: 12 + 7 * i], "positive": text[10:]} for i, text in enumerate(SENTENCES)]

@@ -14,7 +14,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Segment
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
-from tests.objectives.test_battery import loss_and_gradients
+from tests.objectives.cases import loss_and_gradients
 
 ENCODER = {
     "attention": "causal",

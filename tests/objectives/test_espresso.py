@@ -14,7 +14,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.objectives import Angle, Contrastive, Espresso
 from embrew.objectives.rows import text_keys
 from tests.conftest import SENTENCES
-from tests.objectives.test_battery import rows_for
+from tests.objectives.cases import rows_for
 
 SETTINGS = {"type": "espresso", "base": {"type": "contrastive", "temperature": 0.2}, "compression_size": 8}
 LAYERS, ROWS, WIDTH, K = 5, 6, 32, 8

@@ -18,7 +18,7 @@ from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Llama2Vec
 from embrew.recipe import Recipe
 from tests.conftest import FAMILIES, SENTENCES, data_folder
-from tests.objectives.test_battery import ENCODERS, LORA, loss_and_gradients, rows_for
+from tests.objectives.cases import ENCODERS, LORA, loss_and_gradients, rows_for
 
 SETTINGS = ENCODERS["llama2vec"]
 

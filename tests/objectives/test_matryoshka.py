@@ -13,7 +13,7 @@ from embrew.objectives import Compression, Contrastive, Matryoshka
 from embrew.objectives.rows import text_keys
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
-from tests.objectives.test_battery import rows_for
+from tests.objectives.cases import rows_for
 
 NESTED = {"type": "matryoshka", "base": {"type": "contrastive"}, "dims": [32, 8, 4], "weights": [1.0, 0.5, 2.0]}
 NESTED_2D = {"type": "matryoshka_2d", "base": {"type": "contrastive"}, "dims": [32, 8, 4]}

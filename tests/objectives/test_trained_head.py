@@ -22,7 +22,7 @@ from tests import conftest
 from tests.conftest import GROUPED
 from tests.families import FAMILIES as FAMILY_SIZES
 from tests.families import config_of
-from tests.objectives.test_battery import ENCODERS, loss_and_gradients, rows_for
+from tests.objectives.cases import ENCODERS, loss_and_gradients, rows_for
 
 FAMILIES = ("qwen3-tied", "qwen3", "llama-tied", "gpt-neox")
 OBJECTIVES: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from embrew.objectives import Compression, EmbeddingObjective
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.step import TrainStep
 from tests.conftest import SENTENCES
-from tests.objectives.test_battery import rows_for
+from tests.objectives.cases import rows_for
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -1,0 +1,123 @@
+"""Settings, encoders and rows of every registered objective, for the tests that all objectives share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import Dataset
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.objectives import Alignment, Llama2Vec, Objective
+from tests.conftest import SENTENCES
+
+LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
+SETTINGS: dict[str, list[dict[str, Any]]] = {  # the first of each is used wherever one is enough
+    "alignment": [
+        {},
+        {"variant": "log_sigmoid", "detach_self": True, "end": False},
+        {"variant": "kl"},
+        {"variant": "js"},
+    ],
+    "angle": [
+        {},
+        {"angle_weight": 0.0, "in_batch_weight": 0.0},
+        {"rows": "pairs"},
+        {"rows": "pairs", "cosine_weight": 0.0, "hard_negative_weight": 0.0, "in_batch_weight": 10.0},
+    ],
+    "bottleneck": [{}, {"target": "text", "bos": "strict"}, {"target": "rest", "min_tokens": 3, "end": False}],
+    "compression": [
+        LENGTHS,
+        {**LENGTHS, "include_last": False, "decoder_bos": False},
+        {**LENGTHS, "nll_weight": 0.5},
+        {**LENGTHS, "divergence": "nll"},
+        {"divergence": "reconstruction"},
+        {"divergence": "nll", "rows": "pairs", "end": True, "decoder_bos": False},
+        {"rows": "pairs"},
+    ],
+    "contrastive": [
+        {},
+        {"symmetric": True, "temperature": 0.2},
+        {"false_negative_margin": 0.05, "false_negative_warmup": 0.0},
+        {"mask_same_text": False, "gather": False},
+        {"positives": "dropout", "attention_dropout": 0.1},
+        {"positives": "dropout", "attention_dropout": 0.1, "symmetric": True},
+    ],
+    "matryoshka": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+        {"base": {"type": "contrastive", "positives": "dropout", "attention_dropout": 0.1}, "dims": [16, 32]},
+        {"base": {"type": "angle", "rows": "pairs"}, "dims": [32, 16, 4], "weights": [1.0, 0.5, 0.25]},
+    ],
+    "matryoshka_2d": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "dims": [32, 8]},
+        {"base": {"type": "contrastive"}, "dims": [32, 8, 16], "dims_per_step": None, "kl_weight": 0.0},
+    ],
+    "espresso": [
+        {"base": {"type": "contrastive", "temperature": 0.2}, "compression_size": 8},
+        {"base": {"type": "angle", "rows": "pairs"}, "compression_size": 4, "preset": "paper", "svd": "exact"},
+        {"base": {"type": "contrastive"}, "compression_size": 16, "preset": "official", "compression": "direct"},
+    ],
+    "epic": [
+        {},
+        {"demonstrations": 2, "mask_demo_negatives": True, "plain_weight": 0.5},
+        {"demo_grad": "detach", "symmetric": True, "temperature": 0.2},
+    ],
+    "icl": [{}, {"demonstrations": 2, "mask_demo_negatives": True}],
+    "joint": [
+        {"base": {"type": "contrastive", "temperature": 0.2}},
+        {"base": {"type": "contrastive"}, "generative_weight": 0.5, "bos": "strict", "end": False},
+    ],
+    "language_model": [{}, {"end": False}],
+    "llama2vec": [{}, {"stop_words": "none", "bag_weight": 1.0, "language_weight": 0.5}],
+    "sft": [{}, {"end": False}],
+    "mntp": [{}, {"mask_probability": 0.8, "replacement": "mask", "mask_token": "a"}],
+}
+IN_CONTEXT: dict[str, Any] = {
+    "attention": "causal",
+    "memory_tokens": 0,
+    "template": "{instruction}{text}{eos}",
+    "prompts": {"query": "find: "},
+    "max_length": 80,
+}
+BARE = {"language_model", "mntp"}  # read texts without memory tokens
+ENCODERS: dict[str, dict[str, Any]] = {  # where an objective needs another encoder than LLM2Comp's
+    "llama2vec": {
+        "attention": "causal",
+        "template": '"{text}{instruction}{memory}',
+        "prompts": {"document": '", in short: ', "query": '", and then: '},
+    },
+    "epic": {**IN_CONTEXT, "demonstrations": Demonstrations(compress="all", every=3)},
+    "icl": {**IN_CONTEXT, "demonstrations": Demonstrations(compress="none", budget=200)},
+    "sft": {"attention": "causal"},
+    "joint": {"attention": "causal"},
+    "language_model": {"attention": "causal"},
+    "bottleneck": {"attention": "causal"},
+    "alignment": {"attention": "causal", "prompts": {"query": "next: ", "document": "same: "}},
+}
+LORA = {"lora_dropout": 0.0}
+
+
+def rows_for(objective: Objective) -> list[dict[str, Any]]:
+    """Rows of the kind that an objective reads."""
+    if isinstance(objective, Llama2Vec):
+        return [{"text": f"{text} {SENTENCES[i - 1]} {SENTENCES[i - 2]}"} for i, text in enumerate(SENTENCES)]
+    if objective.rows_kind == "text":
+        return [{"text": text} for text in SENTENCES]
+    if objective.rows_kind == "scored":
+        texts = zip(SENTENCES, [*SENTENCES[1:], SENTENCES[0]], strict=True)
+        return [{"sentence1": a[:30], "sentence2": b, "score": i % 3} for i, (a, b) in enumerate(texts)]
+    return [
+        {
+            "query": text.split()[i],
+            "positive": text,
+            "negatives": [SENTENCES[i - 1][:20]] * (i % 3 or isinstance(objective, Alignment)),
+            "instruction": None,
+        }
+        for i, text in enumerate(SENTENCES)
+    ]
+
+
+def prepared(objective: Objective, encoder: Encoder) -> list[dict[str, Any]]:
+    """Rows as training gives them to the objective."""
+    rows = rows_for(objective)
+    return list(objective.precompute(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
