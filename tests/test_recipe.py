@@ -15,61 +15,9 @@ from embrew.data.prompts import LLM2COMP_TRAINING
 from embrew.modeling.text.pattern import split_pattern
 from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
 
-SHIPPED = [
-    "autoregembed/code-llama2-7b",
-    "autoregembed/mistral-7b",
-    "autoregembed/nano",
-    "autoregembed/paper-llama2-7b",
-    "autoregembed/qwen3-0.6b",
-    "baselines/all-minilm-l6-v2",
-    "baselines/bge-en-icl-mistral-7b",
-    "baselines/bge-en-icl-nano",
-    "baselines/contrastive-last-nano",
-    "baselines/contrastive-mean-nano",
-    "baselines/e5-mixture-llama2-7b",
-    "baselines/echo",
-    "baselines/last-token",
-    "baselines/latent-attention-nano",
-    "baselines/llama2vec-7b",
-    "baselines/llama2vec-nano",
-    "baselines/llm2vec-mistral-7b",
-    "baselines/llm2vec-nano",
-    "baselines/matryoshka-2d-nano",
-    "baselines/matryoshka-nano",
-    "baselines/mean",
-    "baselines/metaeol",
-    "baselines/nli-guarded-nano",
-    "baselines/nli-nano",
-    "baselines/prompteol",
-    "baselines/repllama-7b",
-    "baselines/repllama-nano",
-    "baselines/sft-nano",
-    "baselines/simcse-bert-base",
-    "baselines/simcse-nano",
-    "baselines/soft-prompt-nano",
-    "baselines/weighted-mean",
-    "epic/llama3.2-1b",
-    "epic/llama3.2-3b",
-    "epic/nano",
-    "epic/paper-llama3.1-8b",
-    "epic/paper-mistral-7b",
-    "epic/paper-qwen2.5-7b",
-    "epic/qwen3-0.6b",
-    "ese/bge-base",
-    "ese/llama2-7b",
-    "ese/minilm",
-    "ese/nano",
-    "ese/qwen1.5-0.5b",
-    "ese/uae-large",
-    "lbr/medical-nano",
-    "lbr/paper-llama3.2-1b",
-    "lbr/paper-qwen2-1.5b",
-    "lbr/paper-qwen2.5-1.5b",
-    "llm2comp/nano",
-    "llm2comp/nano-wiki",
-    "llm2comp/paper-llama2-7b",
-    "llm2comp/qwen3-0.6b",
-]
+FOLDER = Path(str(resources.files("embrew") / "recipes"))
+FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
+SHIPPED = [name for name in FILES if not name.startswith("launch/")]
 NANO = "llm2comp/nano"
 
 
@@ -81,12 +29,11 @@ def minimal(**encoder):
 
 
 def test_every_shipped_yaml_is_listed():
-    folder = Path(str(resources.files("embrew") / "recipes"))
-    found = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-    launches = [name for name in found if name.startswith("launch/")]
+    launches = [name for name in FILES if name not in SHIPPED]
     assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
-    assert [name for name in found if name not in launches] == SHIPPED == list_recipes()
-    assert len(SHIPPED) == 53
+    assert list_recipes() == SHIPPED
+    assert {name.partition("/")[0] for name in SHIPPED} == {path.name for path in FOLDER.iterdir()} - {"launch"}
+    assert {"llm2comp/nano", "baselines/mean"} <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
