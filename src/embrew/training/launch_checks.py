@@ -1,8 +1,9 @@
-"""What cannot be combined with the way a run was launched, refused by name before anything is loaded."""
+"""What cannot be trained here, or not as it was launched, refused by name before anything is loaded."""
 
 from __future__ import annotations
 
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
@@ -23,6 +24,7 @@ def check_launch(
     Raises:
         ValueError: names what does not go together, and what does.
     """
+    _check_reporting(stage, args)
     method = str(stage.objective["type"])
     if sharded and not isinstance(objective, EmbeddingObjective):
         raise ValueError(
@@ -49,3 +51,13 @@ def check_launch(
             f"stage {stage.name}: gradient caching under DeepSpeed: it makes one backward pass a chunk, and the engine "
             "expects one in all; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe copy launch/fsdp2)"
         )
+
+
+def _check_reporting(stage: StageConfig, args: TrainingArguments) -> None:
+    """Raise where `training.report_to` names a library that is not installed; the Trainer would find out later."""
+    for name in list(args.report_to or ()):
+        if name not in (*get_available_reporting_integrations(), "flyte"):  # which transformers does not look for
+            extra = "'embrew[tensorboard]'" if name == "tensorboard" else f"the library of {name}"
+            raise ValueError(
+                f"stage {stage.name}: training.report_to={name} is not installed; pip install {extra}, or leave it out"
+            )

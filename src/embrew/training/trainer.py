@@ -22,6 +22,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations import TensorBoardCallback
 
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
@@ -46,6 +47,7 @@ from embrew.training.resuming.checkpoint_files import (
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
+TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, beside the checkpoints' and not removed with it
 KEEP = 2  # checkpoints of a stage in progress
 
 
@@ -88,6 +90,9 @@ class StageTrainer(Trainer):
         if self.progress is not None:
             self.add_callback(self.progress)
         self.add_callback(LogLines(name))
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                callback.logging_dir = str(Path(str(args.output_dir)).with_suffix(TENSORBOARD))
         if evaluation is not None and evaluation.at is not None:
             self.add_callback(EvaluateAtSteps(evaluation.at, samples_per_step(args)))
 
