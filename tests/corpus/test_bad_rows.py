@@ -273,3 +273,17 @@ def test_an_id_that_is_asked_for_must_be_there(tmp_path: Path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x", "key": "a"}\n{"text": "y"}\n')
     with pytest.raises(ValueError, match="line 2: key is missing"):
         encode_corpus(Stub(), tmp_path / "a.jsonl", tmp_path / "out", id_column="key")
+
+
+@pytest.mark.parametrize(("rate", "left"), [(0.0, None), (0.01, 49), (0.02, 49)])
+def test_few_rows_have_a_limit_too(tmp_path: Path, rate: float, left: int | None):
+    (tmp_path / "a.jsonl").write_bytes(GOOD * 20 + b"{\n" + GOOD * 29)
+    if left is None:
+        with pytest.raises(ValueError, match="1 of the first 21 rows cannot be encoded, more than max_reject_rate=0"):
+            encode_corpus(Stub(), tmp_path / "a.jsonl", tmp_path / "out", on_bad_rows="skip", max_reject_rate=rate)
+        assert (tmp_path / "out" / REJECTS).is_file()
+    else:
+        summary = encode_corpus(
+            Stub(), tmp_path / "a.jsonl", tmp_path / "out", on_bad_rows="skip", max_reject_rate=rate
+        )
+        assert (summary.rows, summary.rejected) == (left, 1)

@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from embrew.data.columns import ACCEPTED, canonical_rows, check_filled, match, understood
+from embrew.data.canonical import canonical_rows, check_filled
+from embrew.data.columns import ACCEPTED, match, understood
 
 
 def rows(values, kind="pairs", mapping=None, **options):
@@ -24,6 +25,12 @@ def pair(negatives=(), instruction=None, positive="p"):
         ({"query": "q", "pos": ["p", "r"], "neg": ["n"]}, [pair("n"), pair("n", positive="r")]),  # FlagEmbedding
         ({"query": "q", "pos": ["p"], "neg": [], "prompt": "do", "pos_scores": [1], "type": "x"}, [pair((), "do")]),
         ({"query": "q", "positive": "p", "instruction": None, "source": "web"}, [pair()]),
+        ({"Query": "q", " POSITIVE ": "p", "Negative_1": "n", "Source": "web"}, [pair(["n"])]),
+        ({"Query": "q", "Pos": ["p"], "NEG": None}, [pair()]),
+        ({"question": "q", "answer": "p"}, [pair()]),
+        ({"query": "q", "answer": "p", "context": "c"}, [pair()]),
+        ({"query": "q", "positive": "p", "answer": "a", "sentence1": "s", "sentence2": "t"}, [pair()]),
+        ({"sentence1": "q", "sentence2": "p"}, [pair()]),
         ({"query": "q", "positive": "p", "negatives": ["a"], "scores": [2, 1]}, [{**pair("a"), "scores": [2.0, 1.0]}]),
         ({"query": "q", "positive": "p", "negatives": ["a"], "scores": None}, [pair("a")]),
         (
@@ -68,6 +75,7 @@ def test_a_score_for_every_text(values):
 def test_text_and_scored_rows():
     assert rows({"text": "t", "source": "x"}, "text") == [{"text": "t"}]
     assert rows({"body": "t"}, "text", {"text": "body"}) == [{"text": "t"}]
+    assert rows({"sentence1": "a", "sentence2": "b", "score": "3.5"}, "scored")[0]["score"] == 3.5  # as CSV has it
     scored = {"sentence1": "a", "sentence2": "b", "score": 3, "subset": 12}
     assert rows(scored, "scored") == [{"sentence1": "a", "sentence2": "b", "score": 3.0, "subset": "12"}]
     assert (
@@ -78,10 +86,22 @@ def test_text_and_scored_rows():
 @pytest.mark.parametrize(
     ("columns", "kind", "mapping", "message"),
     [
-        (["question", "answer"], "pairs", {}, "no column for 'query'; the columns found are answer, question"),
+        (["question", "context"], "pairs", {}, "no column for 'query'; the columns found are context, question"),
         (["text", "title"], "pairs", {}, "query | anchor"),
         (["sentence1", "sentence2", "label"], "scored", {}, "no column for 'score'"),
         (["query", "anchor", "positive"], "pairs", {}, "query and anchor could both be 'query'"),
+        (["Query", "query", "positive"], "pairs", {}, "Query and query could both be 'query'"),
+        (["Text", "TEXT"], "text", {}, "Text and TEXT could both be 'text'"),
+        (
+            ["question", "answer", "sentence1", "sentence2"],
+            "pairs",
+            {},
+            "question, answer and sentence1, sentence2 could both be query, positive; say which, e.g. columns: "
+            "{query: question, positive: answer}",
+        ),
+        (["sentence1", "sentence2", "score"], "pairs", {}, "choose them, e.g. where: {score: 1}, or take all rows"),
+        (["messages", "positive_messages", "label"], "pairs", {}, "choose them, e.g. where: {label: 1}"),
+        (["query", "sentence2"], "pairs", {}, "no column for 'positive'"),
         (["query", "positive", "negative", "negative_1"], "pairs", {}, "could both be 'negatives'"),
         (["query", "positive", "hard_negative"], "pairs", {}, "column 'hard_negative' looks like a text"),
         (["text"], "text", {"document": "text"}, "'document' is no column of text rows; choose from text"),
@@ -115,7 +135,7 @@ def test_values_that_are_no_text(values, message):
         rows(values)
 
 
-@pytest.mark.parametrize("score", [None, "3", True, float("nan"), float("inf")])
+@pytest.mark.parametrize("score", [None, "three", "4,5", "", True, "nan", float("nan"), float("inf"), [3]])
 def test_scores_are_finite_numbers(score):
     with pytest.raises(ValueError, match="column 'score' holds .*, not a finite number"):
         rows({"sentence1": "a", "sentence2": "b", "score": score}, "scored")

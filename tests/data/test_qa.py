@@ -97,7 +97,8 @@ def test_wrong_rows_are_named(row, message, tmp_path):
         ("pairs.csv", "question,answer\nq,a,b\n", "pairs.csv, line 2: more cells"),
         ("pairs.csv", 'question,answer\nq,"a\n', "not valid CSV"),
         ("pairs.csv", b"question,answer\nq,\xff\n", "not valid UTF-8"),
-        ("pairs.tsv", "question\tanswer\n", "cannot read this kind of file"),
+        ("pairs.tsv", "question\tanswer\n", "holds no rows"),
+        ("pairs.xlsx", "question\tanswer\n", "cannot read this kind of file"),
     ],
 )
 def test_broken_files_are_named(name, text, message, tmp_path):

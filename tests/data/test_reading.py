@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embrew.data.reading import expand, read, read_file, split_files, splits
+from embrew.data.formats import read_file
+from embrew.data.reading import expand, read, split_files, splits
 
 
 def values(path: Path, **options: str) -> list[dict]:

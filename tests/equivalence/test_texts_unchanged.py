@@ -168,7 +168,7 @@ def test_a_job_begun_with_another_rule_is_refused(tmp_path: Path):
 
 
 def test_the_lines_of_a_text_file(tmp_path: Path):
-    from embrew.data.reading import read_file
+    from embrew.data.formats import read_file
 
     (tmp_path / "a.txt").write_bytes(b" a \r\n\n   \nb\r\r\nc")
     assert [record.values["text"] for record in read_file(tmp_path / "a.txt")] == [" a ", "b\r", "c"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
 from embrew.data.reading import expand, read, splits
+from embrew.data.record import same_name
 from embrew.data.sampling import sample_in_order
 from embrew.evaluation.dev import DevSets, dev_sets_of
 from embrew.files.public_paths import check_path_known
@@ -110,7 +111,7 @@ def add_uniformity(
         raise ValueError(f"a dev set is called {taken[0]}, as a figure of evaluation.uniformity; rename its folder")
     split = _split(path, split)
     record = next(iter(read(path, split=split)), None)
-    if "score" in {*(columns or {}), *(record.values if record is not None else ())}:
+    if "score" in (columns or {}) or same_name(record.values if record is not None else (), "score"):
         rows = load(path, kind="scored", split=split, columns=dict(columns or {}))
         left, right = list(rows["sentence1"]), list(rows["sentence2"])
         positives = positive_pairs(left, right, rows["score"], above=above)

@@ -11,6 +11,7 @@ from embrew.analysis.vectors import Side
 from embrew.data.datasets import load
 from embrew.data.documents import read_documents
 from embrew.data.reading import expand, find_file, read, splits, stem
+from embrew.data.record import named
 from embrew.data.sampling import sample_in_order
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,9 @@ def _text_columns(path: str | Path, split: str) -> list[dict[str, str]]:
     if record is None:
         raise ValueError(f"{path} holds no rows")
     for names in (("text",), ("sentence1", "sentence2")):
-        if set(names) <= set(record.values):
-            return [{"text": name} for name in names]
+        found = [column for name in names if (column := named(record.values, name))]
+        if len(found) == len(names):
+            return [{"text": column} for column in found]
     raise ValueError(
         f"{record.where}: no texts to analyse in the columns {', '.join(sorted(record.values))}; give rows with text, "
         "or with sentence1 and sentence2, or a folder with a corpus"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from datasets import Dataset
@@ -13,6 +15,7 @@ from embrew.data import datasets as data
 from embrew.data import describe
 from embrew.data.mixing import MixedOrder, shares
 from embrew.data.overlap import RESERVED
+from embrew.data.rejects import MAX_RATE, Rejects, reject_file
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
@@ -29,6 +32,7 @@ def datasets(
     *,
     keep: Path | None = None,
     reserved: np.ndarray | None = None,
+    rejected: Path | None = None,
 ) -> list[Dataset]:
     """The rows of each of the stage's data sets, as the objective wants them.
 
@@ -38,13 +42,18 @@ def datasets(
         encoder: what is trained.
         keep: a folder for what is computed once.
         reserved: fingerprints of texts that may not be trained on (see `overlap.fingerprints`).
+        rejected: file in which rows are listed that are left out as `on_bad_rows: skip` says.
 
     Raises:
         ValueError: nothing is left of a data set.
     """
-    parts = []
+    with reject_file(rejected) as file:
+        parts = [
+            rows(config, built, max_rows=config.max_rows, reserved=reserved, rejects=_rejects(config, file, rejected))
+            for config in stage.datasets
+        ]
     for number, config in enumerate(stage.datasets):
-        part = rows(config, built, max_rows=config.max_rows, reserved=reserved)
+        part = parts[number]
         if reserved is not None:
             part = _without_reserved(part, stage.name)
         understood = describe(part)
@@ -53,7 +62,7 @@ def datasets(
             logger.info("    %s", example)
         short = part if config.max_tokens is None else _short(part, config.max_tokens, encoder)
         place = None if keep is None else keep / str(number)
-        parts.append(built.precompute(built.prepare(short, encoder), encoder, place))
+        parts[number] = built.precompute(built.prepare(short, encoder), encoder, place)
     return parts
 
 
@@ -78,8 +87,23 @@ def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: i
     return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
 
 
-def rows(config: DataConfig, built: Objective, *, max_rows: int | None, reserved: np.ndarray | None = None) -> Dataset:
-    """The canonical rows of one data set, before any filter that needs a tokenizer; `reserved` as for `load`."""
+def rows(
+    config: DataConfig,
+    built: Objective,
+    *,
+    max_rows: int | None,
+    reserved: np.ndarray | None = None,
+    rejects: Rejects | None = None,
+) -> Dataset:
+    """The canonical rows of one data set, before any filter that needs a tokenizer.
+
+    Args:
+        config: the data set.
+        built: the objective that is trained.
+        max_rows: rows kept.
+        reserved: as for `load`.
+        rejects: decides about rows that cannot be used; by default as `on_bad_rows` says, without a list of them.
+    """
     return data.load(
         config.path,
         kind=built.rows_kind,
@@ -96,7 +120,15 @@ def rows(config: DataConfig, built: Objective, *, max_rows: int | None, reserved
         max_rows=max_rows,
         shuffle_seed=config.shuffle_seed,
         reserved=None if reserved is None else set(reserved.tolist()),
+        rejects=rejects or _rejects(config),
     )
+
+
+def _rejects(config: DataConfig, file: IO[str] | None = None, listed: Path | None = None) -> Rejects:
+    if config.on_bad_rows != "skip":
+        return Rejects()
+    rate = MAX_RATE if config.max_reject_rate is None else config.max_reject_rate
+    return Rejects(file or io.StringIO(), max_rate=rate, use="trained on", listed=str(listed or ""))
 
 
 def _without_reserved(part: Dataset, name: str) -> Dataset:

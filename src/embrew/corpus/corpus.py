@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any, NamedTuple
 
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
-from embrew.corpus.rejects import Rejects
+from embrew.corpus.layout import REJECTS
 from embrew.data.documents import Document
-from embrew.data.reading import Bad, Record, data_files, expand, find_file, records, require_regular
+from embrew.data.formats import records
+from embrew.data.reading import data_files, expand, find_file, require_regular
+from embrew.data.record import Bad, Record, named, same_name
+from embrew.data.rejects import Rejects, reject_file
 
 MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: such a text in escapes, and more than that is not held in memory
@@ -81,6 +85,13 @@ def expected_rows(files: Sequence[Path]) -> int | None:
     return total
 
 
+@contextmanager
+def job_rejects(job: Job) -> Iterator[Rejects]:
+    """Take bad rows as a job says: refuse the first one, or list them in the output folder."""
+    with reject_file(job.folder / REJECTS if job.on_bad_rows == "skip" else None) as file:
+        yield Rejects(file, max_rate=job.max_reject_rate, listed=REJECTS)
+
+
 def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Text]:
     """The rows of a corpus, one at a time; `rejects` decides about bad ones, among them those with a repeated id.
 
@@ -103,6 +114,7 @@ def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[T
                 yield row
             else:
                 rejects(row)
+    rejects.end()
 
 
 def _rows(job: Job) -> Iterator[Text | Bad]:
@@ -120,12 +132,14 @@ def _rows(job: Job) -> Iterator[Text | Bad]:
 def _text(record: Record, job: Job, *, alone: bool) -> Text | Bad:
     """A row, or why it cannot be encoded."""
     number = str(record.number) if alone else f"{Path(record.source).name}:{record.number}"
+    lacks_text = False
     try:
         given = _id(record, job.id_column)
+        lacks_text = (job.text_column or named(record.values, "text")) not in record.values
         return Text(given or number, _content(record, job.text_column), record.where, numbered=not given)
     except ValueError as error:
-        no_column = record.source.endswith(".parquet") and (job.text_column or "text") not in record.values
-        return Bad(record.source, record.number, record.where, str(error), rest_lost=no_column)
+        whole_file = lacks_text and record.source.endswith((".parquet", ".arrow"))
+        return Bad(record.source, record.number, record.where, str(error), rest_lost=whole_file)
 
 
 def _first(name: str, job: Job) -> Text:
@@ -166,7 +180,7 @@ def rows_sha256(rows: list[Text]) -> str:
 
 def _id(record: Record, column: str | None) -> str | None:
     for name in (column,) if column else ("_id", "id"):
-        value = record.values.get(name)
+        value = _value(record, name, exact=column is not None)
         if isinstance(value, str | int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
@@ -178,7 +192,8 @@ def _id(record: Record, column: str | None) -> str | None:
 
 def _content(record: Record, column: str | None) -> str:
     name = column or "text"
-    text, title = record.values.get(name), None if column else record.values.get("title")
+    text = _value(record, name, exact=column is not None)
+    title = None if column else _value(record, "title")
     if text is None:
         raise ValueError(f"{name} {_lacking(record, name)}; a row needs a text")
     for what, value in ((name, text), ("title", title)):
@@ -190,5 +205,14 @@ def _content(record: Record, column: str | None) -> str:
     return content
 
 
+def _value(record: Record, name: str, *, exact: bool = False) -> Any:
+    """The value of a column by its name, in any case unless the user has given it."""
+    return record.values.get(name if exact else named(record.values, name) or name)
+
+
 def _lacking(record: Record, name: str) -> str:
-    return "is null" if name in record.values else f"is missing (there are {', '.join(record.values) or 'no columns'})"
+    return (
+        "is null"
+        if same_name(record.values, name)
+        else f"is missing (there are {', '.join(record.values) or 'no columns'})"
+    )

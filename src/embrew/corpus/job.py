@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from embrew.corpus.precision import Precision
+from embrew.data.rejects import MAX_RATE, OnBadRows
 
 Side = Literal["query", "document"]
-OnBadRows = Literal["strict", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class Job:
         text_column: column of the texts; by default `text`, after `title` where there is one.
         on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
             continues.
-        max_reject_rate: with `skip`, stop when more than this share of at least 100 rows is bad.
+        max_reject_rate: with `skip`, stop when more than this share of the rows is bad, or of 100 rows if there are
+            fewer; 0: at the first.
     """
 
     input: str | Path
@@ -43,7 +44,7 @@ class Job:
     id_column: str | None = None
     text_column: str | None = None
     on_bad_rows: OnBadRows = "strict"
-    max_reject_rate: float = 0.01
+    max_reject_rate: float = MAX_RATE
 
     def __post_init__(self) -> None:
         for name, allowed in (("prompt_name", Side), ("precision", Precision), ("on_bad_rows", OnBadRows)):

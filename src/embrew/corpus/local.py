@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embrew.corpus.corpus import Shard, corpus_files, expected_rows, fingerprint, shards
+from embrew.corpus.corpus import Shard, corpus_files, expected_rows, fingerprint, job_rejects, shards
 from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
 from embrew.corpus.precision import Ranges
-from embrew.corpus.rejects import open_rejects
 from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
 from embrew.data.versions import Changes
 from embrew.files.formats import say_missing
@@ -193,7 +192,7 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
         ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
     """
     ids = Ids(keep="ids" not in manifest.made_of)
-    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+    with job_rejects(job) as rejects:
         for shard in shards(job, rejects, ids):
             entry = manifest.shards.get(shard.number)
             if entry is not None and entry.input_sha256 != shard.sha256:

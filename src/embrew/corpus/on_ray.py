@@ -19,9 +19,9 @@ from embrew.corpus.corpus import Shard, Text, shards
 from embrew.corpus.job import Job
 from embrew.corpus.local import End, Summary, add, run, settle, unfinished
 from embrew.corpus.manifest import Entry, Manifest, new_manifest
-from embrew.corpus.rejects import Rejects
 from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
+from embrew.data.rejects import Rejects
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]

@@ -9,8 +9,8 @@ from typing import Any
 from embrew.corpus.corpus import shards
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
-from embrew.corpus.rejects import Rejects
 from embrew.corpus.vectors import Vectors
+from embrew.data.rejects import Rejects
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.provenance import describe_run

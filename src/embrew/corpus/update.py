@@ -18,14 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.corpus.corpus import Shard, Text, corpus_files, fingerprint, rows_sha256, shards
+from embrew.corpus.corpus import Shard, Text, corpus_files, fingerprint, job_rejects, rows_sha256, shards
 from embrew.corpus.hashes import hashes_name
 from embrew.corpus.job import Job
 from embrew.corpus.known import Known, Texts
 from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of
 from embrew.corpus.local import Summary, add, cleared, settle, summary_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
-from embrew.corpus.rejects import open_rejects
 from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_codes, write_shard
 from embrew.data.versions import Changes
 from embrew.files.locks import claimed
@@ -177,7 +176,7 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
 def _unknown(job: Job, known: Known, *, first: int) -> Generator[Shard]:
     """Rows whose texts are not known, one for each text, in shards numbered from `first` on."""
     taken, rows, number = Texts(), list[Text](), first
-    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+    with job_rejects(job) as rejects:
         for shard in shards(job, rejects):
             places = known.find(shard).places
             unknown = [row for row, place in zip(shard.rows, places, strict=True) if place < 0]
@@ -196,7 +195,7 @@ def _put_together(job: Job, asked: Manifest, known: Known) -> tuple[Manifest, in
     manifest = _begun(job, asked)
     manifest.dimensions, manifest.ranges = asked.dimensions, asked.ranges
     unchanged, total, same, changed = 0, 0, 0, 0
-    with open_rejects(job.folder, skip=job.on_bad_rows == "skip", max_rate=job.max_reject_rate) as rejects:
+    with job_rejects(job) as rejects:
         for shard in shards(job, rejects):
             found = known.find(shard)
             if (found.places < 0).any():

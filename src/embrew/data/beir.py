@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embrew.data.documents import Document, read_documents, text_id
-from embrew.data.reading import find_file, read_file
+from embrew.data.formats import read_file
+from embrew.data.reading import find_file
 from embrew.files.reading import content_of
 
 
@@ -74,7 +75,7 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
         raise FileNotFoundError(f"{folder} has no queries.jsonl or queries.jsonl.gz")
     queries: dict[str, str] = {}
     for record in read_file(queries_file):
-        name, text = text_id(record, "_id", "id"), record.values.get("text")
+        name, text = text_id(record, "_id", "id"), record.get("text")
         if not isinstance(text, str):
             raise ValueError(f"{record.where}: a query needs a column text; found {', '.join(record.values)}")
         if name in qrels:

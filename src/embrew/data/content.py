@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from embrew.data.beir import is_beir, qrels_files
-from embrew.data.reading import SUFFIXES, expand, find_file, split_files
+from embrew.data.formats import SUFFIXES, TABLES
+from embrew.data.reading import data_files, expand, find_file, split_files
 from embrew.files.checksums import digest_of
 from embrew.files.public_paths import base_name
 
@@ -37,7 +39,7 @@ def data_identity(
             return {**found, "sha256": files_digest(place, files_of(place, split), sha256)}
     except (ValueError, FileNotFoundError):  # stored by name, a variable that is not set, or no such split
         return found
-    is_hub_id = HUB_ID.fullmatch(text) and not text.endswith(SUFFIXES)
+    is_hub_id = HUB_ID.fullmatch(text) and not text.endswith((*SUFFIXES, *TABLES))
     return {**found, "hub": text, "revision": revision} if is_hub_id else found
 
 
@@ -55,8 +57,10 @@ def files_of(place: Path, split: str | None) -> list[Path]:
         return [*(file for file in parts if file is not None), *judged]
     if split is not None:
         return split_files(place, split)
-    files = (file for file in sorted(place.rglob("*")) if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz")))
-    return [file for file in files if file.is_file() and not file.name.startswith(".")]
+    files = {file for file in place.rglob("*") if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz"))}
+    with suppress(FileNotFoundError):  # no data file but in folders below
+        files.update(data_files(place))
+    return [file for file in sorted(files) if file.is_file() and not file.name.startswith(".")]
 
 
 def files_digest(place: Path, files: list[Path], sha256: Callable[[Path], str]) -> str:

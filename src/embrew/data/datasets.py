@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import is_beir, read_beir
-from embrew.data.columns import LENGTH_OF, Kind, Layout, canonical_rows, check_filled, match, understood
+from embrew.data.canonical import canonical_rows, check_filled
+from embrew.data.columns import LENGTH_OF, Kind, Layout, match, understood
 from embrew.data.overlap import RESERVED, holds
-from embrew.data.reading import Record, expand, read
+from embrew.data.reading import expand, read
+from embrew.data.record import Bad, Record
+from embrew.data.rejects import Rejects
 from embrew.data.sentences import split_sentences
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ def load(
     max_rows: int | None = None,
     shuffle_seed: int | None = None,
     reserved: Collection[int] | None = None,
+    rejects: Rejects | None = None,
 ) -> "Dataset":
     """Read `path`, bring its rows into the canonical columns of `kind`, filter, shuffle, and take the first rows.
 
@@ -53,6 +57,8 @@ def load(
         max_rows: Rows kept, after filters and shuffle.
         reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
             the row that it is a sentence of, holds one of them.
+        rejects: Decides about rows that cannot be read, that have other columns or an empty text; by default the first
+            one is refused.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     if max_rows is not None and max_rows < 1:
@@ -63,26 +69,52 @@ def load(
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
     layouts: dict[str, None] = {}  # what was understood, in order
     counts = {"read": 0, "dropped": 0, "elsewhere": 0}
+    rejects = rejects or Rejects()
+
+    def kept_of(row: dict[str, Any] | None, place: str) -> Iterator[dict[str, Any]]:
+        marked = reserved is not None and row is not None and holds(row, reserved)
+        for part in _parts(row, sentences):
+            counts["read"] += 1
+            if part is None:
+                counts["elsewhere"] += 1
+            elif part and _within(part, kind, min_chars, max_chars):
+                check_filled(part, where=place)
+                yield part if reserved is None else {**part, RESERVED: marked or holds(part, reserved)}
+            else:
+                counts["dropped"] += 1
 
     def rows() -> Iterator[dict[str, Any]]:
         for one in paths:
-            for row, place in _rows(one, kind, name, split, revision, columns, where, instruction, instruct, layouts):
-                marked = reserved is not None and row is not None and holds(row, reserved)
-                for one_row in _parts(row, sentences):
-                    counts["read"] += 1
-                    if one_row is None:
-                        counts["elsewhere"] += 1
-                    elif one_row and _within(one_row, kind, min_chars, max_chars):
-                        check_filled(one_row, where=place)
-                        yield one_row if reserved is None else {**one_row, RESERVED: marked or holds(one_row, reserved)}
-                    else:
-                        counts["dropped"] += 1
+            folder = Path(expand(one))
+            if is_beir(folder):
+                for row, place in _beir_rows(folder, kind, split, instruction, where, layouts):
+                    yield from kept_of(row, place)
+                continue
+            known: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
+            for record in read(one, name=name, split=split, revision=revision, rejects=rejects):
+                try:
+                    several = _rows(record, kind, columns, where, instruction, instruct, known, layouts)
+                    found = [part for row in several for part in kept_of(row, record.where)]
+                except ValueError as error:
+                    if not rejects.skips:
+                        raise
+                    reason = str(error).removeprefix(f"{record.where}: ")
+                    rejects(Bad(record.source, record.number, record.where, reason))
+                else:
+                    rejects.good()
+                    yield from found
+        rejects.end()
 
     kept = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
     dataset = _dataset(kept, kind, marked=reserved is not None)
     dataset.info.description = "\n".join(layouts)
-    if not counts["read"]:
-        raise ValueError(f"{_names(paths)} holds no rows")
+    if rejects.count:
+        files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
+        logger.warning(
+            "%s: %d of %d rows cannot be used and are left out: %s", _names(paths), rejects.count, rejects.rows, files
+        )
+    if not counts["read"] or 0 < rejects.count == rejects.rows:
+        raise ValueError(f"{_names(paths)} holds no rows" + (" that can be used" if rejects.count else ""))
     if not len(dataset):
         raise ValueError(
             f"{_names(paths)}: none of {counts['read']} rows has min_chars={min_chars}, max_chars={max_chars}"
@@ -101,63 +133,57 @@ def load(
 
 
 def _rows(
-    path: str | Path,
+    record: Record,
     kind: Kind,
-    name: str | None,
-    split: str,
-    revision: str | None,
     mapping: Mapping[str, str] | None,
     where: Mapping[str, Any] | None,
     instruction: str | None,
     instruct: Literal["query", "both"],
+    known: dict[tuple[str, ...], Layout],
     seen: dict[str, None],
-) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Canonical rows (None: left out by `where`) and where each came from; what was understood goes into `seen`."""
-    folder = Path(expand(path))
-    if is_beir(folder):
-        if where:
-            raise ValueError(f"{folder} is a BEIR folder, which has no columns to choose by; leave out where={where}")
-        seen["query <- queries; positive <- corpus, title and text, by the qrels"] = None
-        yield from _beir_rows(folder, kind, split, instruction)
-        return
-    layouts: dict[tuple[str, ...], Layout] = {}  # rows of one file may differ in their optional columns
-    for record in read(path, name=name, split=split, revision=revision):
-        if where and not _holds(record, where):
-            yield None, record.where
-            continue
-        key = tuple(record.values)
-        if key not in layouts:
-            try:
-                layouts[key] = match(key, kind, mapping=mapping)
-            except ValueError as error:
-                raise ValueError(f"{record.where}: {error}") from error
-            seen[understood(key, layouts[key])] = None
-        for row in canonical_rows(
-            record.values, layouts[key], kind, where=record.where, instruction=instruction, instruct=instruct
-        ):
-            yield row, record.where
+) -> list[dict[str, Any] | None]:
+    """Canonical rows of a record (None: left out by `where`).
+
+    `known` are the layouts of the columns so far; what was understood goes into `seen`.
+    """
+    if where and not _holds(record, where):
+        return [None]
+    key = tuple(record.values)
+    if key not in known:
+        try:
+            known[key] = match(key, kind, mapping=mapping, chosen=where or ())
+        except ValueError as error:
+            raise ValueError(f"{record.where}: {error}") from error
+        seen[understood(key, known[key])] = None
+    return list(
+        canonical_rows(record.values, known[key], kind, where=record.where, instruction=instruction, instruct=instruct)
+    )
 
 
-def _beir_rows(folder: Path, kind: Kind, split: str, instruction: str | None) -> Iterator[tuple[dict[str, Any], str]]:
+def _beir_rows(
+    folder: Path,
+    kind: Kind,
+    split: str,
+    instruction: str | None,
+    where: Mapping[str, Any] | None,
+    seen: dict[str, None],
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The pairs of a BEIR folder, and where each came from."""
+    if where:
+        raise ValueError(f"{folder} is a BEIR folder, which has no columns to choose by; leave out where={where}")
     if kind != "pairs":
         raise ValueError(f"{folder} is a BEIR folder, which gives pairs; for {kind} rows name a file in it")
+    seen["query <- queries; positive <- corpus, title and text, by the qrels"] = None
     data = read_beir(folder, split)
     texts = {document.id: document.content for document in data.corpus}
     for query, grades in data.qrels.items():
         for document, grade in grades.items():
             if grade > 0:
-                where = f"{folder}, query {query!r} and document {document!r}"
+                place = f"{folder}, query {query!r} and document {document!r}"
                 if document not in texts:
-                    raise ValueError(f"{where}: the document is not in the corpus; mend the qrels")
-                yield (
-                    {
-                        "query": data.queries[query],
-                        "positive": texts[document],
-                        "negatives": [],
-                        "instruction": instruction,
-                    },
-                    where,
-                )
+                    raise ValueError(f"{place}: the document is not in the corpus; repair the qrels")
+                row = {"query": data.queries[query], "positive": texts[document], "negatives": []}
+                yield {**row, "instruction": instruction}, place
 
 
 def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] | None]:

@@ -1,25 +1,21 @@
 """Demonstrations of a task from a file: pairs of a query and a text that answers it.
 
-Read are JSON Lines, Parquet, a JSON list, and CSV or TSV with a header, or a folder with one such file; among them the
+Read are JSON Lines, Parquet, a JSON array, and CSV or TSV with a header, or a folder with one such file; among them the
 demonstration files of bge-en-icl as they are (FlagOpen/FlagEmbedding,
 `research/llm_dense_retriever/examples/bge-en-icl`).
 """
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embrew.data.reading import SUFFIXES, expand, read_file
-from embrew.files.reading import content_of
+from embrew.data.formats import SUFFIXES, TABLES, read_file
+from embrew.data.reading import expand
 from embrew.modeling.settings.demonstrations import Demonstration
 
-MEND = "mend the file, or write it again"
-TABLES = {".csv": ",", ".tsv": "\t"}
-READ = (*SUFFIXES[:2], ".parquet", ".json", *TABLES)
+READ = (*SUFFIXES[:2], ".parquet", *TABLES)
 QUERY = ("query", "anchor", "question", "text", "sentence1", "sent1")
 PASSAGE = ("response", "passage", "positive", "pos", "answer", "label", "sentence2", "sent2")
 INSTRUCTION = ("instruct", "instruction")
@@ -69,21 +65,10 @@ def _file(place: Path) -> Path:
 
 
 def _rows(place: Path) -> Iterator[Mapping[str, Any]]:
-    if place.suffix in TABLES:
-        with open(place, encoding="utf-8-sig", newline="") as file, content_of(place, repair=MEND, also=(csv.Error,)):
-            rows = list(csv.DictReader(file, delimiter=TABLES[place.suffix], strict=True))
-        yield from rows
-    elif place.suffix == ".json":
-        with content_of(place, repair=MEND):
-            rows = json.loads(place.read_text(encoding="utf-8-sig"))
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f'{place}: not a list of demonstrations; write [{{"query": …, "response": …}}, …]')
-        yield from rows
-    elif place.name.endswith(READ):
-        for record in read_file(place):
-            yield record.values
-    else:
+    if not place.name.endswith(READ):
         raise ValueError(f"{place}: cannot read this kind of file; write it as one of {', '.join(READ)}")
+    for record in read_file(place):
+        yield {column.strip().lower(): value for column, value in record.values.items()}
 
 
 def _text(values: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embrew.data.reading import Record, expand, find_file, read, read_file
+from embrew.data.formats import read_file
+from embrew.data.reading import expand, find_file, read
+from embrew.data.record import Record
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
 def text_id(record: Record, *columns: str) -> str:
     """The id of a row, as text; the row number where there is none."""
     for column in columns:
-        value = record.values.get(column)
+        value = record.get(column)
         if isinstance(value, str | int) and not isinstance(value, bool):
             return str(value)
         if value is not None:
@@ -52,7 +54,7 @@ def text_id(record: Record, *columns: str) -> str:
 
 def _documents(records: Iterator[Record]) -> Iterator[Document]:
     for record in records:
-        text, title = record.values.get("text"), record.values.get("title")
+        text, title = record.get("text"), record.get("title")
         if not isinstance(text, str) or not isinstance(title, str | None):
             columns = ", ".join(record.values)
             raise ValueError(

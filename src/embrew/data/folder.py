@@ -9,12 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from embrew.data.documents import Document, text_id
+from embrew.data.formats import TABLES, read_file
 from embrew.data.overlap import normalised
-from embrew.data.reading import expand, read_file
+from embrew.data.reading import data_files, expand
+from embrew.data.saved import is_saved
 from embrew.data.sentences import split_sentences
 
 logger = logging.getLogger(__name__)
 KINDS = (".txt", ".md", ".markdown", ".rst", ".pdf", ".jsonl", ".jsonl.gz")
+ROWS = (".jsonl", ".jsonl.gz", ".parquet", ".arrow", *TABLES)
+"""Files with a document per row; of a folder, JSON Lines only: the others are rarely documents."""
 _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 
 
@@ -30,8 +34,10 @@ def document_files(folder: str | Path) -> list[Path]:
     if not place.exists():
         raise FileNotFoundError(f"no folder {place}")
     inside = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    if is_saved(place):
+        return data_files(place)
     seen = [p for p in inside if not any(part.startswith(".") for part in p.relative_to(place).parts)]
-    files = [path for path in seen if path.name.lower().endswith(KINDS)]
+    files = [path for path in seen if path.name.lower().endswith(KINDS if place.is_dir() else (*KINDS, *ROWS))]
     others = Counter(path.suffix or path.name for path in seen if path not in files)
     if not files:
         has = f"; it holds {', '.join(sorted(others))} files" if others else ""
@@ -43,9 +49,9 @@ def document_files(folder: str | Path) -> list[Path]:
 
 
 def read_folder(folder: str | Path) -> list[Document]:
-    """The documents of `document_files`, a file each; in JSON Lines, a line each (`text`, and `_id`, `title` if there).
+    """The documents of `document_files`, a file each; of rows, one per row (`text`, and `_id`, `title` if there).
 
-    Ids are paths below the folder, and numbers within JSON Lines. Empty documents are left out and counted, and of
+    Ids are paths below the folder, and numbers within files of rows. Empty documents are left out and counted, and of
     several with the same text (but for case and white space) the first is kept.
 
     Raises:
@@ -79,9 +85,9 @@ def read_folder(folder: str | Path) -> list[Document]:
 
 
 def _documents(file: Path, name: str) -> Iterator[Document]:
-    if file.name.lower().endswith((".jsonl", ".jsonl.gz")):
+    if file.name.lower().endswith(ROWS):
         for record in read_file(file):
-            text, title = record.values.get("text"), record.values.get("title")
+            text, title = record.get("text"), record.get("title")
             if not isinstance(text, str) or not isinstance(title, str | None):
                 raise ValueError(
                     f"{record.where}: a document needs a column text (and may have _id, title); found "

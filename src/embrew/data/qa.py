@@ -27,6 +27,7 @@ from embrew.data.beir import is_beir
 from embrew.data.datasets import load
 from embrew.data.markers import without_markers
 from embrew.data.reading import expand, read, splits
+from embrew.data.record import named
 
 ACCEPTED: dict[str, tuple[str, ...]] = {
     "question": ("question", "query", "anchor"),
@@ -120,13 +121,17 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
 
 def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> dict[str, str]:
     """Which column of a row is what."""
+    try:
+        own = {name: named(values, name) for names in ACCEPTED.values() for name in names}
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     lacking = next((column for column in mapping.values() if column not in values), None)
     if lacking is not None:
         raise ValueError(f"{where}: there is no column {lacking!r}; the columns are {', '.join(values)}")
-    found = dict(mapping)
-    has_choices = "choices" in mapping or any(c in values for c in ACCEPTED["choices"]) or bool(_lettered(values))
+    found: dict[str, str] = dict(mapping)
+    has_choices = "choices" in mapping or any(own[c] for c in ACCEPTED["choices"]) or bool(_lettered(values))
     for what, names in ACCEPTED.items():
-        allowed = [n for n in names if n in values and (has_choices or n not in ONLY_WITH_CHOICES)]
+        allowed = [c for n in names if (c := own[n]) and (has_choices or n not in ONLY_WITH_CHOICES)]
         if what not in found and allowed:
             found[what] = allowed[0]
     for what in ("question", "answer"):

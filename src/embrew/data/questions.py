@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embrew.data.beir import RetrievalData
-from embrew.data.columns import Layout, canonical_rows
+from embrew.data.canonical import canonical_rows
+from embrew.data.columns import Layout
 from embrew.data.datasets import load
 from embrew.data.documents import text_id
-from embrew.data.reading import find_file, read_file
+from embrew.data.formats import read_file
+from embrew.data.reading import find_file
+from embrew.data.record import named
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def _own(folder: Path, data: RetrievalData, columns: Mapping[str, str] | None) -
         query = text_id(record, "_id", "id")
         if query not in data.qrels:
             continue
-        column = wanted or next((name for name in ("answers", "answer") if name in record.values), None)
+        column = wanted or named(record.values, "answers") or named(record.values, "answer")
         if column is None or column not in record.values:
             raise ValueError(
                 f"{record.where} has no column {wanted or 'answers'}; found {', '.join(record.values)}. Add it, or "

@@ -6,27 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from embrew.data.formats import SUFFIXES, Bad, Record, read_file, records, stop
-
-__all__ = [
-    "SPLITS",
-    "SUFFIXES",
-    "Bad",
-    "Record",
-    "data_files",
-    "expand",
-    "find_file",
-    "public_name",
-    "read",
-    "read_file",
-    "records",
-    "require_regular",
-    "split_files",
-    "splits",
-    "stem",
-    "stop",
-]
-
+from embrew.data.formats import SUFFIXES, TABLES, records
+from embrew.data.record import Bad, Record
+from embrew.data.rejects import Rejects
+from embrew.data.saved import is_saved, saved_files
 from embrew.files.public_paths import check_path_known
 
 logger = logging.getLogger(__name__)
@@ -71,9 +54,15 @@ def require_regular(path: Path) -> None:
 
 
 def read(
-    path: str | Path, *, name: str | None = None, split: str = "train", revision: str | None = None
+    path: str | Path,
+    *,
+    name: str | None = None,
+    split: str = "train",
+    revision: str | None = None,
+    rejects: Rejects | None = None,
 ) -> Iterator[Record]:
-    """Rows of a file, of a folder's `split`, or of a data set on the Hub."""
+    """Rows of a file, of a folder's `split`, or of a data set on the Hub; `rejects` is given what cannot be read."""
+    rejects = rejects or Rejects()
     text = expand(path)
     local = Path(text)
     require_regular(local)
@@ -83,56 +72,82 @@ def read(
     if name is not None or revision is not None:
         logger.warning("%s is local: name=%r and revision=%r have no effect", text, name, revision)
     for file in [local] if local.is_file() else split_files(local, split):
-        yield from read_file(file)
+        for item in records(file):
+            if isinstance(item, Bad):
+                rejects(item)
+            else:
+                yield item
 
 
 def stem(path: Path) -> str:
     """File name without the data suffix: `train.jsonl.gz` gives `train`."""
-    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+    for suffix in sorted((*SUFFIXES, *TABLES), key=len, reverse=True):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
     return path.stem
 
 
 def data_files(folder: Path) -> list[Path]:
-    """The readable files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
+    """The data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
+
+    JSON Lines, text and Parquet files; CSV, TSV and JSON files of splits that have none of these, or, where there are
+    none at all, every CSV, TSV and JSON file; what `datasets.save_to_disk` wrote.
 
     Raises:
         FileNotFoundError: there is none.
         ValueError: what is named like one is a named pipe, or a link to nothing.
     """
+    if is_saved(folder):
+        return [file for files in saved_files(folder).values() for file in files]
     for place in (folder, folder / "data"):
-        files = sorted(file for file in place.glob("*") if file.name.endswith(SUFFIXES) and not file.is_dir())
-        for file in files:
-            require_regular(file)
-        if files:
-            return files
-    raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {', '.join(SUFFIXES)}")
+        files, tables = _with_suffix(place, SUFFIXES), _with_suffix(place, TABLES)
+        there = {_split(file) for file in files}
+        found = files + [file for file in tables if _split(file) in SPLITS and _split(file) not in there]
+        if found or tables:
+            return sorted(found or tables)
+    known = ", ".join((*SUFFIXES, *TABLES))
+    raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {known}, or a saved data set")
+
+
+def _with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Files by suffix, without the relevance judgements of BEIR."""
+    files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]
+    for file in files:
+        require_regular(file)
+    return [file for file in files if not file.name.startswith("qrels.")]
+
+
+def _split(file: Path) -> str:
+    return re.sub(_SHARD + "$", "", stem(file))
 
 
 def splits(folder: Path) -> list[str]:
     """Names of the splits a folder holds: `train-00000.jsonl` and `dev.jsonl` give `["dev", "train"]`."""
-    return sorted({re.sub(_SHARD + "$", "", stem(file)) for file in data_files(folder)})
+    return sorted(saved_files(folder) if is_saved(folder) else {_split(file) for file in data_files(folder)})
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """`name.jsonl` or `name.jsonl.gz` in a folder."""
-    return next((file for suffix in (".jsonl", ".jsonl.gz") if (file := folder / f"{name}{suffix}").is_file()), None)
+    """The file `name` of a folder, as JSON Lines, else as Parquet, CSV, TSV or JSON; None if there is none."""
+    suffixes = (*SUFFIXES[:2], ".parquet", *TABLES)
+    return next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
     """Files of `split` in a folder; a folder whose files carry no split name at all is one `train` split."""
-    files = data_files(folder)
-    chosen = [file for file in files if re.fullmatch(re.escape(split) + _SHARD, stem(file))]
-    if chosen:
-        return chosen
-    if split == "train" and not set(splits(folder)) & set(SPLITS):
-        return files
-    raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
+    if is_saved(folder):
+        chosen = saved_files(folder).get(split, [])
+    else:
+        files = data_files(folder)
+        chosen = [file for file in files if re.fullmatch(re.escape(split) + _SHARD, stem(file))]
+        if not chosen and split == "train" and not set(splits(folder)) & set(SPLITS):
+            chosen = files
+    if not chosen:
+        raise FileNotFoundError(f"{folder} has no split {split!r}; it has {', '.join(splits(folder))}")
+    return chosen
 
 
 def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> Iterator[Record]:
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path) or path.endswith(SUFFIXES):
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path) or path.endswith((*SUFFIXES, *TABLES)):
         raise FileNotFoundError(f"no file or folder {path!r}")
     import datasets
 

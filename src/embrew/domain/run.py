@@ -13,8 +13,9 @@ from embrew import build
 from embrew.analysis.dev_uniformity import evaluation_of
 from embrew.analysis.domain_knowledge import THRESHOLDS, Sample, gain, gap, in_words, measure, shift
 from embrew.analysis.separation import Separation, separation_of
+from embrew.data.formats import read_file
 from embrew.data.qa import QA
-from embrew.data.reading import expand, public_name, read_file
+from embrew.data.reading import expand, public_name
 from embrew.distributed import claimed_by_first
 from embrew.domain.plan import MIN_PAIRS, Learn, Plan, plan, untrained
 from embrew.domain.prepare import MANIFEST, Prepared, prepare

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.beir import is_beir, qrels_file, qrels_files
-from embrew.data.reading import SPLITS, expand, find_file, read_file, split_files, splits, stem
+from embrew.data.formats import read_file
+from embrew.data.reading import SPLITS, expand, find_file, split_files, splits, stem
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import Part, Task, TaskKind
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from embrew.data.columns import Kind as RowKind
+from embrew.data.columns import find_layout
 from embrew.text_encoder.interface import TextEncoder
 
 PART_OF = "dev-from-"  # prefix of the split's name where rows are split off another split
@@ -70,8 +71,8 @@ class TaskKind:
 
     def matches(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row with these values is recognised as one of this kind."""
-        there = set(values) | ({"label"} if "labels" in values else set())
-        return bool(self.columns) and self.columns <= there and all(isinstance(values[c], list) for c in self.lists)
+        layout = find_layout(values, self.rows) if self.columns and self.rows else None
+        return layout is not None and all(isinstance(values[layout[column][0]], list) for column in self.lists)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,15 @@ class DataConfig(Config):
     max_tokens: Annotated[int, Field(gt=0)] | None = None
     max_rows: Annotated[int, Field(gt=0)] | None = None
     shuffle_seed: Annotated[int, Field(ge=0)] | None = None
+    on_bad_rows: Literal["strict", "skip"] | None = None
+    max_reject_rate: Annotated[float, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _check_lengths(self) -> DataConfig:
         if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
             raise ValueError(f"min_chars={self.min_chars} and max_chars={self.max_chars} leave no row; give a range")
+        if self.max_reject_rate is not None and self.on_bad_rows != "skip":
+            raise ValueError(f"max_reject_rate={self.max_reject_rate} goes with on_bad_rows: skip; give both")
         return self
 
 

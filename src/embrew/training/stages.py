@@ -204,7 +204,14 @@ class Run:
         stage, objective = self.recipe.stages[index], self.objectives[index]
         keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as the steps are computed
-            parts = build.datasets(stage, objective, encoder, keep=keep, reserved=self.results.reserved)
+            parts = build.datasets(
+                stage,
+                objective,
+                encoder,
+                keep=keep,
+                reserved=self.results.reserved,
+                rejected=self.results.rejected(stage.name),
+            )
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
         needed = args.per_device_train_batch_size * self.process.num_processes

@@ -115,8 +115,11 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     from embrew.analysis.input_texts import read_texts
     from embrew.data.beir import is_beir, qrels_files
     from embrew.data.folder import passages, read_folder
+    from embrew.data.formats import SUFFIXES
     from embrew.data.qa import ACCEPTED, read_qa
-    from embrew.data.reading import SUFFIXES, expand, public_name, read, splits
+    from embrew.data.reading import SPLITS, expand, public_name, read, splits, stem
+    from embrew.data.record import same_name
+    from embrew.data.saved import is_saved
 
     place = Path(expand(path))
     name = public_name(path)[0]
@@ -126,14 +129,15 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
         judged = sorted(qrels_files(place))
         split = next((one for one in ("train", "dev", "test") if one in judged), judged[0] if judged else "train")
         return Sample.of_pairs(name, read_qa(place, split=split), most=most)
-    rows = place.is_file() or any(file.name.endswith(SUFFIXES) for file in place.iterdir())
+    inside = [] if place.is_file() else [file for file in place.iterdir() if file.is_file()]
+    rows = place.is_file() or is_saved(place) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
     if not rows:
         parts = [passage.content for document in read_folder(place) for passage in passages(document)]
         return Sample(name, (), (), tuple(random.Random(42).sample(parts, min(most, len(parts)))))
     if not columns:
         found = splits(place) if place.is_dir() else []
         first = next(iter(read(place, split=found[0] if len(found) == 1 else "train")), None)
-        if first is not None and not set(ACCEPTED["question"]) & set(first.values):
+        if first is not None and not any(same_name(first.values, question) for question in ACCEPTED["question"]):
             return Sample(name, (), (), tuple(read_texts(path, max_texts=most).texts))
     return Sample.of_pairs(name, read_qa(place, columns=columns), most=most)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class RunResults:
         values: the content of the file. `scores` and `seconds` by stage; `data`: what each stage is trained on, and
             which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and,
             where it is chosen, `kept`, the step whose weights are saved; `final`, the last stage.
+            `rejected`: by stage, how many rows of each file cannot be read and are left out.
             `samples`: how many rows each stage sees in a step and in an epoch, and its steps.
             `sets`: kind, split, size and metric of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None where there are none.
@@ -99,10 +101,15 @@ class RunResults:
             self._check_metric([score for score in scores[name] if not score.startswith("guard")])
         self._log_scores(name, scores[name])
 
+    def rejected(self, name: str) -> Path | None:
+        """The file in which rows of stage `name` are listed that cannot be trained on; None: another process writes."""
+        return self.folder / f"{name}.rejects.jsonl" if self.writes else None
+
     def add_data(self, stage: StageConfig, parts: list[Dataset]) -> None:
         """Note what a stage is trained on, and which of its rows hold a text that it is judged on."""
         if not self.writes:
             return
+        self._count_rejected(stage.name)
         known = None if self.sets is None else overlap.known_texts(self.sets.texts())
         entries = self.values["data"][stage.name] = []
         for config, part in zip(stage.datasets, parts, strict=True):
@@ -113,6 +120,15 @@ class RunResults:
                     logger.info("%s  overlap: %s", stage.name, line)
             entries.append(entry)
         self.write()
+
+    def _count_rejected(self, name: str) -> None:
+        """Note how many rows of each file are left out."""
+        path = self.rejected(name)
+        self.values.get("rejected", {}).pop(name, None)  # what an earlier attempt has left
+        if path is not None and path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            counts = Counter(Path(json.loads(line)["file"]).name for line in lines)
+            self.values.setdefault("rejected", {})[name] = dict(counts)
 
     def stage_evaluation(self, index: int, encoder: Encoder) -> StageEvaluation | None:
         """How stage `index` is watched, or None where the recipe does not ask for it."""

@@ -1,0 +1,63 @@
+"""Rows of Parquet files, and of the Arrow files that `datasets.save_to_disk` writes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from embrew.data.record import Bad, Record, bad, broken
+
+BATCH = 1000
+
+
+def read_arrow(path: Path) -> Iterator[Record | Bad]:
+    """Rows of a Parquet file or of an Arrow stream, by the suffix."""
+    kind = "Parquet" if path.name.endswith(".parquet") else "Arrow"
+    for number, values in _numbered(path, kind):
+        if isinstance(values, dict):
+            yield Record(values, str(path), number)
+        elif isinstance(values, UnicodeDecodeError):
+            yield bad(path, number, f"not valid UTF-8 ({values.reason}); write the file again", unit="row")
+        else:
+            said = " ".join(str(values).split())
+            yield broken(path, number, f"broken {kind} file ({said}); write it again", unit="row")
+
+
+def _numbered(path: Path, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSError | ValueError]]:
+    """Numbered rows; in place of one that is not UTF-8, and of all that follows a break, the error."""
+    number = 0
+    try:
+        for batch in _parquet_batches(path) if kind == "Parquet" else _arrow_batches(path):
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError:
+                rows = [_row(batch, i) for i in range(len(batch))]
+            for values in rows:
+                number += 1
+                yield number, values
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        yield number, error
+
+
+def _parquet_batches(path: Path) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:  # where the writer left checksums
+        yield from file.iter_batches(batch_size=BATCH)
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        for batch in stream:
+            batch.validate(full=True)
+            for start in range(0, len(batch), BATCH):
+                yield batch.slice(start, BATCH)
+
+
+def _row(batch: Any, i: int) -> dict[str, Any] | UnicodeDecodeError:
+    try:
+        row: dict[str, Any] = batch.slice(i, 1).to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return error
+    return row

@@ -1,0 +1,81 @@
+"""One row of a data file, and what a reader says of a row that it cannot read."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+
+class Record(NamedTuple):
+    """One row and where it came from; `unit` is what `number` counts: a line or a row."""
+
+    values: dict[str, Any]
+    source: str
+    number: int
+    unit: str = "row"
+
+    @property
+    def where(self) -> str:
+        """The row's position, for messages: `train.jsonl.gz, line 3`."""
+        return f"{self.source}, {self.unit} {self.number}"
+
+    def get(self, name: str) -> Any:
+        """Return the value of a column (see `named`), or None where there is no such column."""
+        try:
+            column = named(self.values, name)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: {error}") from error
+        return None if column is None else self.values[column]
+
+
+class Bad(NamedTuple):
+    """Something that cannot be read.
+
+    Attributes:
+        source: the file.
+        number: the line or row, or the last one before it (0: the file itself).
+        where: the same in words, for messages.
+        reason: why, and what to do.
+        rest_lost: the file itself is broken: what follows cannot be read, and its size is unknown.
+    """
+
+    source: str
+    number: int
+    where: str
+    reason: str
+    rest_lost: bool = False
+
+
+def bad(path: Path, number: int, reason: str, *, unit: str = "line", rest_lost: bool = False) -> Bad:
+    """Return what is said of one row that cannot be read."""
+    return Bad(str(path), number, f"{path}, {unit} {number}", reason, rest_lost)
+
+
+def broken(path: Path, number: int, reason: str, *, unit: str = "line") -> Bad:
+    """Return what is said of a file that cannot be read after row `number`."""
+    return Bad(str(path), number, f"{path}, after {unit} {number}", reason, rest_lost=True)
+
+
+def stop(item: Bad) -> NoReturn:
+    """Refuse what cannot be read.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"{item.where}: {item.reason}")
+
+
+def same_name(columns: Iterable[str], name: str) -> list[str]:
+    """Return the columns with this name; upper and lower case and white space at the ends do not count."""
+    return [column for column in columns if column == name or column.strip().lower() == name.lower()]
+
+
+def named(values: Mapping[str, Any], name: str) -> str | None:
+    """Return the column with this name (see `same_name`), or None.
+
+    Raises:
+        ValueError: several columns have it.
+    """
+    found = same_name(values, name)
+    if len(found) > 1:
+        raise ValueError(f"the columns {' and '.join(map(repr, found))} could both be {name!r}; rename or remove one")
+    return found[0] if found else None

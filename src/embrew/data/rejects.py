@@ -1,0 +1,124 @@
+"""Rows that cannot be used: the first one ends the run, or they are listed in a file, up to a limit."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal
+
+from embrew.data.record import Bad, stop
+from embrew.files.writing import atomic_path
+
+OnBadRows = Literal["strict", "skip"]
+MAX_RATE = 0.01
+ENOUGH = 100  # rows from which on a rate means something
+
+
+class Rejects:
+    """Takes what is bad and counts.
+
+    Args:
+        file: where bad rows are listed, one JSON object per line; None: the first one is refused.
+        max_rate: at most this share of the rows may be bad, or of 100 rows if there are fewer.
+        use: what the rows are for, for messages.
+        listed: the file's name, for messages.
+
+    Attributes:
+        rows: read so far, good and bad.
+        count: bad ones.
+        files: bad ones of each file.
+    """
+
+    def __init__(
+        self, file: IO[str] | None = None, *, max_rate: float = 0.0, use: str = "encoded", listed: str = ""
+    ) -> None:
+        self.file = file
+        self.max_rate = max_rate
+        self.use = use
+        self.listed = listed
+        self.rows = 0
+        self.files: Counter[str] = Counter()
+        self.first: Bad | None = None
+
+    @property
+    def skips(self) -> bool:
+        """Whether bad rows are left out, not refused."""
+        return self.file is not None
+
+    @property
+    def count(self) -> int:
+        """How many rows are bad."""
+        return self.files.total()
+
+    def good(self) -> None:
+        """Count a row that can be used."""
+        self.rows += 1
+        if self.first is not None:
+            self._check()
+
+    def __call__(self, bad: Bad) -> None:
+        """List something bad.
+
+        Raises:
+            ValueError: nothing bad is accepted, this is too much of it, or the rest of a file is lost with it.
+        """
+        if self.file is None:
+            stop(bad)
+        read = self.rows
+        self.rows += 1
+        self.files[bad.source] += 1
+        self.first = self.first or bad
+        line = {"file": bad.source, "line": bad.number, "reason": bad.reason}
+        self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if bad.rest_lost:
+            raise ValueError(
+                f"{bad.where}: {bad.reason}. {read:,} rows were read until there, and how many follow is unknown, so "
+                "they are not skipped. What is finished is kept: the same command resumes once the file is repaired or "
+                "removed"
+            )
+        self._check()
+
+    def end(self) -> None:
+        """Check the share of bad rows once all rows are read.
+
+        Raises:
+            ValueError: it is above the limit.
+        """
+        if self.count > self.max_rate * max(self.rows, ENOUGH):
+            self._stop("")
+
+    def _check(self) -> None:
+        if (self.rows >= ENOUGH or not self.max_rate) and self.count > self.max_rate * self.rows:
+            self._stop("first ")
+
+    def _stop(self, which: str) -> None:
+        assert self.first is not None
+        listed = f"; they are in {self.listed}, and" if self.listed else ";"
+        raise ValueError(
+            f"{self.count} of the {which}{self.rows} rows cannot be {self.use}, more than max_reject_rate="
+            f"{self.max_rate:g}{listed} the first is {self.first.where}: {self.first.reason}"
+        )
+
+
+@contextmanager
+def reject_file(path: Path | None) -> Iterator[IO[str] | None]:
+    """Open a file for bad rows, which is there once reading has ended, well or by too many of them.
+
+    It is not written if there are none. None: nothing is opened.
+    """
+    if path is None:
+        yield None
+        return
+    error: ValueError | None = None
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        try:
+            yield file
+        except ValueError as raised:  # what was rejected is what explains it
+            error = raised
+    if path.stat().st_size == 0:
+        path.unlink()
+    if error is not None:
+        raise error

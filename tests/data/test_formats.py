@@ -1,0 +1,326 @@
+"""The same rows in every format that is read, and what is said of files that cannot be read."""
+
+import csv
+import gzip
+import io
+import json
+import logging
+import os
+import tracemalloc
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from embrew.analysis.input_texts import read_texts
+from embrew.corpus import encode_corpus, read_vectors
+from embrew.data import load, read_documents
+from embrew.data.content import data_identity, files_of
+from embrew.data.demonstrations import read_demonstrations
+from embrew.data.folder import read_folder
+from embrew.data.formats import read_file
+from embrew.data.qa import read_qa
+from embrew.data.reading import data_files, split_files, splits
+from embrew.evaluation.find import find_task
+from embrew.evaluation.kinds import KINDS
+from embrew.files.checksums import file_sha256
+from tests.corpus.stub import Stub
+
+ROWS = [
+    {"query": "what is ; a , b\tc?", "positive": 'it is "quoted"'},
+    {"query": "zwei ü", "positive": "two\nlines"},
+    {"query": "third", "positive": "3.0"},
+]
+
+
+def table(separator: str, newline: str = "\n", rows=ROWS) -> bytes:
+    sink = io.StringIO(newline="")
+    writer = csv.DictWriter(sink, list(rows[0]), delimiter=separator, lineterminator=newline)
+    writer.writeheader()
+    writer.writerows(rows)
+    return sink.getvalue().encode()
+
+
+def parquet() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(ROWS), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def arrow() -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.Table.from_pylist(ROWS).schema) as stream:
+        stream.write_table(pa.Table.from_pylist(ROWS))
+    return sink.getvalue().to_pybytes()
+
+
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
+ARRAY = json.dumps(ROWS, indent=1).encode()
+BOM = b"\xef\xbb\xbf"
+SAME = {
+    "a.jsonl": LINES,
+    "a.jsonl.gz": gzip.compress(LINES),
+    "a.json": ARRAY,
+    "compact.json": json.dumps(ROWS, separators=(",", ":"), ensure_ascii=False).encode(),
+    "bom.json": BOM + b"\r\n " + ARRAY + b"\r\n",
+    "a.json.gz": gzip.compress(ARRAY),
+    "lines.json": BOM + LINES,
+    "a.csv": table(","),
+    "crlf.csv": BOM + table(",", "\r\n"),
+    "semicolon.csv": table(";"),
+    "tab.csv": table("\t"),
+    "a.csv.gz": gzip.compress(table(";", "\r\n")),
+    "a.tsv": table("\t"),
+    "a.tsv.gz": gzip.compress(BOM + table("\t", "\r\n")),
+    "comma.tsv": table(","),
+    "a.parquet": parquet(),
+    "a.arrow": arrow(),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_every_format_gives_the_same_rows(tmp_path: Path, name: str):
+    (tmp_path / name).write_bytes(SAME[name])
+    assert [record.values for record in read_file(tmp_path / name)] == ROWS
+    loaded = load(tmp_path / name, kind="pairs")
+    assert [{column: row[column] for column in ROWS[0]} for row in loaded] == ROWS
+
+
+def test_how_many_formats():
+    assert len(SAME) == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("semicolon.csv", "semicolons"), ("tab.csv", "tabs"), ("comma.tsv", "commas")]
+)
+def test_another_separator_is_said(tmp_path: Path, caplog, name: str, said: str):
+    (tmp_path / name).write_bytes(SAME[name])
+    with caplog.at_level(logging.INFO):
+        list(read_file(tmp_path / name))
+    assert f"{name}: columns are separated by {said}, as in its header line" in caplog.text
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(st.dictionaries(st.text(max_size=3), st.text() | st.none() | st.floats(allow_nan=False)), max_size=4),
+    indent=st.sampled_from([None, 1]),
+    escaped=st.booleans(),
+    chunk=st.sampled_from([1, 7, 1 << 16]),
+)
+def test_json_arrays_round_trip(tmp_path, monkeypatch, rows, indent, escaped, chunk):
+    """Wherever the chunks that are read end; compared with the standard library's parser."""
+    monkeypatch.setattr("embrew.data.json_arrays.CHUNK", chunk)
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps(rows, indent=indent, ensure_ascii=escaped), encoding="utf-8")
+    assert [record.values for record in read_file(file)] == json.loads(file.read_text(encoding="utf-8"))
+
+
+BROKEN = [
+    ("a.json", b'[{"text": "a"}, {"text": ]', "after row 1: not valid JSON"),
+    ("a.json", b'[{"text": "a"}, {"text": "b"}', "after row 2: not valid JSON .the file ends within the array"),
+    ("a.json", b'[{"text": "a"} {"text": "b"}]', "after row 1: not valid JSON .no comma"),
+    ("a.json", b'[{"text": "a"}] x', "after row 1: not valid JSON .there is text after the array"),
+    ("a.json", b'[{"text": "a"}, ["b"]]', "row 2: holds a list, not an object"),
+    ("a.json", b'[{"text": "\\ud800"}]', "row 1: holds a lone surrogate"),
+    ("a.json", b'[{"text": "\xff"}]', "not valid UTF-8"),
+    ("a.json", b"[" * 100_000, "not valid JSON"),
+    ("a.json.gz", gzip.compress(ARRAY)[:-20], "broken gzip file"),
+    ("a.csv.gz", gzip.compress(table(","))[:-20], "broken gzip file"),
+    ("a.tsv.gz", b"", "broken gzip file .it is empty"),
+    ("a.csv", b"text,Text,text\na,b,c\n", "the header has the column 'text' twice"),
+    ("a.csv", b"text;b\na\n", "line 2: fewer cells than the 2 columns"),
+    ("a.arrow", arrow()[:-200], "broken Arrow file"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[f"{name}: {said}" for name, _, said in BROKEN])
+def test_broken_files(tmp_path: Path, name: str, content: bytes, message: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}(, |:).*{message}|{name}.*{message}"):
+        list(read_file(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl"])
+def test_files_without_rows(tmp_path: Path, name: str):
+    for content in {"a.csv": [b"", b"text,label\n"], "a.tsv": [b"", b"text\n"], "a.json": [b"", b"[]", b" [ ] \n"]}.get(
+        name, [b"", b"\n"]
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{name} holds no rows"):
+            load(tmp_path / name, kind="text")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"query|positive\nq|p\n", "line 2: no column for 'query'; the columns found are query|positive"),
+        ("a.json", b'[{"query": "q", "positive": {"text": "p"}}]', "row 1: column 'positive' holds a dict"),
+        ("a.json", b'[{"query": NaN, "positive": "p"}]', "row 1: column 'query' holds nan, not a text"),
+        ("a.json", b'{"data": [{"query": "q"}]}', "the columns found are data"),
+        ("a.csv", b"query,positive\nq,\n", "line 2: column 'positive' holds null"),
+        ("a.csv", b"Query,query,positive\na,b,c\n", "line 2: Query and query could both be 'query'"),
+    ],
+)
+def test_rows_that_are_no_pairs(tmp_path: Path, name: str, content: bytes, message: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match="a.") as error:
+        load(tmp_path / name, kind="pairs")
+    assert message in str(error.value)
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path: Path):
+    """As `DataFrame.to_csv` writes the index."""
+    (tmp_path / "a.csv").write_text(",query,positive\n0,q,p\n")
+    assert [record.values for record in read_file(tmp_path / "a.csv")] == [{"query": "q", "positive": "p"}]
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["a.csv", "a.json.gz"])
+def test_many_rows_are_not_held_in_memory(tmp_path: Path, name: str, count: int):
+    rows = [{"text": f"{i} " + "x" * 100} for i in range(count)]
+    content = table(",", rows=rows) if name == "a.csv" else json.dumps(rows).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+    records = read_file(tmp_path / name)
+    tracemalloc.start()
+    assert sum(1 for _ in records) == count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 700_000 < len(content)
+
+
+def test_named_pipes_are_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "train.csv")
+    for read in (lambda: load(tmp_path / "train.csv", kind="text"), lambda: data_files(tmp_path)):
+        with pytest.raises(ValueError, match=r"train.csv is a named pipe or a device"):
+            read()
+
+
+# Folders
+
+
+def test_tables_of_a_folder_are_its_splits(tmp_path: Path):
+    for name in ("train.csv", "test.tsv", "dev.json", "LICENSE.txt", "labels.csv", "dataset_info.json"):
+        (tmp_path / name).write_text("text\na\n")
+    assert splits(tmp_path) == ["LICENSE", "dev", "test", "train"]
+    assert [file.name for file in split_files(tmp_path, "train")] == ["train.csv"]
+
+
+def test_other_files_of_a_folder_are_read_as_before(tmp_path: Path):
+    for name in ("train.jsonl", "train.csv", "notes.csv", "about.json", "qrels.test.tsv", "test.csv"):
+        (tmp_path / name).write_text("{}\n")
+    assert [file.name for file in data_files(tmp_path)] == ["test.csv", "train.jsonl"]
+
+
+def test_a_folder_of_tables_without_split_names_is_one_split(tmp_path: Path):
+    for name in ("b.csv", "a.csv", "qrels.test.tsv"):
+        (tmp_path / name).write_text(f"text\n{name}\n")
+    assert list(load(tmp_path, kind="text")["text"]) == ["a.csv", "b.csv"]
+
+
+def saved(folder: Path, split: str | None = None) -> Path:
+    datasets.Dataset.from_list(ROWS, split=split and datasets.Split(split)).save_to_disk(folder, num_shards=2)
+    return folder
+
+
+def test_saved_data_sets(tmp_path: Path):
+    expected = [row["query"] for row in ROWS]
+    assert list(load(saved(tmp_path / "one"), kind="pairs")["query"]) == expected
+    assert splits(saved(tmp_path / "test-one", "test")) == ["test"]
+    with pytest.raises(FileNotFoundError, match="has no split 'train'; it has test"):
+        load(tmp_path / "test-one", kind="pairs")
+    (tmp_path / "one" / "cache-123.arrow").write_bytes(b"of a later map()")
+    assert len(load(tmp_path / "one", kind="pairs")) == 3
+    parts = {"train": datasets.Dataset.from_list(ROWS[:2]), "test": datasets.Dataset.from_list(ROWS[2:])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "several")
+    assert splits(tmp_path / "several") == ["test", "train"]
+    assert list(load(tmp_path / "several", kind="pairs", split="test")["query"]) == expected[2:]
+
+
+def test_incomplete_saved_data_sets(tmp_path: Path):
+    file = sorted(saved(tmp_path / "one").glob("*.arrow"))[1]
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=f"{file.name} is missing, and .*state.json lists it"):
+        load(tmp_path / "one", kind="pairs")
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "several")
+    (tmp_path / "several" / "train" / "state.json").unlink()
+    with pytest.raises(FileNotFoundError, match="train is no saved data set, and .*dataset_dict.json lists it"):
+        splits(tmp_path / "several")
+
+
+# Where else data are read
+
+
+def test_corpora_are_encoded_from_tables_and_saved_data_sets(tmp_path: Path):
+    documents = [{"Id": f"d{i}", "Title": "T", "Text": f"text {i}"} for i in range(3)]
+    (tmp_path / "a.csv").write_bytes(table(";", rows=documents))
+    (tmp_path / "a.json").write_text(json.dumps(documents))
+    datasets.Dataset.from_list(documents).save_to_disk(tmp_path / "saved")
+    found = []
+    for name in ("a.csv", "a.json", "saved"):
+        encode_corpus(Stub(), tmp_path / name, tmp_path / f"vectors-{name}")
+        ids, vectors = read_vectors(tmp_path / f"vectors-{name}").load()
+        found.append((ids, vectors.tolist()))
+        assert [document.content for document in read_documents(tmp_path / name)] == [f"T text {i}" for i in range(3)]
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] == ["d0", "d1", "d2"]
+    assert found[0][1] == Stub().encode([f"T text {i}" for i in range(3)]).tolist()
+
+
+def test_evaluation_folders(tmp_path: Path):
+    scored = [{"Sentence1": "a", "Sentence2": "b", "Score": 1.5}, {"Sentence1": "c", "Sentence2": "d", "Score": 2}]
+    passages = [{"query": "q", "positive_passages": [{"text": "p"}], "negative_passages": [{"text": "n"}]}]
+    chat = [{"messages": [{"role": "user", "content": t}], "label": t} for t in "ab"]
+    files = {
+        ("sts", "test.csv"): table(";", rows=scored),
+        ("reranking", "test.json"): json.dumps(passages).encode(),
+        ("clustering", "test.jsonl"): "".join(json.dumps(row) + "\n" for row in chat).encode(),
+    }
+    for (kind, name), content in files.items():
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / name).write_bytes(content)
+        task = find_task(tmp_path / kind)
+        assert (task.kind, task.split) == (kind, "test")
+        KINDS[kind].prepare(task)
+    beir = tmp_path / "beir"
+    beir.mkdir()
+    (beir / "corpus.tsv").write_text("_id\tTitle\ttext\nd1\tT\tone\n")
+    (beir / "queries.csv").write_text("_id,text\nq1,who?\n")
+    (beir / "qrels.test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    assert find_task(beir).kind == "retrieval"
+    assert load(beir, kind="pairs", split="test")[0]["positive"] == "T one"
+    assert read_texts(beir).texts == ["T one"]
+
+
+def test_content_is_compared_of_what_is_read(tmp_path: Path):
+    """A changed table or saved data set is another one; what is not read does not count."""
+
+    def identity(path: Path, split: str | None = "train") -> object:
+        return data_identity(str(path), split=split, sha256=file_sha256)["sha256"]
+
+    folder = saved(tmp_path / "saved")
+    before = identity(folder)
+    (folder / "cache-123.arrow").write_bytes(b"of a later map()")
+    assert identity(folder) == before
+    assert [file.suffix for file in files_of(folder, None)] == [".arrow", ".arrow"]
+    next(folder.glob("data-*.arrow")).write_bytes(b"changed")
+    assert identity(folder) != before
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text("text\na\n")
+    first = identity(tmp_path / "csv"), identity(tmp_path / "csv", None)
+    (tmp_path / "csv" / "train.csv").write_text("text\nb\n")
+    assert first[0] != identity(tmp_path / "csv")
+    assert first[1] != identity(tmp_path / "csv", None)
+
+
+def test_questions_demonstrations_and_documents(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("Question;Answer\nq;a\n")
+    assert [(pair.question, pair.answer) for pair in read_qa(tmp_path / "a.csv")] == [("q", "a")]
+    assert read_demonstrations(tmp_path / "a.csv").demonstrations[0][:2] == ("q", "a")
+    (tmp_path / "docs.tsv").write_text("Title\tText\nT\tbody\n")
+    assert [document.text for document in read_folder(tmp_path / "docs.tsv")] == ["body"]
+    datasets.Dataset.from_list([{"text": "body"}]).save_to_disk(tmp_path / "docs")
+    assert [document.text for document in read_folder(tmp_path / "docs")] == ["body"]
