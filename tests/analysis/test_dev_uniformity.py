@@ -62,7 +62,7 @@ def test_rows_of_query_and_positive(sts: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(sts: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no pair scores above 4\.5; the highest score is 4, so set it lower"):
+    with pytest.raises(ValueError, match=r"no pair scores above 4\.5; the highest score is 4; give a lower threshold"):
         add_uniformity(dev_sets([sts]), sts, above=4.5)
     named = jsonl(tmp_path / "alignment" / "dev.jsonl", STS).parent
     with pytest.raises(ValueError, match="a dev set is called alignment"):

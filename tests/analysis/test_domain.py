@@ -133,7 +133,7 @@ def test_encoders_have_no_perplexity(encoder_folder):
 
 
 def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
-    """Findings with a given d′ and bits a byte."""
+    """Findings with a given d′ and bits per byte."""
     means = (0.1 * (d_prime or 0), 0.0)
     apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
     surprise = None if bits is None else Perplexity(texts, 1000, 4000, bits * 4000 * math.log(2))
@@ -168,7 +168,7 @@ def test_words():
     assert shift(domain, general) == pytest.approx(1.25) and gap(domain, general) == pytest.approx(0.5)
     assert in_words(domain, general) == [
         "matched and mismatched pairs of cats are apart, and overlap in part (d′ 1.00 [0.80, 1.20], 60 pairs)",
-        "it predicts cats much worse than news (1.25 times the bits a byte)",
+        "it predicts cats much worse than news (1.25 times the bits per byte)",
         "it tells pairs of cats apart much worse than those of news",
         "generative learning on cats may bring much (a rule of thumb, thresholds ours)",
     ]
@@ -181,9 +181,9 @@ def test_words():
         (found("d", 2.5, pairs=49), None, "no verdict from 49 pairs of d: d′ needs 50 or more"),
         (found("d", 2.5, pairs=80, different=2), None, "80 pairs (2 different) of d: d′ needs 50 or more"),
         (found("d", 0.1), None, "the 95 % interval of d′ of d, [-0.10, 0.30], includes 0, which is chance"),
-        (found("d", 0.1, error=None), None, "the interval of d′ of d is not known: analyze it again"),
+        (found("d", 0.1, error=None), None, "the interval of d′ of d is not known; analyze it again"),
         (found("d", 1.0), found("g", 2.0, pairs=3), "no verdict from 3 pairs of g: d′ needs 50 or more"),
-        (found("d", bits=1.0, texts=3), found("g", bits=2.0), "3 texts of d: bits a byte need 20 or more"),
+        (found("d", bits=1.0, texts=3), found("g", bits=2.0), "3 texts of d: bits per byte need 20 or more"),
     ],
 )
 def test_no_verdict_from_what_may_be_chance(domain, general, reason):
@@ -197,7 +197,7 @@ def test_a_figure_without_a_verdict_could_have_raised_what_the_other_says():
     """The verdict is the larger of two: one alone decides where it is the highest already."""
     general = found("g", 2.1, 1.0)
     assert gain(found("d", 0.1, 1.3), general) == "much"
-    assert "that is by bits a byte alone" in in_words(found("d", 0.1, 1.3), general)
+    assert "this is by bits per byte alone" in in_words(found("d", 0.1, 1.3), general)
     assert gain(found("d", 0.1, 1.0), general) is None and gain(found("d", 0.1, 1.1), general) is None
 
 

@@ -168,7 +168,7 @@ def test_what_is_refused(runs: Path, tmp_path: Path) -> None:
         read_curve(tmp_path / "none")
     with pytest.raises(ValueError, match="has no stage 'third'; it has first, second"):
         read_curve(runs / "two", stage="third")
-    with pytest.raises(ValueError, match="was not scored on the way; train with evaluation.at=log"):
+    with pytest.raises(ValueError, match="was not evaluated during training; train with evaluation.at=log"):
         read_curve(runs / "two", stage="first")
     with pytest.raises(ValueError, match="two has no score 'BIOSSES'; choose from dev, STSB"):
         check_metric([read_curve(runs / "two")], "BIOSSES")

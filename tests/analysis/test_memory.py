@@ -123,7 +123,7 @@ def test_it_is_judged_like_any_encoder(make_encoder, tmp_path):
     encoder = make_encoder(memory_tokens=4)
     output = tmp_path / "results"
     evaluate(encoder, [tmp_path], output_dir=output)
-    with pytest.raises(FileExistsError, match="was judged with other model, model_hash"):
+    with pytest.raises(FileExistsError, match="was evaluated with other model, model_hash"):
         evaluate(pool_over(encoder, [0]), [tmp_path], output_dir=output)
 
 

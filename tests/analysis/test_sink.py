@@ -138,5 +138,5 @@ def test_mistakes(make_encoder):
     with pytest.raises(ValueError, match="prompt_name='faq'; this encoder has document, query"):
         sink_of(encoder, SENTENCES, prompt_name="faq")
     two = make_encoder(memory_tokens=0, attention="causal", template=["{text} is", "{text} was"])
-    with pytest.raises(ValueError, match="2 templates, so several last tokens"):
+    with pytest.raises(ValueError, match="2 templates; give one with a single template"):
         sink_of(two, SENTENCES)

@@ -151,7 +151,7 @@ def test_what_the_encoder_has_not(options, words, make_encoder, sts):
 
 
 def test_a_sentence_transformer_is_refused(sts):
-    with pytest.raises(ValueError, match="gives its last layer only; open its transformer by a recipe"):
+    with pytest.raises(ValueError, match="returns its last layer only; open its transformer by a recipe"):
         surface_of(SimpleNamespace(), [find_task(sts)])
 
 
@@ -175,9 +175,9 @@ def test_pick():
     assert cell.kept == pytest.approx(0.98)
     tied = made([[[0.1, 0.8], [0.8, 0.8]]])
     assert (tied.pick(0.9).layers, tied.pick(0.9).dim) == (1, 4), "1 × 4 costs as much as 2 × 2 and has fewer layers"
-    with pytest.raises(ValueError, match="above 0, at most 1"):
+    with pytest.raises(ValueError, match="above 0, up to 1"):
         found.pick(1.2)
-    with pytest.raises(ValueError, match="of which nothing can be kept"):
+    with pytest.raises(ValueError, match="a share of a score needs one above 0"):
         made([[[0.5, -0.1]]]).pick(0.9)
 
 
@@ -206,14 +206,14 @@ def test_shares_are_read(text):
 
 @pytest.mark.parametrize("text", ["98", "lots", "0 %", "120 %", "nan"])
 def test_other_shares_are_refused(text):
-    with pytest.raises(ValueError, match="is no share of the whole score"):
+    with pytest.raises(ValueError, match="is not a share of the full score"):
         read_share(text)
 
 
 def test_numbers_are_read():
     assert read_numbers("1-3, 6") == [1, 2, 3, 6]
     for text in ("", "a", "3-", "-1"):
-        with pytest.raises(ValueError, match="are no numbers"):
+        with pytest.raises(ValueError, match="is not a list of numbers"):
             read_numbers(text)
 
 

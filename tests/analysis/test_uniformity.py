@@ -57,7 +57,7 @@ def test_no_square_matrix_is_held():
 def test_positives_are_above_the_score():
     found = positive_pairs(["a", "b", "c"], ["x", "y", "z"], [4.0, 4.2, 5.0])
     assert found == [("b", "y"), ("c", "z")]
-    with pytest.raises(ValueError, match="no pair scores above 4; the highest score is 3.5, so set it lower"):
+    with pytest.raises(ValueError, match="no pair scores above 4; the highest score is 3.5; give a lower threshold"):
         positive_pairs(["a"], ["x"], [3.5])
 
 

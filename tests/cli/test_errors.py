@@ -183,7 +183,7 @@ def test_a_metric_that_is_no_score_is_told_before_training(tmp_path, fake_stages
     settings = ["evaluation.dev=[$EMBREW_DEMO/dev.jsonl]", "evaluation.every=10", "evaluation.metric=stsb"]
     result = run("train", "llm2comp/nano", *settings, "-o", tmp_path / "out")
     assert result.exit_code == 1
-    assert f"evaluation.metric='stsb' is no score; choose from dev, {tmp_path.name}-dev" in result.stderr
+    assert f"evaluation.metric='stsb' is not a score; choose from dev, {tmp_path.name}-dev" in result.stderr
     assert fake_stages.calls == []
 
 

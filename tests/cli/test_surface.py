@@ -107,7 +107,7 @@ def test_a_suite_s_tasks(models, sts, tmp_path):
         (["one"], "nothing to score on; give --data DIR"),
         (["one", "--data", "STS", "--pick", "98"], 'write "≥ 98 %", or 0.98'),
         (["one", "--data", "STS", "--pick", "0.9"], "STS has no dev split; it has test"),
-        (["one", "--data", "STS", "--layers", "all"], "'all' are no numbers"),
+        (["one", "--data", "STS", "--layers", "all"], "'all' is not a list of numbers"),
         (["one", "--data", "STS", "--plot", "x.jpg"], "choose from .png, .pdf, .svg"),
         (["one", "--data", "STS", "--csv", "STS"], "--overwrite to replace it"),
         (["one", "--data", "no/such/folder"], "no data folder"),
@@ -123,4 +123,4 @@ def test_mistakes_are_told_before_a_model_is_opened(arguments, message, models, 
 
 def test_what_only_the_model_can_say(models, sts):
     assert "error: one: layers: 3; this encoder has 1 to 2" in run("one", "--data", sts, "--layers", "3").stderr
-    assert "error: other: a object gives its last layer only" in run("other", "--data", sts).stderr
+    assert "error: other: a object returns its last layer only" in run("other", "--data", sts).stderr

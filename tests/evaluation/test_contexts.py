@@ -95,24 +95,24 @@ def test_results_say_which_context_it_was(encoder, sts, tmp_path):
     (run,) = (tmp_path / "out").glob("*.run.json")
     settings = json.loads(run.read_text())["settings"]
     assert settings["context"]["name"] == "task"
-    evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")  # judged before
+    evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")  # evaluated before
     encoder.add_context("task", Context("find: ", PAIRS[:1]))
-    with pytest.raises(FileExistsError, match="was judged with other"):
+    with pytest.raises(FileExistsError, match="was evaluated with other"):
         evaluate(encoder, [sts], context="task", output_dir=tmp_path / "out")
-    with pytest.raises(FileExistsError, match="was judged with other"):
+    with pytest.raises(FileExistsError, match="was evaluated with other"):
         evaluate(encoder, [sts], output_dir=tmp_path / "out")
 
 
 def test_mistakes(encoder, sts):
     with pytest.raises(ValueError, match="context='other'; this encoder has task"):
         evaluate(encoder, [sts], context="other")
-    with pytest.raises(ValueError, match="brings its own instruction"):
+    with pytest.raises(ValueError, match="has its own instruction"):
         evaluate(encoder, [find_task(sts, instruction="x: ")], context="task")
     for counts in ([4], [0], []):
-        with pytest.raises(ValueError, match="for 3 demonstrations"):
+        with pytest.raises(ValueError, match="the context has 3 demonstrations"):
             choose_demonstrations(encoder, Context("find: ", PAIRS), counts, [sts])
     for words in ("", "a", "1..", "1,,2", "-1"):
-        with pytest.raises(ValueError, match="is no list of numbers"):
+        with pytest.raises(ValueError, match="is not a list of numbers"):
             read_counts(words)
 
 

@@ -74,13 +74,13 @@ def test_every_kind_has_its_texts(tmp_path):
 
 
 def test_refused(sets):
-    with pytest.raises(ValueError, match=r"evaluation.metric='on' is no score; choose from dev, one"):
+    with pytest.raises(ValueError, match=r"evaluation.metric='on' is not a score; choose from dev, one"):
         dev_sets([sets / "one"], metric="on")
     with pytest.raises(ValueError, match="two dev or guard sets are called one"):
         dev_sets([sets / "one"], [sets / "one"])
     with pytest.raises(FileNotFoundError, match="no data folder"):
         dev_sets([sets / "one"], [sets / "none"])
-    with pytest.raises(ValueError, match="is no score"):
+    with pytest.raises(ValueError, match="is not a score"):
         dev_sets([sets / "one"], [sets / "two"], metric="two")
 
 

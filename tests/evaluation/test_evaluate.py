@@ -140,21 +140,21 @@ def test_what_is_judged_already_is_not_judged_again(bag_of_words, sts_folder, re
     again = evaluate(bag_of_words, [sts_folder, retrieval_folder], output_dir=tmp_path / "out")
     assert again[0] == first[0]
     assert [side for side, _, _ in bag_of_words.calls] == ["query", "document"]  # only what was missing
-    assert "STS test: 1.0000, judged before" in caplog.text
+    assert "STS test: 1.0000, evaluated before" in caplog.text
 
 
 def test_results_of_something_else_are_not_replaced_unasked(bag_of_words, sts_folder, tmp_path, tokenizer):
     bag_of_words.weights_hash = lambda: "abc"
     evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     written = (tmp_path / "out" / "STS.test.json").read_bytes()
-    with pytest.raises(FileExistsError, match="judged with other settings; choose another output folder"):
+    with pytest.raises(FileExistsError, match="evaluated with other settings; choose another output folder"):
         evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out", sts_protocol="all")
     bag_of_words.weights_hash = lambda: "def"
-    with pytest.raises(FileExistsError, match="judged with other model_hash"):
+    with pytest.raises(FileExistsError, match="evaluated with other model_hash"):
         evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     bag_of_words.weights_hash = lambda: "abc"
     bag_of_words.tokenizer = tokenizer
-    with pytest.raises(FileExistsError, match="judged with other tokenizer_sha256"):
+    with pytest.raises(FileExistsError, match="evaluated with other tokenizer_sha256"):
         evaluate(bag_of_words, [sts_folder], output_dir=tmp_path / "out")
     assert (tmp_path / "out" / "STS.test.json").read_bytes() == written
     sidecar = tmp_path / "out" / "STS.test.run.json"

@@ -82,7 +82,9 @@ def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_pat
     ((read,),) = rows_of([f"a={tmp_path / 'out'}"])[0].runs
     low, high = interval(read) or (1.0, 0.0)
     assert 0 <= low < 0.75 < high <= 1
-    with pytest.raises(ValueError, match="shorter is no setting of length; choose from longer, columns, instruction"):
+    with pytest.raises(
+        ValueError, match="shorter is not a setting of length; choose from longer, columns, instruction"
+    ):
         check_settings(find_task(toy, kind="length", shorter=1))
 
 
@@ -148,7 +150,7 @@ def test_types_of_mteb_follow_from_the_registry(toy: Path) -> None:
 
     assert kind_of(Found) == "length"
     Found.metadata.type = "Width"
-    with pytest.raises(ValueError, match="Lengths is of the type Width; evaluated are STS, Retrieval, .*, Length"):
+    with pytest.raises(ValueError, match="Lengths has the type Width; supported are STS, Retrieval, .*, Length"):
         kind_of(Found)
 
 

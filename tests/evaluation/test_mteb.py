@@ -155,7 +155,7 @@ def test_unknown_tasks_splits_and_subsets_are_named():
         load_task(MtebTask("x", "STS17", split="dev"))
     with pytest.raises(ValueError, match="No subsets were found for STS17 with filters: .*'en'"):
         load_task(MtebTask("x", "STS17", subset="en"))
-    with pytest.raises(ValueError, match="type InstructionReranking; evaluated are STS"):
+    with pytest.raises(ValueError, match="type InstructionReranking; supported are STS"):
         load_task(MtebTask("x", "Core17InstructionRetrieval"))
     assert load_task(MtebTask("x", "STS17")).hf_subsets == ["en-en"]
 

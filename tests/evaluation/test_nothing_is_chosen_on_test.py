@@ -31,9 +31,9 @@ def test_a_test_split_is_not_taken_for_dev(sts: Path, tmp_path: Path, make_encod
         dev_sets([sts])
     with pytest.raises(ValueError, match=refused):
         choose_demonstrations(make_encoder(), Context("find: ", PAIRS), [2], [sts])
-    with pytest.raises(ValueError, match=r"test.jsonl is a test split, by its name"):
+    with pytest.raises(ValueError, match=r"test.jsonl is a test split by its name"):
         dev_sets([sts / "test.jsonl"])
-    with pytest.raises(ValueError, match=r"train.jsonl is a train split, by its name"):
+    with pytest.raises(ValueError, match=r"train.jsonl is a train split by its name"):
         dev_sets([sts / "train.jsonl"])
     write(tmp_path / "beir" / "corpus.jsonl", {"_id": "1", "title": "", "text": "body"})
     write(tmp_path / "beir" / "queries.jsonl", {"_id": "q", "text": "ask"})
@@ -59,7 +59,7 @@ def test_a_test_split_is_not_taken_for_dev(sts: Path, tmp_path: Path, make_encod
 def test_a_word_of_a_file_name_says_that_it_is_a_test_split(stem: str, split: str, tmp_path: Path) -> None:
     file = write(tmp_path / "sets" / f"{stem}.jsonl", scored(1))
     if split in ("test", "train"):
-        with pytest.raises(ValueError, match=f"is a {split} split, by its name"):
+        with pytest.raises(ValueError, match=f"is a {split} split by its name"):
             dev_sets([file])
         ok = write(tmp_path / "dev.jsonl", scored(1))
         assert [about["split"] for about in dev_sets([ok], [file]).about.values()] == ["dev", split]

@@ -174,7 +174,7 @@ def test_a_generator_answers_and_is_part_of_what_was_judged(folder, tmp_path, mo
     assert table(results)[1][0][2] == "exact match"
     run = json.loads((tmp_path / "out" / "qa-d2.dev.run.json").read_text())
     assert (run["settings"]["generator"]["kind"], run["settings"]["generator"]["name"]) == ("asset", "nano")
-    with pytest.raises(FileExistsError, match="judged with other settings"):
+    with pytest.raises(FileExistsError, match="evaluated with other settings"):
         evaluate(Layered(), [task], output_dir=tmp_path / "out")
 
 
@@ -210,7 +210,7 @@ def test_a_killed_run_goes_on_with_the_cells_that_are_missing(folder, tmp_path):
         ({"layers": 0}, "layers=0; give numbers above 0"),
         ({"dims": [True]}, r"dims=\[True\]; give numbers above 0"),
         ({"generator": "no/such-model"}, "model 'no/such-model' is not nano"),
-        ({"repeats": 3}, "repeats is no setting of rag; choose from dims, layers, generator"),
+        ({"repeats": 3}, "repeats is not a setting of rag; choose from dims, layers, generator"),
     ],
 )
 def test_mistakes_are_found_before_the_texts_are_encoded(folder, settings, message):
@@ -265,7 +265,7 @@ def test_a_suite_is_a_grid(folder, tmp_path):
         ("tasks: [{data: qa, kind: rag, corpus_splits: [train]}]", "corpus_splits are for mteb and hub"),
         ("tasks: [{hub: a/b, data: qa}]", "lacks hub/a--b-validation"),
         ("tasks: [{data: qa, kind: rag, dims: [0]}]", r"s.yaml:1: task qa: dims=\[0\]"),
-        ("tasks: [{mteb: STS17, revision: x}]", "revision is no setting of an mteb task"),
+        ("tasks: [{mteb: STS17, revision: x}]", "revision is not a setting of an mteb task"),
     ]:
         suite.write_text(text)
         with pytest.raises((ValueError, FileNotFoundError), match=message):

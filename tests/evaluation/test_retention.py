@@ -71,7 +71,7 @@ def test_who_can_be_judged(bag_of_words, retrieval_folder):
     with pytest.raises(ValueError, match="a BagOfWords only gives vectors"):
         evaluate(bag_of_words, [task])
     assert find_task(retrieval_folder, split="dev").kind == "retrieval"
-    with pytest.raises(ValueError, match="is no setting of generation; choose from questions, max_chars"):
+    with pytest.raises(ValueError, match="is not a setting of generation; choose from questions, max_chars"):
         check_settings(find_task(retrieval_folder, split="dev", kind="generation", dims=3))
 
 

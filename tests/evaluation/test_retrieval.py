@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
-from embrew.evaluation.kinds.retrieval import evaluate_retrieval, metrics, rank, top
+from embrew.evaluation.kinds.retrieval import evaluate_retrieval, metrics_by_query, rank, top
 
 
 class Lookup:
@@ -28,6 +28,11 @@ class Lookup:
         return self.encode_query(inputs)
 
     encode = encode_query
+
+
+def metrics(ranking, qrels):
+    """Means over queries."""
+    return {name: sum(values) / len(values) for name, values in metrics_by_query(ranking, qrels).items()}
 
 
 def test_metrics_by_hand():

@@ -82,7 +82,7 @@ def test_what_is_not_defined_is_an_error():
         evaluate_sts(encoder, ["a"], ["b"], [1])
     with pytest.raises(ValueError, match="sts_protocol='mean'; choose from all, per-subset"):
         evaluate_sts(encoder, ["a", "b"], ["b", "b"], [1, 2], protocol="mean")
-    with pytest.raises(ValueError, match="needs a column subset"):
+    with pytest.raises(ValueError, match="needs a value in the column subset"):
         evaluate_sts(encoder, ["a", "b"], ["b", "b"], [1, 2], subsets=[None, None], protocol="per-subset")
 
 

@@ -56,10 +56,10 @@ def test_a_suite_names_folders_and_settings(bag_of_words, root, tmp_path):
         ("tasks: [{data: STS, kind: clusters}]", "mine.yaml:1: kind='clusters'; choose from sts"),
         (
             "tasks: [{data: STS, samples_per_label: 8}]",
-            "samples_per_label is no setting of sts; choose from protocol, columns",
+            "samples_per_label is not a setting of sts; choose from protocol, columns",
         ),
         ("tasks: [{data: STS, split: dev}]", "mine.yaml:1: .* has no split 'dev'"),
-        ("tasks: [{data: STS}]\naverages: {a: [STS, pets]}", "mine.yaml:2: pets is no task of the suite"),
+        ("tasks: [{data: STS}]\naverages: {a: [STS, pets]}", "mine.yaml:2: pets is not a task of the suite"),
     ],
 )
 def test_mistakes_say_where(root, tmp_path, text, message):
@@ -99,7 +99,7 @@ def test_a_corpus_is_cut_the_same_way_every_time(retrieval_folder):
 
 def test_unknown_settings_are_refused_before_encoding(bag_of_words, root):
     task = Task("STS", "sts", "test", root / "STS", (root / "STS" / "test.jsonl",), {"repeats": 3})
-    with pytest.raises(ValueError, match="task STS: repeats is no setting of sts"):
+    with pytest.raises(ValueError, match="task STS: repeats is not a setting of sts"):
         evaluate(bag_of_words, [task])
     assert not bag_of_words.calls
 
@@ -137,7 +137,7 @@ def test_instructions_reach_texts_and_queries_only(bag_of_words, root, tmp_path)
     [
         ("tasks: [{mteb: STS17, data: STS}]", "give one of them"),
         ("tasks: [{name: x}]", "needs data: FOLDER or mteb: NAME"),
-        ("tasks: [{mteb: STS17, protocol: all}]", "protocol is no setting of an mteb task"),
+        ("tasks: [{mteb: STS17, protocol: all}]", "protocol is not a setting of an mteb task"),
         ("instructions: mine\ntasks: [{mteb: STS17}]", "mine.yaml:1: instructions='mine'; choose from llm2comp, epic"),
         ("prompt: x\ntasks: [{mteb: STS17}]", "has no {instruction} to fill in"),
     ],

@@ -71,7 +71,7 @@ def test_a_paired_test_sees_what_two_intervals_do_not():
     assert interval(ours)[1] > interval(theirs)[0]  # the intervals overlap
     same = compare(ours, ours)
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
-    with pytest.raises(ValueError, match="not of the same examples"):
+    with pytest.raises(ValueError, match="are of different examples"):
         compare(ours, result(score=[1.0]))
 
 

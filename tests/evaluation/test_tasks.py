@@ -64,7 +64,9 @@ def test_labelled_texts_with_a_train_split_are_to_be_classified(tmp_path):
 )
 def test_rows_that_are_no_task_are_described(tmp_path, rows):
     columns = ", ".join(sorted(rows))
-    with pytest.raises(ValueError, match=f"the columns {columns} are no task; known are sts .* and retrieval"):
+    with pytest.raises(
+        ValueError, match=f"no kind of task has rows with the columns {columns}; known are sts .* and retrieval"
+    ):
         find_task(folder(tmp_path / "x", rows=rows))
 
 
@@ -72,14 +74,14 @@ def test_the_kind_can_be_said(tmp_path, retrieval_folder):
     assert find_task(folder(tmp_path / "x", rows={"sentence1": "a"}), kind="sts").kind == "sts"
     with pytest.raises(ValueError, match="kind='clusters'; choose from sts, retrieval"):
         find_task(tmp_path / "x", kind="clusters")
-    with pytest.raises(ValueError, match="kind='sts' cannot be; use retrieval"):
+    with pytest.raises(ValueError, match="kind='sts' cannot read it; use retrieval"):
         find_task(retrieval_folder, kind="sts")
     with pytest.raises(FileNotFoundError, match=r"lacks corpus.jsonl or queries.jsonl"):
         find_task(tmp_path / "x", kind="retrieval")
 
 
 def test_folders_that_cannot_be_judged(tmp_path):
-    with pytest.raises(ValueError, match="neither a test nor a dev split; name one of train as split"):
+    with pytest.raises(ValueError, match="neither a test nor a dev split; give one of train as split"):
         find_task(folder(tmp_path / "x", rows=STS, files=("train.jsonl",)))
     with pytest.raises(FileNotFoundError, match="no data folder"):
         find_task(tmp_path / "missing")

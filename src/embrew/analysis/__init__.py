@@ -1,4 +1,4 @@
-"""Look inside an encoder's vectors: what they use of their space, their spread, what layers and dimensions give."""
+"""Analyse an encoder's vectors: dimensional collapse, alignment and uniformity, scores by layers and dimensions."""
 
 from embrew.analysis.dev_uniformity import DevSetsWithUniformity, add_uniformity
 from embrew.analysis.efficiency import Curve, Moment, pareto, read_curve

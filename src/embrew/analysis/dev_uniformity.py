@@ -1,4 +1,4 @@
-"""Alignment and uniformity beside the scores of dev and guard sets, wherever a run is scored."""
+"""Report alignment and uniformity (Wang and Isola) with the scores of dev and guard sets during training."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NAMES = ("alignment", "uniformity")
 
 @dataclass(frozen=True)
 class DevSetsWithUniformity:
-    """Dev and guard sets, and after their scores `alignment` and `uniformity`; made by `add_uniformity`.
+    """Dev and guard sets whose scores are followed by `alignment` and `uniformity`; made by `add_uniformity`.
 
-    Less is better for both, and nothing is chosen by them.
+    Lower is better for both. Nothing is chosen by them.
     """
 
     sets: DevSets
@@ -36,36 +36,36 @@ class DevSetsWithUniformity:
 
     @property
     def metrics(self) -> list[str]:
-        """The scores that a best step can be chosen by: those of the dev sets."""
+        """Names of the scores that a best step can be chosen by: those of the dev sets."""
         return self.sets.metrics
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split and metric of each set, and of both figures."""
+        """Kind, split and metric of each set, and of alignment and uniformity."""
         size = f"{len(self.positives)} positives, {len(self.different)} texts"
         added = {"kind": "pairs", "split": self.split, "metric": "less is better", "size": size}
         return {**self.sets.about, **dict.fromkeys(NAMES, added)}
 
     @property
     def reserved(self) -> list[str]:
-        """Texts that may not be trained on: dev rows that were split off training rows."""
+        """Texts of dev rows that are split off training rows, which may not be trained on."""
         return self.sets.reserved
 
     def __call__(self, encoder: Encoder) -> dict[str, float]:
-        """The scores of the sets, `alignment` and `uniformity`."""
+        """Return the scores of the sets, `alignment` and `uniformity`."""
         found = alignment_uniformity(encoder, self.positives, self.different, batch_tokens=self.sets.batch_tokens)
         return {**self.sets(encoder), "alignment": found.alignment, "uniformity": found.uniformity}
 
     def texts(self) -> Mapping[str, Iterable[str]]:
-        """The texts of the dev and guard sets."""
+        """Return the texts of the dev and guard sets."""
         return self.sets.texts()
 
 
 def evaluation_of(recipe: Recipe) -> DevSets | DevSetsWithUniformity | None:
-    """What a recipe's `evaluation` names to score a run by; None where it has none.
+    """Return what scores a run by a recipe's `evaluation`; None if the recipe has none.
 
     Raises:
-        ValueError, FileNotFoundError: as `dev_sets` and `add_uniformity`; a path was stored by name.
+        ValueError, FileNotFoundError: as `dev_sets` and `add_uniformity`, or a path was stored by its name only.
     """
     if recipe.evaluation is not None:
         for kind, several in (("dev", recipe.evaluation.dev), ("guard", recipe.evaluation.guard)):
@@ -91,24 +91,24 @@ def add_uniformity(
     max_texts: int = 1000,
     seed: int = 42,
 ) -> DevSetsWithUniformity:
-    """Score alignment and uniformity of some pairs too.
+    """Add alignment and uniformity of pairs of texts to dev and guard sets.
 
     Args:
         sets: dev and guard sets.
-        path: pairs with scores, of which those above `above` are positives (*SimCSE* takes STS-B above 4), or rows of
-            query and positive, such as held-out ones of what is trained on.
-        split: of a folder; by default dev, else test, else train.
-        columns: which column is what.
-        above: scores above this are positives.
-        max_texts: a sample of so many different texts, and of so many positives.
-        seed: of the sample.
+        path: pairs with scores, of which those above `above` are positives (*SimCSE*: STS-B above 4), or rows of query
+            and positive, such as held-out rows of the training data.
+        split: split of a folder; default: dev, else test, else train.
+        columns: names in the file by our names of the columns.
+        above: pairs with higher scores are positives.
+        max_texts: sample size, of the distinct texts and of the positives.
+        seed: random seed of the sample.
 
     Raises:
-        ValueError: there are no positives, or fewer than two different texts; a dev set has one of the two names.
+        ValueError: there are no positives or fewer than two distinct texts, or a dev set is called like a figure.
     """
     taken = [name for name in NAMES if name in sets.about]
     if taken:
-        raise ValueError(f"a dev set is called {taken[0]}, as a figure of evaluation.uniformity; rename its folder")
+        raise ValueError(f"a dev set is called {taken[0]}, which evaluation.uniformity reports; rename its folder")
     split = _split(path, split)
     record = next(iter(read(path, split=split)), None)
     if "score" in (columns or {}) or same_name(record.values if record is not None else (), "score"):

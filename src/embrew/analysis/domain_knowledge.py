@@ -1,11 +1,11 @@
-"""Whether a model knows a domain before anything is trained, and what generative learning may bring there.
+"""Measure how well a model knows a domain before training, to predict what generative learning may gain.
 
-The figures are those of `separation` and `perplexity`, on the domain and, to compare with, on general text. What they
-are said to mean follows thresholds that are ours. *Learn Before Represent* says that a model which does not know a
-domain gains from learning it first, and gives no figures from which thresholds could be read: it is a rule of thumb.
+The figures are `separation` and `perplexity` on the domain and, for comparison, on general text. Their interpretation
+is a rule of thumb with thresholds of ours: *Learn Before Represent* says that a model that does not know a domain gains
+from learning it first, without figures from which thresholds could be derived.
 
-No verdict is given from a figure that may be chance: from d′ of fewer than `MIN_PAIRS` pairs, from d′ whose 95 %
-interval includes 0, from bits a byte of fewer than `MIN_TEXTS` texts.
+A figure that may be chance gives no verdict: d′ of fewer than `MIN_PAIRS` pairs, d′ whose 95 % interval includes 0,
+bits per byte of fewer than `MIN_TEXTS` texts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from embrew.modeling.encoder import Encoder
 from embrew.text_encoder.interface import TextEncoder
 
 MIN_PAIRS = 50  # pairs with different questions and answers; below, d′ is mostly chance
-MIN_TEXTS = 20  # on either side, for bits a byte
-OVERLAP, APART = 1.0, 2.0  # d′: a matched pair beats a mismatched one in 76 % and in 92 % of cases, if both are normal
-SHIFT = (1.05, 1.25)  # bits a byte on the domain over those on general text
-GAP = (0.2, 0.5)  # share of the general d′ that is lacking on the domain
+MIN_TEXTS = 20  # of the domain and of general text, for bits per byte
+OVERLAP, APART = (
+    1.0,
+    2.0,
+)  # d′ of normal distributions: a matched pair has the higher cosine in 76 % and in 92 % of cases
+SHIFT = (1.05, 1.25)  # bits per byte on the domain over those on general text
+GAP = (0.2, 0.5)  # 1 - d′ on the domain over d′ on general pairs
 THRESHOLDS: dict[str, Any] = {"d_prime": [OVERLAP, APART], "shift": list(SHIFT), "gap": list(GAP)}
 THRESHOLDS |= {"min_pairs": MIN_PAIRS, "min_texts": MIN_TEXTS}
 Gain = Literal["little", "some", "much"]
@@ -36,7 +39,7 @@ Gain = Literal["little", "some", "much"]
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model is diagnosed on: pairs (none: texts alone), and texts."""
+    """Pairs of question and answer (or none) and texts to measure a model on."""
 
     name: str
     questions: tuple[str, ...]
@@ -45,13 +48,13 @@ class Sample:
 
     @property
     def sha256(self) -> str:
-        """Says exactly which pairs and texts these are, in which order."""
+        """Hash of the pairs and texts in their order."""
         parts = (self.questions, self.answers, self.texts)
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:
-        """A seeded sample of pairs, whose different answers are the texts."""
+        """Return a seeded sample of pairs; its texts are the distinct answers."""
         chosen = sample_in_order(pairs, most, seed=seed)
         answers = tuple(pair.answer for pair in chosen)
         return cls(name, tuple(pair.question for pair in chosen), answers, tuple(dict.fromkeys(answers)))
@@ -59,14 +62,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a model makes of a sample; None where it has no pairs, or the model no next-token predictions."""
+    """Figures of a model on a sample; None without pairs, or if the model has no next-token predictions."""
 
     name: str
     separation: Separation | None
     perplexity: Perplexity | None
 
     def summary(self) -> dict[str, Any]:
-        """All figures in one mapping."""
+        """Return all figures in one mapping."""
         parts = {"separation": self.separation, "perplexity": self.perplexity}
         return {"data": self.name, **{key: None if part is None else part.summary() for key, part in parts.items()}}
 
@@ -74,7 +77,7 @@ class Figures:
 def measure(
     encoder: TextEncoder, sample: Sample, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> Figures:
-    """Separation of a sample's pairs (if any) and perplexity of its texts (if any)."""
+    """Return the separation of a sample's pairs (if any) and the perplexity of its texts (if any)."""
     apart = None
     if sample.questions:
         options: dict[str, Any] = {"batch_tokens": batch_tokens, "show_progress_bar": show_progress_bar}
@@ -88,21 +91,21 @@ def measure(
 
 
 def shift(domain: Figures, general: Figures | None) -> float | None:
-    """Bits a byte on the domain over those on general text."""
+    """Return bits per byte on the domain over those on general text."""
     if general is None or domain.perplexity is None or general.perplexity is None:
         return None
     return domain.perplexity.bits_per_byte / general.perplexity.bits_per_byte
 
 
 def gap(domain: Figures, general: Figures | None) -> float | None:
-    """Which share of the general d′ is lacking on the domain; negative where the domain is held apart better."""
+    """Return 1 - d′ on the domain over d′ on general pairs; negative if the domain's pairs are better separated."""
     if general is None or domain.separation is None or general.separation is None or general.separation.d_prime <= 0:
         return None
     return 1 - domain.separation.d_prime / general.separation.d_prime
 
 
 def no_verdict(domain: Figures, general: Figures | None = None) -> dict[str, str]:
-    """Why a figure gives no verdict, by the figure: `d_prime`, `gap`, `shift`; those that give one are left out."""
+    """Return the reasons by figure (`d_prime`, `gap`, `shift`) for those that give no verdict."""
     reasons = {}
     weak = [_weak_pairs(found) for found in (domain, general) if found is not None and found.separation is not None]
     if domain.separation is not None and weak[0]:
@@ -113,12 +116,12 @@ def no_verdict(domain: Figures, general: Figures | None = None) -> dict[str, str
         few = [each for each in (domain, general) if each.perplexity and each.perplexity.texts < MIN_TEXTS]
         if few:
             counts = ", ".join(f"{each.perplexity.texts} texts of {each.name}" for each in few if each.perplexity)
-            reasons["shift"] = f"{counts}: bits a byte need {MIN_TEXTS} or more"
+            reasons["shift"] = f"{counts}: bits per byte need {MIN_TEXTS} or more"
     return reasons
 
 
 def _weak_pairs(found: Figures) -> str:
-    """Why d′ of these pairs may be chance; empty where it is not."""
+    """Return why d′ of these pairs may be chance; empty if it is not."""
     apart = found.separation
     assert apart is not None
     different = apart.matched if apart.different is None else apart.different
@@ -128,7 +131,7 @@ def _weak_pairs(found: Figures) -> str:
     if not math.isfinite(apart.d_prime):
         return ""
     if apart.interval is None:
-        return f"the interval of d′ of {found.name} is not known: analyze it again"
+        return f"the interval of d′ of {found.name} is not known; analyze it again"
     low, high = apart.interval
     if low <= 0 <= high:
         return f"the 95 % interval of d′ of {found.name}, [{low:.2f}, {high:.2f}], includes 0, which is chance"
@@ -136,9 +139,9 @@ def _weak_pairs(found: Figures) -> str:
 
 
 def gain(domain: Figures, general: Figures | None = None) -> Gain | None:
-    """What generative learning may bring: the larger of what shift and gap say; without them, by d′ alone.
+    """Return what generative learning may gain: the larger verdict of shift and gap, or that of d′ without them.
 
-    None where no figure gives a verdict (see `no_verdict`), or where one that gives none could have raised it.
+    None if no figure gives a verdict (see `no_verdict`), or if one without a verdict could have raised the result.
     """
     moved, lacking = shift(domain, general), gap(domain, general)
     without = no_verdict(domain, general)
@@ -155,21 +158,21 @@ def gain(domain: Figures, general: Figures | None = None) -> Gain | None:
 
 
 def in_words(domain: Figures, general: Figures | None = None) -> list[str]:
-    """The findings in sentences; where no figure gives a verdict, `no verdict` and why."""
+    """Return the findings as sentences; for figures without a verdict, the reason."""
     lines = []
     without = no_verdict(domain, general)
     apart = domain.separation
     if apart is not None and "d_prime" not in without:
-        place = (
+        distance = (
             "overlap: it does not tell them apart" if apart.d_prime < OVERLAP
             else "are apart, and overlap in part" if apart.d_prime < APART
             else "are well apart"
         )  # fmt: skip
-        lines.append(f"matched and mismatched pairs of {domain.name} {place} ({_d_prime(domain)})")
+        lines.append(f"matched and mismatched pairs of {domain.name} {distance} ({_d_prime(domain)})")
     moved, lacking = shift(domain, general), gap(domain, general)
     if moved is not None and general is not None and "shift" not in without:
         how = "about as well as" if moved < SHIFT[0] else "worse than" if moved < SHIFT[1] else "much worse than"
-        lines.append(f"it predicts {domain.name} {how} {general.name} ({moved:.2f} times the bits a byte)")
+        lines.append(f"it predicts {domain.name} {how} {general.name} ({moved:.2f} times the bits per byte)")
     if lacking is not None and general is not None and "gap" not in without:
         how = (
             "about as well as" if abs(lacking) < GAP[0]
@@ -184,16 +187,16 @@ def in_words(domain: Figures, general: Figures | None = None) -> list[str]:
     if level is not None:
         lines.append(f"generative learning on {domain.name} may bring {level} (a rule of thumb, thresholds ours)")
         if moved is None and lacking is None:
-            lines.append("that is by d′ alone; general pairs or texts to compare with say more (--general)")
+            lines.append("this is by d′ alone; give general pairs or texts for comparison (--general)")
         elif lacking is None or "gap" in without:
-            lines.append("that is by bits a byte alone")
+            lines.append("this is by bits per byte alone")
     elif without:
         lines.append(f"no verdict on what generative learning may bring on {domain.name}")
     return lines
 
 
 def _d_prime(found: Figures) -> str:
-    """d′ with its interval and the number of pairs."""
+    """Return d′ with its interval and the number of pairs."""
     apart = found.separation
     assert apart is not None
     between = "" if apart.interval is None else f" [{apart.interval[0]:.2f}, {apart.interval[1]:.2f}]"

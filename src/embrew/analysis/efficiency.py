@@ -1,4 +1,4 @@
-"""Learning efficiency: what a score costs in samples, steps and epochs, read off the logs of training runs.
+"""Learning efficiency: scores by samples, steps and epochs, from the logs of training runs.
 
 *Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment* compares methods by score against
 samples seen and against epochs (Fig. 3) and by the Pareto front of samples and score (Fig. 1).
@@ -19,14 +19,14 @@ RUN = formats.RUN.file
 
 @dataclass(frozen=True)
 class Moment:
-    """A scored moment of a run.
+    """One evaluation during a run.
 
     Attributes:
-        stage: its stage.
+        stage: stage of the run.
         step: optimiser steps of the stage so far.
-        samples: rows seen so far, in this stage and those before that are counted.
-        epochs: passes over the stage's data so far.
-        scores: all scores taken then.
+        samples: rows seen so far, in this stage and the counted stages before it.
+        epochs: epochs of the stage's data so far.
+        scores: all scores of this evaluation.
     """
 
     stage: str
@@ -38,14 +38,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's scored moments, in order; the first is before any sample. `sets`: what they were scored on, by name."""
+    """The evaluations of a run in order, the first before training; `sets` describes the evaluation sets by name."""
 
     name: str
     moments: tuple[Moment, ...]
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def scored_on(self, metric: str) -> str:
-        """The sets of a score with split and size; `unknown` for runs of older versions."""
+        """Return the sets of a score with split and size; `unknown` for runs of older versions."""
         wanted = [name for name in self.sets if metric == name or (metric == "dev" and not name.startswith("guard/"))]
         said = [
             f"{name} {self.sets[name]['split']}, {self.sets[name].get('size', 'size unknown')}"
@@ -55,38 +55,40 @@ class Curve:
         return "; ".join(said) or "unknown"
 
     def best(self, metric: str) -> float:
-        """The highest score."""
+        """Return the highest score."""
         return max(moment.scores[metric] for moment in self.moments)
 
     def passes(self, score: float, metric: str) -> Moment | None:
-        """The first moment with a score above `score`: measured, not interpolated."""
+        """Return the first evaluation with a score above `score`, without interpolation."""
         return next((moment for moment in self.moments if moment.scores[metric] > score), None)
 
 
 def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None = None) -> Curve:
-    """The curve of a run that was scored on the way (`evaluation.at` or `every` in its recipe).
+    """Read the curve of a run that was evaluated during training (`evaluation.at` or `every` in its recipe).
 
     Args:
-        folder: what `embrew train` wrote.
-        name: what the run is called; its folder's name without it.
-        stage: this stage alone, samples counted from its beginning. Without it, all stages behind each other: a stage
-            that was not scored on the way counts with its end.
+        folder: output folder of `embrew train`.
+        name: name of the run; default: the folder's name.
+        stage: read this stage only, with samples counted from its start. Default: all stages in order; of a stage that
+            was not evaluated during training, the final scores.
 
     Raises:
-        FileNotFoundError: no `run.json` there.
-        ValueError: no such stage, or it was not scored on the way.
+        FileNotFoundError: the folder has no `run.json`.
+        ValueError: no such stage, or it was not evaluated during training.
     """
     place = Path(folder) / RUN
     if not place.is_file():
         raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
     log = read_json(place, keys=("scores",), kind=formats.RUN)
     scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
-    names = list(samples)  # in the order in which they were begun
+    names = list(samples)  # in the order in which they were started
     if stage is not None and stage not in names:
-        raise ValueError(f"{folder} has no stage {stage!r}; it has {', '.join(names) or 'none that noted its samples'}")
+        raise ValueError(
+            f"{folder} has no stage {stage!r}; it has {', '.join(names) or 'none with a number of samples'}"
+        )
     if not any(name in curves for name in ([stage] if stage else names)):
         raise ValueError(
-            f"{folder} was not scored on the way; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
+            f"{folder} was not evaluated during training; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
         )
     with content_of(place):
         before = names[: names.index(stage)] if stage else []
@@ -111,7 +113,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
 
 
 def check_metric(curves: Sequence[Curve], metric: str) -> None:
-    """Raise where a run has no score of that name."""
+    """Raise if a run has no score of that name."""
     for curve in curves:
         for moment in curve.moments:
             if metric not in moment.scores:
@@ -119,9 +121,9 @@ def check_metric(curves: Sequence[Curve], metric: str) -> None:
 
 
 def pareto(curves: Iterable[Curve], metric: str) -> list[tuple[str, Moment]]:
-    """The moments of all runs that no other beats: none has a score as high with as few samples.
+    """Return the Pareto front of all runs, by samples: no other evaluation has an equal score with as few samples.
 
-    In order of samples; of equal ones the first run's.
+    Of equal ones, the first run's is returned.
     """
     every = [(curve.name, moment) for curve in curves for moment in curve.moments]
     every.sort(key=lambda one: (one[1].samples, -one[1].scores[metric]))
@@ -133,7 +135,7 @@ def pareto(curves: Iterable[Curve], metric: str) -> list[tuple[str, Moment]]:
 
 
 def as_rows(curves: Sequence[Curve], metric: str) -> list[dict[str, Any]]:
-    """A row a moment: run, stage, steps, samples, epochs, whether it lies on the Pareto front, and all its scores."""
+    """Return one row per evaluation: run, stage, steps, samples, epochs, whether on the Pareto front, all scores."""
     front = {(name, moment.samples, moment.step) for name, moment in pareto(curves, metric)}
     return [
         {

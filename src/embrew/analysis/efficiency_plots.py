@@ -1,4 +1,4 @@
-"""Several runs in one picture: score against samples, with the Pareto front, and against epochs."""
+"""Plot several runs: score against samples, with the Pareto front, and against epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPREAD = ("uniformity", "alignment")
 
 
 def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
-    """The moments of each stage, from what the one before has left, and whether it is the last."""
+    """Return the evaluations of each stage, from the last one of the stage before, and whether it is the last stage."""
     for stage in dict.fromkeys(moment.stage for moment in curve.moments):
         own = [moment for moment in curve.moments if moment.stage == stage]
         first = curve.moments.index(own[0])
@@ -24,16 +24,16 @@ def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
 
 
 def plot_efficiency(curves: Sequence[Curve], metric: str, path: Path, *, mark: float | None = None) -> None:
-    """Score against samples, with a logarithmic axis from the first sample on, and against epochs.
+    """Plot score against samples (logarithmic axis) and against epochs.
 
-    Epochs are those of a stage, so each stage has a line of its own; all but a run's last are dashed.
-    Where all runs noted alignment and uniformity, a third panel shows how these two went.
+    Epochs are counted per stage, so each stage has a line of its own; all but a run's last are dashed. If all runs have
+    alignment and uniformity, a third panel shows them.
 
     Args:
         curves: the runs.
-        metric: the score.
-        path: where to.
-        mark: a score that is to be passed, as a line.
+        metric: name of the score.
+        path: output file.
+        mark: a score to draw as a horizontal line.
     """
     spread = all(name in moment.scores for curve in curves for moment in curve.moments for name in SPREAD)
     figure = new_figure(5.2 * (2 + spread), 4.6)

@@ -1,4 +1,4 @@
-"""Texts to analyse an encoder on, from whatever a data folder or file holds."""
+"""Read the texts that an encoder is analysed on, from a data folder or file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts, and as what they are embedded: documents with the prompt of documents, others with none."""
+    """Texts, and the side they are encoded as: documents with the prompt of documents, others without a prompt."""
 
     texts: list[str]
     side: Side = "text"
 
     @property
     def sha256(self) -> str:
-        """Says exactly which texts these are, in which order."""
+        """Hash of the texts in their order."""
         return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
 
 
 def find_split(path: str | Path, split: str | None = None) -> str:
-    """`split`; else, of a folder, `test` where there is one, else `dev` (`validation`, `valid`), else `train`."""
+    """Return `split`, or a folder's default: `test`, else `dev` (`validation`, `valid`), else `train`."""
     place = Path(expand(path))
     if split is not None or not place.is_dir():
         return split or "train"
@@ -40,14 +40,14 @@ def find_split(path: str | Path, split: str | None = None) -> str:
 
 
 def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | None = None, seed: int = 42) -> Texts:
-    """The different texts of a corpus, of rows with a text, or of sentence pairs, in their order.
+    """Return the distinct texts of a corpus, of rows with a text, or of sentence pairs, in their order.
 
     Args:
         path: a folder with a corpus (its documents, title and text), a file, a folder of rows, or a data set of the
             Hub; rows have the column text, or sentence1 and sentence2.
-        split: which rows of a folder; see `find_split`.
-        max_texts: take a sample of so many.
-        seed: of the sample.
+        split: split of a folder; default: see `find_split`.
+        max_texts: size of a seeded sample; default: all.
+        seed: random seed of the sample.
     """
     place = Path(expand(path))
     if find_file(place, "corpus") if place.is_dir() else stem(place) == "corpus":
@@ -56,7 +56,7 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
         contents = [document.content for document in read_documents(place)]
         found, side = [content for content in contents if content.strip()], "document"
         if len(found) < len(contents):
-            logger.warning("%s: %d blank documents are left out", place, len(contents) - len(found))
+            logger.warning("%s: %d blank documents are excluded", place, len(contents) - len(found))
     else:
         split = find_split(place, split)
         columns = _text_columns(path, split)

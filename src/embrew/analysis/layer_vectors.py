@@ -1,4 +1,4 @@
-"""Vectors of several layers from one pass over the texts, and what each layer costs."""
+"""Vectors of several layers from one forward pass per text, and the time that each layer takes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
-Call = tuple[str, int, str]  # instruction, limit in tokens, hash of the texts: what decides their vectors
-SAMPLE = 64  # texts that layers are timed on
+Call = tuple[str, int, str]  # instruction, limit in tokens, hash of the texts
+SAMPLE = 64  # number of texts for timing
 
 
 class LayerVectors:
-    """An encoder's pooled vectors at some layers; `at` gives encoders that read them instead of computing.
+    """Cached pooled vectors of an encoder at several layers; `at` returns encoders that read from the cache.
 
-    A first, cheap round (`plan`) collects the texts that will be asked for, so that the size is known before anything
-    is computed. Each list of texts is then encoded once, for all layers, when it is first asked for.
+    A dry run with `plan` collects the texts that will be requested, so that the size is known in advance. Each list of
+    texts is then encoded once, for all layers, when it is first requested.
 
     Args:
-        encoder: what embeds.
-        layers: which layers are kept; layer i is the encoder cut to i layers.
-        batch_tokens: padded tokens a batch.
-        show_progress_bar: show one a list of texts.
+        encoder: the encoder.
+        layers: layers to keep; layer i is the output of the encoder truncated to i layers.
+        batch_tokens: padded tokens per batch.
+        show_progress_bar: show one progress bar per list of texts.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LayerVectors:
         self._kept: dict[Call, Tensor] = {}
 
     def plan(self) -> Reader:
-        """An encoder of random vectors in two dimensions, which notes what it is asked for."""
+        """Return an encoder of random two-dimensional vectors that records the requested texts."""
         generator = np.random.default_rng(0)
 
         def note(call: Call, texts: Sequence[str]) -> np.ndarray:
@@ -65,7 +65,7 @@ class LayerVectors:
         return Reader(self.encoder, note)
 
     def at(self, layer: int, dim: int) -> Reader:
-        """The encoder cut to so many layers and dimensions."""
+        """Return the encoder truncated to this number of layers and dimensions."""
         place = self.layers.index(layer)
 
         def read(call: Call, texts: Sequence[str]) -> np.ndarray:
@@ -78,7 +78,7 @@ class LayerVectors:
 
     @property
     def texts(self) -> int:
-        """How many texts the planned lists have."""
+        """Number of texts in the planned lists."""
         return sum(map(len, self._planned.values()))
 
     @property
@@ -87,10 +87,10 @@ class LayerVectors:
         return 4 * len(self.layers) * self.texts * self.encoder.get_embedding_dimension()
 
     def check_size(self, max_bytes: int) -> None:
-        """Say how large the vectors will be.
+        """Log the size of the planned vectors.
 
         Raises:
-            ValueError: larger than allowed.
+            ValueError: it is above `max_bytes`.
         """
         shape = (
             f"{len(self.layers)} layers × {self.texts:,} texts × {self.encoder.get_embedding_dimension()} dimensions"
@@ -104,9 +104,9 @@ class LayerVectors:
             )
 
     def milliseconds(self, *, rounds: int = 5, seed: int = 42) -> list[float]:
-        """Time of `encode` a text at each layer: 64 of the planned texts, one warm-up, the median of some rounds.
+        """Return milliseconds per text of `encode` at each layer: the median over rounds on 64 of the planned texts.
 
-        Layers take turns, so that whatever else the machine does meets them all.
+        Layers alternate within a round, so that other load on the machine affects all of them.
         """
         every = [text for texts in self._planned.values() for text in texts]
         sample = random.Random(seed).sample(every, min(SAMPLE, len(every)))
@@ -122,12 +122,12 @@ class LayerVectors:
             for layer, seconds in taken.items():
                 start = time.perf_counter()
                 encode(num_layers=layer)
-                if number:  # the first is the warm-up
+                if number:  # the first round is a warm-up
                     seconds.append(time.perf_counter() - start)
         return [1000 * statistics.median(seconds) / len(sample) for seconds in taken.values()]
 
     def _encode(self, call: Call, texts: Sequence[str]) -> Tensor:
-        """`(texts, layers, dimensions)`, float32: the mean over templates, not normalised."""
+        """Return float32 vectors `(texts, layers, dimensions)`: the mean over templates, not normalised."""
         encoder, (instruction, limit, _) = self.encoder, call
         width, chosen = encoder.get_embedding_dimension(), [layer - 1 for layer in self.layers]
 
@@ -158,7 +158,7 @@ class LayerVectors:
 
 
 class Reader:
-    """The three ways to embed of an `Encoder`, with its prompts and limits, answered by `read`."""
+    """The three encode methods of an `Encoder`, with its prompts and limits, that call `read` for vectors."""
 
     def __init__(self, encoder: Encoder, read: Callable[[Call, Sequence[str]], np.ndarray]) -> None:
         self._encoder = encoder
@@ -167,7 +167,7 @@ class Reader:
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The encoder's."""
+        """The encoder's prompts."""
         return self._encoder.prompts
 
     def encode(
@@ -179,17 +179,17 @@ class Reader:
         max_length: int | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Vectors of texts, `(texts, dimensions)`."""
+        """Return vectors of texts, `(texts, dimensions)`."""
         instruction = self._encoder.instruction(prompt_name, prompt)
         digest = hashlib.sha256("\0".join(inputs).encode()).hexdigest()
         return self._read((instruction, max_length or self._encoder.max_seq_length, digest), inputs)
 
     def encode_query(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
-        """Vectors of queries: prompt and limit as the encoder takes them."""
+        """Return vectors of queries, with the encoder's prompt and limit."""
         return Encoder.encode_query(self, inputs, *args, **options)  # type: ignore[arg-type]
 
     def encode_document(self, inputs: Sequence[str], *args: Any, **options: Any) -> Any:
-        """Vectors of documents, likewise."""
+        """Return vectors of documents, with the encoder's prompt and limit."""
         return Encoder.encode_document(self, inputs, *args, **options)  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
-"""How alike the memory tokens are, which of them are enough, and pooling over those alone.
+"""Similarity of memory tokens, effective memory tokens, and pooling over those only.
 
-*Learning to Compress*, section 4.2: collapse also shows as memory tokens that all say the same. Tokens are grouped by
-similarity, one of each group is an *effective token*, and pooling over effective tokens alone improved the model that
+*Learning to Compress*, section 4.2: collapse also shows as memory tokens with the same state. Tokens are grouped by
+similarity, one of each group is an *effective token*, and pooling over effective tokens only improved the model that
 was trained by continuation (Fig. 7).
 """
 
@@ -35,22 +35,22 @@ def memory_similarity(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> np.ndarray:
-    """The mean over texts of the cosines between a text's memory tokens, float64 `(k, k)`.
+    """Return the mean over texts of the cosines between a text's memory tokens, float64 `(k, k)`.
 
     *Learning to Compress*, Eq. 7: Cor = 1/N Σ_i M_i M_iᵀ, with M_i `(k, hidden)` the states of text i's memory tokens.
-    We make its rows unit vectors first: the paper compares entries with 0.9, which has no meaning for raw products.
+    Here the rows are normalised first: the paper compares entries with 0.9, which is meaningful for cosines only.
 
     Args:
-        encoder: one with memory tokens.
-        texts: what is embedded.
-        side: `document` takes the prompt and the length limit of documents.
-        batch_size: texts a batch, where `batch_tokens` is not given.
-        batch_tokens: padded tokens a batch.
-        show_progress_bar: show one.
+        encoder: an encoder with memory tokens.
+        texts: texts to encode.
+        side: `document` uses the prompt and the length limit of documents.
+        batch_size: texts per batch, if `batch_tokens` is not given.
+        batch_tokens: padded tokens per batch.
+        show_progress_bar: show a progress bar.
     """
     k = _memory_tokens(encoder)
     if not texts:
-        raise ValueError("no texts; the similarity of memory tokens is a mean over texts")
+        raise ValueError("no texts; give one or more, since the similarity of memory tokens is a mean over texts")
     prompt_name = "document" if side == "document" else encoder.default_prompt_name
     instruction = encoder.prompts[prompt_name] if prompt_name else ""
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
@@ -78,14 +78,14 @@ def memory_similarity(
 
 
 def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int]]:
-    """Groups of memory tokens that are all alike, by complete linkage.
+    """Group memory tokens by complete linkage.
 
-    At first every token is a group. The two groups whose least similar pair is the most similar are merged, as long
-    as that similarity is above `threshold` (*Learning to Compress*, section 4.2, which leaves the order open).
+    Each token starts as a group. The two groups whose least similar pair is the most similar are merged, as long as
+    that similarity is above `threshold` (*Learning to Compress*, section 4.2, which leaves the order open).
 
     Args:
         similarity: `(k, k)`, symmetric.
-        threshold: tokens of a group are pairwise more similar than this.
+        threshold: lower bound of the similarities within a group.
 
     Examples:
         >>> clusters(np.array([[1.0, 0.95, 0.2], [0.95, 1.0, 0.3], [0.2, 0.3, 1.0]]))
@@ -107,13 +107,13 @@ def clusters(similarity: np.ndarray, *, threshold: float = 0.9) -> list[list[int
 def effective_tokens(
     similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
 ) -> list[int]:
-    """One memory token of each group of `clusters`, in order; how many there are is k_eff.
+    """Return one memory token of each group of `clusters`, in order; their number is k_eff.
 
     Args:
         similarity: `(k, k)`, symmetric.
-        threshold: tokens of a group are pairwise more similar than this.
-        pick: `random` (the paper's), or `medoid`: the token most similar to the others of its group.
-        seed: of the random pick.
+        threshold: lower bound of the similarities within a group.
+        pick: `random` (as in the paper), or `medoid`: the token most similar to the others of its group.
+        seed: random seed of `random`.
     """
     if pick not in ("random", "medoid"):
         raise ValueError(f"pick={pick!r}; choose from random, medoid")
@@ -127,7 +127,7 @@ def effective_tokens(
 def summarize(
     similarity: np.ndarray, *, threshold: float = 0.9, pick: Pick = "random", seed: int = 42
 ) -> dict[str, Any]:
-    """The figures, JSON-able: k, k_eff, clusters and effective tokens, and the cosines between different tokens."""
+    """Return k, k_eff, clusters, effective tokens and the cosines between different tokens, for JSON."""
     effective = effective_tokens(similarity, threshold=threshold, pick=pick, seed=seed)
     between = similarity[~np.eye(len(similarity), dtype=bool)]
     return {
@@ -147,9 +147,9 @@ def summarize(
 def pool_over(
     encoder: Encoder, slots: Sequence[int] | None = None, *, mode: Literal["mean", "concat"] = "mean"
 ) -> Encoder:
-    """The same encoder, on the same weights, whose embedding is made of these memory tokens only (None: of all).
+    """Return the encoder, on the same weights, with pooling over these memory tokens only (None: over all).
 
-    With `mean` it is their mean; with `concat` their states behind each other, so that it has more dimensions.
+    `mean` is the mean of their states; `concat` are their concatenated states, which have more dimensions.
 
     Examples:
         >>> similarity = memory_similarity(encoder, texts)  # doctest: +SKIP

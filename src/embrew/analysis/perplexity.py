@@ -1,4 +1,4 @@
-"""How well a causal language model predicts texts: perplexity a token, and bits a byte."""
+"""Perplexity per token and bits per byte of texts under a causal language model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How surprising texts are to a model.
+    """Loss of a language model on texts.
 
     Attributes:
-        texts: how many.
-        tokens: of them, predicted.
-        bytes: in UTF-8, of what was predicted.
+        texts: number of texts.
+        tokens: number of predicted tokens.
+        bytes: number of UTF-8 bytes of the predicted text.
         nats: −Σ log p.
     """
 
@@ -33,7 +33,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """exp(−mean log p) a token; comparable between models of one tokenizer only."""
+        """exp(−mean log p) per token; comparable only between models with the same tokenizer."""
         return math.exp(self.nats / self.tokens)
 
     @property
@@ -42,7 +42,7 @@ class Perplexity:
         return self.nats / math.log(2) / self.bytes
 
     def summary(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all figures."""
         return {
             "texts": self.texts,
             "tokens": self.tokens,
@@ -55,15 +55,15 @@ class Perplexity:
 def perplexity_of(
     encoder: Encoder, texts: Sequence[str], *, window: int = 512, batch_tokens: int = 4096
 ) -> Perplexity | None:
-    """What the language model inside an encoder makes of texts, under causal attention; None for a BERT-type encoder.
+    """Return the perplexity of texts under an encoder's causal language model; None for BERT-type encoders.
 
-    A text is read in windows that do not overlap, each behind a BOS token (an EOS token where there is none), so that
-    every token is predicted once. Logits are made a few rows at a time, in float32.
+    A text is split into windows that do not overlap, each after a BOS token (EOS if there is none), so that every token
+    is predicted once. Logits are computed in float32 for a few rows at a time.
 
     Args:
-        encoder: whose language model reads; an adapter that it carries counts.
-        texts: what is read; empty ones are passed over.
-        window: most tokens read at once, the first one included.
+        encoder: the encoder; its adapter is active.
+        texts: texts to predict; empty ones are skipped.
+        window: maximum tokens per window, the first token included.
         batch_tokens: padded tokens a batch.
 
     Raises:
@@ -74,7 +74,7 @@ def perplexity_of(
     tokenizer = encoder.tokenizer
     begin = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     if begin is None:
-        raise ValueError("the tokenizer has neither a BOS nor an EOS token to begin a text with")
+        raise ValueError("the tokenizer has neither a BOS nor an EOS token to start a text with")
     if window < 2:
         raise ValueError(f"window={window}; give 2 tokens or more")
     filled = [text for text in texts if text.strip()]
@@ -106,7 +106,7 @@ def _float(head: Head) -> Head:
 
 
 def _batches(rows: Sequence[list[int]], batch_tokens: int) -> Iterator[list[list[int]]]:
-    """Rows of rising length in batches of at most so many padded tokens."""
+    """Return rows in order of length, in batches of up to `batch_tokens` padded tokens."""
     batch: list[list[int]] = []
     for row in rows:
         if batch and (len(batch) + 1) * len(row) > batch_tokens:

@@ -1,4 +1,4 @@
-"""One picture for several models: spectra, memory tokens side by side, alignment against uniformity."""
+"""Plots of several models: spectra, similarity of memory tokens, alignment against uniformity."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from embrew.analysis.uniformity import AlignmentUniformity
 
 FORMATS = (".png", ".pdf", ".svg")
-FLOOR = 1e-10  # shares of the largest singular value below this are rounding
-NUMBERS_UP_TO = 8  # memory tokens for which cells still have room for a number
+FLOOR = 1e-10  # shares of the largest singular value below this are rounding errors
+NUMBERS_UP_TO = 8  # maximum number of memory tokens for numbers in the cells
 
 
 def check_format(path: Path) -> None:
-    """Raise unless `path` ends in one of the formats that are written."""
+    """Raise if the suffix of `path` is not a supported format."""
     if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: cannot write this kind of picture; choose from {', '.join(FORMATS)}")
+        raise ValueError(f"{path}: cannot write this format; choose from {', '.join(FORMATS)}")
 
 
 def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
-    """Singular values as shares of the largest, on a logarithmic axis, and how many are above the threshold."""
+    """Plot singular values as shares of the largest (logarithmic), and the number above the threshold."""
     figure = new_figure(8, 4.8)
     axes = figure.subplots()
     for name, spectrum in named:
@@ -39,8 +39,8 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
     threshold = named[0][1].threshold
     if threshold:
         axes.axhline(threshold, color="0.5", linestyle="--", linewidth=1)
-        place = axes.get_yaxis_transform()  # x as a share of the axes, y in data
-        axes.text(1, threshold * 1.15, f"{threshold:g}", transform=place, ha="right", color="0.4", fontsize=9)
+        transform = axes.get_yaxis_transform()  # x as a share of the axes, y in data
+        axes.text(1, threshold * 1.15, f"{threshold:g}", transform=transform, ha="right", color="0.4", fontsize=9)
     axes.set_yscale("log")
     axes.set_ylim(top=1.6)
     axes.set_xlim(left=0)
@@ -52,11 +52,11 @@ def plot_spectra(named: Sequence[tuple[str, Spectrum]], path: Path) -> None:
 
 
 def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Path) -> None:
-    """Similarities of the memory tokens side by side on one scale; effective tokens are in bold on the axes.
+    """Plot the similarities of memory tokens on one scale, with effective tokens in bold on the axes.
 
     Args:
-        named: a model's name, its `(k, k)` similarities and its effective tokens.
-        path: where to.
+        named: per model its name, `(k, k)` similarities and effective tokens.
+        path: output file.
     """
     columns = min(len(named), 4)
     lines = -(-len(named) // columns)
@@ -85,7 +85,7 @@ def plot_memory(named: Sequence[tuple[str, np.ndarray, Sequence[int]]], path: Pa
 
 
 def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], path: Path) -> None:
-    """A point a model; towards the lower left is better in both."""
+    """Plot one point per model; lower left is better."""
     figure = new_figure(6.4, 5)
     axes = figure.subplots()
     for name, found in named:
@@ -99,14 +99,14 @@ def plot_alignment_uniformity(named: Sequence[tuple[str, AlignmentUniformity]], 
 
 
 def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
-    """An empty figure; sizes in inches."""
+    """Return an empty figure; sizes in inches."""
     from matplotlib.figure import Figure  # not pyplot, which would set a backend for the whole process
 
     return Figure(figsize=(width, height), layout=layout)  # type: ignore[arg-type]
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure whole or not at all."""
+    """Write a figure atomically."""
     check_format(path)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=130)

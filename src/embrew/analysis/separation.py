@@ -1,16 +1,16 @@
-"""How far apart an encoder holds pairs that belong together and pairs that do not.
+"""Separation of matched from mismatched pairs by an encoder's cosines.
 
-*Learn Before Represent* announces a "Separation Ratio", by which to tell beforehand what generative learning on a
-domain may bring, and defines it nowhere. The ratio and d′ here are ours:
+*Learn Before Represent* names a "Separation Ratio" that predicts the gain of generative learning on a domain, without
+a definition. The ratio and d′ here are ours:
 
     ratio = μ₊ / μ₋        d′ = (μ₊ − μ₋) / √((σ₊² + σ₋²) / 2)
 
 with μ and σ² mean and variance of the cosines of questions with their own answers (₊) and with the other pairs' answers
-(₋). d′ is the sensitivity index of signal detection. It does not change where all cosines are moved or stretched alike,
-as they are where a language model's vectors share a direction; the ratio does, and has no meaning where μ₋ ≤ 0.
+(₋). d′ is the sensitivity index of signal detection theory. It does not change if all cosines are shifted or scaled
+alike, which a direction shared by a language model's vectors does; the ratio changes, and is undefined if μ₋ ≤ 0.
 
-The standard error of d′ is the jackknife's: each pair is left out once, with all its combinations, so that it counts
-that mismatched combinations are made of the same few questions and answers.
+The standard error of d′ is the jackknife's: each pair is left out once, with all its combinations, which accounts for
+mismatched combinations that share questions and answers.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Separation:
     """Cosines of matched and of mismatched pairs.
 
     Attributes:
-        matched: how many pairs.
-        mismatched: how many combinations of a question with another pair's answer; those with the same question or
-            answer are left out.
-        means: of the matched and of the mismatched ones.
+        matched: number of pairs.
+        mismatched: number of combinations of a question with another pair's answer, without those with the same
+            question or answer.
+        means: mean cosine of matched and of mismatched pairs.
         deviations: standard deviations, likewise.
-        nearest: share of the questions to which no other answer is as near as their own.
+        nearest: share of the questions whose own answer is nearer than all others.
         histograms: counts by `BINS`, matched and mismatched, `(2, 2000)`.
-        different: number of different questions or of different answers, whichever is smaller; None where it is not
+        different: number of different questions or of different answers, whichever is smaller; None if it is not
             known (files of older versions).
-        error: standard error of d′ (jackknife over pairs); None where it is not known.
+        error: standard error of d′ (jackknife over pairs); None if it is not known.
     """
 
     matched: int
@@ -60,35 +60,35 @@ class Separation:
 
     @property
     def d_prime(self) -> float:
-        """Distance of the means in units of the common standard deviation."""
+        """Difference of the means in units of the pooled standard deviation."""
         spread = math.sqrt((self.deviations[0] ** 2 + self.deviations[1] ** 2) / 2)
         distance = self.means[0] - self.means[1]
         return distance / spread if spread else math.copysign(math.inf, distance) if distance else 0.0
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of d′; None where its standard error is not known."""
+        """95 % interval of d′; None if its standard error is not known."""
         if self.error is None:
             return None
         return self.d_prime - NORMAL_95 * self.error, self.d_prime + NORMAL_95 * self.error
 
     @property
     def ratio(self) -> float | None:
-        """Mean cosine of matched over that of mismatched pairs; None where the latter is not positive."""
+        """Mean cosine of matched pairs over that of mismatched pairs; None if the latter is not positive."""
         return self.means[0] / self.means[1] if self.means[1] > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """All that `from_json` needs."""
+        """Return what `from_json` needs."""
         return {**vars(self), "histograms": self.histograms.tolist()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Separation:
-        """The same again, from what a JSON file holds."""
+        """Read from the values of a JSON file."""
         pairs = {name: tuple(values[name]) for name in ("means", "deviations")}
         return cls(**{**values, **pairs, "histograms": np.array(values["histograms"])})
 
     def summary(self) -> dict[str, Any]:
-        """The figures without the histograms; an infinite d′ is None."""
+        """Return the figures without the histograms; an infinite d′ is None."""
         return {
             "pairs": self.matched,
             "mismatched": self.mismatched,
@@ -105,22 +105,21 @@ class Separation:
 
 
 def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, chunk_size: int = 1024) -> Separation:
-    """Cosines of row i with row i, and with all other rows.
+    """Return the separation of row i with row i from row i with all other rows.
 
-    Products are taken block by block, so that no more than `chunk_size` × pairs of them are held at a time, in float32;
-    sums are in float64.
+    Products are computed in float32 in blocks of up to `chunk_size` × pairs; sums are in float64.
 
     Args:
         questions: `(pairs, dimensions)` unit vectors.
         answers: likewise.
         same: `(2, pairs)` integers that are equal where questions (first row) or answers (second) are the same text.
-        chunk_size: questions at a time.
+        chunk_size: questions per block.
 
     Raises:
-        ValueError: fewer than two pairs, or all have one question or answer, so that there is no mismatch.
+        ValueError: fewer than two pairs, or all have the same question or answer.
     """
     if len(questions) < 2:
-        raise ValueError(f"{len(questions)} pairs; two or more are needed to mismatch them")
+        raise ValueError(f"{len(questions)} pairs; give two or more, since pairs are compared with mismatched ones")
     own = (questions.astype(np.float64) * answers).sum(1)
     count, total, squares, nearer = 0, 0.0, 0.0, 0
     histogram = np.zeros(len(BINS) - 1, dtype=np.int64)
@@ -141,7 +140,7 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
         highest = np.where(other, cosines, -np.inf).max(1)
         nearer += int((own[start:stop] > highest).sum())
     if not count:
-        raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; there is no mismatch")
+        raise ValueError(f"all {len(questions)} pairs have the same question or the same answer; give different ones")
     mean = total / count
     return Separation(
         matched=len(own),
@@ -156,12 +155,12 @@ def separation(questions: np.ndarray, answers: np.ndarray, *, same: np.ndarray, 
 
 
 def _jackknife(own: np.ndarray, sums: np.ndarray, of_pair: np.ndarray) -> float | None:
-    """Standard error of d′ from leaving out each pair; None where d′ is infinite or a pair leaves no mismatch.
+    """Return the standard error of d′ by leaving out each pair; None if d′ is infinite or no mismatched pairs remain.
 
     Args:
         own: cosines of the matched pairs.
         sums: number, sum and sum of squares of the mismatched combinations.
-        of_pair: the same of those that each pair is part of, `(3, pairs)`.
+        of_pair: the same of the combinations with each pair, `(3, pairs)`.
     """
     pairs = len(own)
     if pairs < 3:
@@ -187,7 +186,7 @@ def separation_of(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> Separation:
-    """`separation` of an encoder's vectors: questions as queries, answers as documents, each text embedded once."""
+    """Return the separation of an encoder's vectors: questions as queries, answers as documents."""
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     vectors, codes = [], []
     for texts, encode in ((questions, encoder.encode_query), (answers, encoder.encode_document)):

@@ -1,4 +1,4 @@
-"""Cosines of matched and mismatched pairs, a panel a model and data set."""
+"""Plot the cosines of matched and mismatched pairs, one panel per model and data set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COLOURS = ("#2f6f8f", "#d98c3f")
 
 
 def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path) -> None:
-    """Histograms of both kinds of cosines; a row a model, a column a data set that has pairs."""
+    """Plot histograms of the cosines: one row per model, one column per data set with pairs."""
     columns = max(len([found for found in several if found.separation]) for _, several in named)
     if not columns:
-        raise ValueError("no data set has pairs, so there is nothing to draw; leave out --plot")
+        raise ValueError("no data set has pairs to plot; leave out --plot")
     figure = new_figure(4.6 * columns + 0.4, 3.2 * len(named))
     grid = figure.subplots(len(named), columns, squeeze=False)
     for line, (name, several) in zip(grid, named, strict=True):
@@ -28,7 +28,7 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path)
         for axes, found in zip(line, shown, strict=False):
             assert found.separation is not None
             draw_separation(axes, found.separation)
-            bits = "" if found.perplexity is None else f", {found.perplexity.bits_per_byte:.2f} bits a byte"
+            bits = "" if found.perplexity is None else f", {found.perplexity.bits_per_byte:.2f} bits per byte"
             axes.set_title(f"{name}: {found.name}\nd′ {found.separation.d_prime:.2f}{bits}", fontsize=10)
         for axes in line[len(shown) :]:
             axes.set_visible(False)
@@ -37,7 +37,7 @@ def plot_separations(named: Sequence[tuple[str, Sequence[Figures]]], path: Path)
 
 
 def draw_separation(axes: Any, found: Separation) -> None:
-    """Both kinds of cosines as shares of their own number, in about `SHOWN` bins over what occurs."""
+    """Draw both histograms, each normalised to 1, in about `SHOWN` bins over the range of values."""
     present = found.histograms.sum(0).nonzero()[0]
     low, high = present[0], present[-1] + 1
     width = max(1, -(-(high - low) // SHOWN))

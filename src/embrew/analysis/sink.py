@@ -1,8 +1,8 @@
-"""Where the last token looks: the share of its attention that ends on the first token, and on each part of a row.
+"""Attention of the last token: its weight on the first token, and on each part of a row.
 
-A causal LM rests much attention on its first token, whatever that is (an attention *sink*), and an embedding read at
-the last token gains nothing from it. *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*
-(EPIC), Table 9, reports the share of the first token by layer, with and without demonstrations.
+A causal LM puts much attention weight on its first token, whatever that is (an attention *sink*), which adds nothing to
+an embedding at the last token. *Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*
+(EPIC), Table 9, reports the weight on the first token by layer, with and without demonstrations.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from embrew.modeling.prompting.contexts import insert
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 PARTS = ("first", "prompt", "demonstrations", "text", "after", "itself")
-BATCH_TOKENS = 2048  # a layer's weights are heads × this × the longest row
+BATCH_TOKENS = 2048  # a layer's weights have heads × this × longest row entries
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Shares of the last token's attention.
+    """Attention weights of the last token, by layer and part of the row.
 
     Attributes:
         shares: `(layers, parts)` float64, parts as in `PARTS`; every row sums to 1. `first`: the first token (BOS,
             where the tokenizer has one); `prompt`: other words before the text; `demonstrations`: those of a context,
-            instructions included; `text`: the text, its repetition included; `after`: words and memory tokens
-            behind it; `itself`: the last token's own state.
-        texts: how many the mean is over.
-        tokens: real tokens of a row, mean.
+            instructions included; `text`: the text and its repetition; `after`: words and memory tokens after it;
+            `itself`: the last token.
+        texts: number of texts of the mean.
+        tokens: mean number of tokens of a row, without padding.
     """
 
     shares: np.ndarray
@@ -44,16 +44,16 @@ class Sink:
     tokens: float
 
     def of(self, part: str) -> np.ndarray:
-        """One part's share by layer, `(layers,)`."""
+        """Return one part's weight by layer, `(layers,)`."""
         column: np.ndarray = self.shares[:, PARTS.index(part)]
         return column
 
     def at(self, depth: float, part: str = "first") -> float:
-        """A part's share at a share of the depth: 0.5 is layer 16 of 32."""
+        """Return a part's weight at a relative depth: 0.5 is layer 16 of 32."""
         return float(self.of(part)[max(1, round(depth * len(self.shares))) - 1])
 
     def summary(self) -> dict[str, Any]:
-        """The figures, JSON-able."""
+        """Return the figures, for JSON."""
         layers = len(self.shares)
         return {
             "texts": self.texts,
@@ -74,26 +74,26 @@ def sink_of(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> Sink:
-    """The mean over heads and texts of the last real token's attention weights, by layer and by part of the row.
+    """Return the last token's attention weights by layer and part of the row, mean over heads and texts.
 
-    The weights are those of eager attention, the only one that has any to show; a layer's are summed up before the
-    next layer's are computed. Under a sliding window that a row is longer than, a layer cannot look at the first token.
+    Weights come from eager attention, the only kernel that returns them; a layer's are summed before the next layer's
+    are computed. A layer with a sliding window shorter than the row cannot attend to the first token.
 
     Args:
-        encoder: one with a single template.
-        texts: what is read.
-        prompt_name: the prompt, or the context, in front of them; None: none, whatever the encoder's default is.
-        side: `document` takes the length limit of documents.
-        batch_tokens: padded tokens a batch; by default 2,048.
-        show_progress_bar: show one.
+        encoder: an encoder with a single template.
+        texts: texts to encode.
+        prompt_name: prompt or context before the texts; None: no prompt, whatever the encoder's default is.
+        side: `document` uses the length limit of documents.
+        batch_tokens: padded tokens per batch; default: 2,048.
+        show_progress_bar: show a progress bar.
 
     Raises:
         ValueError: an unknown prompt name, several templates, no texts, or no attention weights to read.
     """
     if len(encoder.templates) > 1:
-        raise ValueError(f"this encoder has {len(encoder.templates)} templates, so several last tokens a text")
+        raise ValueError(f"this encoder has {len(encoder.templates)} templates; give one with a single template")
     if not texts:
-        raise ValueError("no texts; the shares are a mean over texts")
+        raise ValueError("no texts; give one or more, since the weights are a mean over texts")
     limit = encoder.max_length["document"] if side == "document" else encoder.max_seq_length
     instruction = "" if prompt_name is None else encoder.instruction(prompt_name)
     context = None if prompt_name is None else encoder.context(prompt_name)
@@ -138,12 +138,12 @@ def sink_of(
 
 
 def parts_of(tokens: Tokens, *, examples: int = 0, begin: int = 1) -> Tensor:
-    """`(batch, tokens)`: which of `PARTS` every position belongs to; -1 is padding.
+    """Return the index in `PARTS` of every position, `(batch, tokens)`; -1 is padding.
 
     Args:
         tokens: a batch.
         examples: positions of demonstrations in every row.
-        begin: the first of these.
+        begin: position of the first of these.
     """
     segments = tokens.segment_ids
     at = torch.arange(segments.shape[1], device=segments.device)

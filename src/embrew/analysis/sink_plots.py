@@ -1,4 +1,4 @@
-"""One picture of where last tokens look: the first token's share by layer, and the parts of a row beside each other."""
+"""Plot the attention of last tokens: the weight on the first token by layer, and on all parts of a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABELS = {"first": "first token", "itself": "last token itself", "after": "after
 
 
 def plot_sinks(named: Sequence[tuple[str, Sink]], path: Path) -> None:
-    """Left: the share of the first token by depth, a line a model and prompt. Right: all parts, mean over layers."""
+    """Plot the first token's weight by depth, one line per model and prompt (left), and all parts' mean (right)."""
     figure = new_figure(11, 1.2 + max(3.6, 0.45 * len(named)))
     lines, bars = figure.subplots(1, 2)
     for name, sink in named:

@@ -1,9 +1,9 @@
-"""How many dimensions the vectors use: the spectrum of their covariance.
+"""Dimensions that vectors use: the spectrum of their covariance.
 
-Dimensional collapse shows as singular values that fall to almost nothing after a few: the vectors lie in a subspace
-much smaller than the space (*Understanding Dimensional Collapse in Contrastive Self-supervised Learning*; for text and
+Dimensional collapse shows as singular values that fall to almost zero after a few: the vectors lie in a subspace of
+much lower dimension (*Understanding Dimensional Collapse in Contrastive Self-supervised Learning*; for text and
 compression *Learning to Compress*, section 4.1, Figs. 4 and 9). The papers name no threshold below which a dimension
-counts as unused, so it is a parameter here, and the figures that need none stand beside it.
+counts as unused, so it is a parameter here, and figures without a threshold are reported too.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ENERGIES = (0.9, 0.95, 0.99)
 
 
 def covariance(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Mean and covariance of vectors that come in chunks, in float64.
+    """Return mean and covariance of vectors that come in chunks, in float64.
 
-    Keeps a mean and a matrix, whatever the number of vectors. Each chunk is centred by itself and then moved to the
-    common mean: sums of raw outer products would lose the small singular values of vectors that are far from zero.
+    Memory does not grow with the number of vectors. Each chunk is centred on its own mean and then shifted to the
+    common mean: sums of raw outer products would lose the small singular values of vectors far from zero.
 
     Args:
         chunks: `(any number, dimensions)` each.
 
     Returns:
-        Mean `(dimensions,)`, covariance `(dimensions, dimensions)` with n - 1 below as `numpy.cov`, and n.
+        Mean `(dimensions,)`, covariance `(dimensions, dimensions)` divided by n - 1 as in `numpy.cov`, and n.
     """
     mean: Any = 0.0
     scatter: Any = 0.0
@@ -52,36 +52,36 @@ def covariance(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray, in
 
 
 def singular_values(covariance: np.ndarray) -> np.ndarray:
-    """Singular values of a covariance, largest first; they are its eigenvalues, and none is below zero."""
+    """Return the singular values of a covariance, largest first: its eigenvalues, clipped at zero."""
     values: np.ndarray = np.linalg.eigvalsh(covariance)[::-1].clip(min=0)
     return values
 
 
 def effective_dimensions(values: np.ndarray, *, threshold: float = 1e-2) -> int:
-    """How many singular values are above `threshold` times the largest."""
+    """Return the number of singular values above `threshold` times the largest."""
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold={threshold}; it is a share of the largest singular value, from 0 to below 1")
     return int((values > threshold * values[0]).sum())
 
 
 def dimensions_for(values: np.ndarray, *, energy: float) -> int:
-    """How many leading singular values hold the share `energy` of their sum, which is the vectors' variance."""
+    """Return the number of leading singular values with the share `energy` of their sum, the vectors' variance."""
     if not 0 < energy < 1:
         raise ValueError(f"energy={energy}; it is a share of the variance, above 0 and below 1")
     held = np.cumsum(values)
-    return int(np.searchsorted(held, energy * held[-1] * (1 - 1e-12))) + 1  # a share reached but for rounding counts
+    return int(np.searchsorted(held, energy * held[-1] * (1 - 1e-12))) + 1  # tolerates rounding errors
 
 
 def participation_ratio(values: np.ndarray) -> float:
-    """(Σ σ)² / Σ σ²: d where the variance is spread evenly over d dimensions, 1 where it lies in one."""
+    """Return (Σ σ)² / Σ σ²: d if the variance is uniform over d dimensions, 1 if it lies in one."""
     return float(values.sum() ** 2 / (values**2).sum())
 
 
 def rankme(values: np.ndarray) -> float:
-    """Exponential of the entropy of p = s / Σ s, with s the singular values of the centred vectors themselves.
+    """Return the exponential of the entropy of p = s / Σ s, with s the singular values of the centred vectors.
 
     *RankMe* (Garrido et al., 2023, Eq. 1), on centred vectors. `values` are those of the covariance, so s is their
-    root (but for a factor that cancels). The root makes small values count for more than in the other figures.
+    root (up to a factor that cancels). The root gives small values more weight than in the other figures.
     """
     roots = np.sqrt(values)
     p = roots[roots > 0] / roots.sum()
@@ -90,12 +90,12 @@ def rankme(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What the spectrum of n vectors says.
+    """The spectrum of n vectors.
 
     Attributes:
         singular_values: of the covariance, float64 `(dimensions,)`, largest first.
-        texts: n.
-        threshold: a dimension counts as used above this share of the largest singular value.
+        texts: number of vectors n.
+        threshold: share of the largest singular value above which a dimension counts as used.
     """
 
     singular_values: np.ndarray
@@ -103,7 +103,7 @@ class Spectrum:
     threshold: float
 
     def summary(self) -> dict[str, Any]:
-        """The figures, JSON-able, without the singular values."""
+        """Return the figures without the singular values, for JSON."""
         values = self.singular_values
         return {
             "texts": self.texts,
@@ -117,14 +117,14 @@ class Spectrum:
 
 
 def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spectrum:
-    """The spectrum of vectors that come in chunks; see `embrew.analysis.vectors` for vectors of texts.
+    """Return the spectrum of vectors that come in chunks; see `embrew.analysis.vectors` for vectors of texts.
 
     Args:
         chunks: `(any number, dimensions)` each, not normalised.
-        threshold: a dimension counts as used above this share of the largest singular value.
+        threshold: share of the largest singular value above which a dimension counts as used.
 
     Raises:
-        ValueError: fewer than two vectors, or all the same.
+        ValueError: fewer than two vectors, or all are the same.
 
     Examples:
         >>> import numpy as np
@@ -135,11 +135,13 @@ def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spe
     mean, matrix, count = covariance(chunks)
     values = singular_values(matrix)
     if values[0] <= np.finfo(np.float32).eps ** 2 * (mean @ mean):
-        raise ValueError(f"all {count} vectors are the same but for rounding; there is no spectrum to look at")
+        raise ValueError(
+            f"all {count} vectors are the same up to rounding, so they have no spectrum; give different texts"
+        )
     if count <= len(values):
         logger.warning(
-            "%d texts for %d dimensions: at most %d singular values can differ from zero, so every figure says more "
-            "of the sample than of the model; give more texts, best ten times as many as dimensions",
+            "%d texts for %d dimensions: at most %d singular values can differ from zero, so the figures depend "
+            "on the sample more than on the model; give more texts, ideally ten times as many as dimensions",
             count,
             len(values),
             count - 1,

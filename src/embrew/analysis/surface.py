@@ -1,8 +1,8 @@
-"""Quality against cost: the score of an encoder cut to each of several layers and dimensions.
+"""Quality against cost: scores of an encoder truncated to several numbers of layers and dimensions.
 
-*Espresso Sentence Embeddings* (arXiv 2402.14776) trains encoders that can be cut in depth and in width, and shows their
-scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the encoder that is really cut to it
-(`embrew.modeling.cutting.cut`), but all of them come from one pass over the texts.
+*Espresso Sentence Embeddings* (arXiv 2402.14776) trains encoders that can be truncated in depth and in width, and shows
+their scores as a surface over both (Fig. 3). Every cell here equals `evaluate` of the truncated encoder
+(`embrew.modeling.cutting.cut`), but all cells share one forward pass per text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 
 from embrew.evaluation.task import Task
 
-LAST = 12  # layers that the paper looks at, counted from the end
+LAST = 12  # number of last layers in the paper
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An encoder cut to `layers` and `dim`.
+    """An encoder truncated to `layers` layers and `dim` dimensions.
 
     Attributes:
         score: mean of the main scores over the tasks, 0 to 1.
-        kept: share of the whole encoder's score.
-        milliseconds: time to encode a text.
-        bytes: of a vector in float32.
+        kept: share of the full encoder's score.
+        milliseconds: time to encode one text.
+        bytes: size of a float32 vector.
     """
 
     layers: int
@@ -40,13 +40,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Surface:
-    """Scores over layers and dimensions; the last of each is the whole encoder's.
+    """Scores by layers and dimensions; the last of each is the full encoder's.
 
     Attributes:
         scores: main scores, 0 to 1, `(tasks, layers, dims)`.
-        milliseconds: time to encode a text, a layer.
-        texts: how many texts were encoded.
-        sizes: how much each task holds, in words.
+        milliseconds: time to encode one text, by layer.
+        texts: number of encoded texts.
+        sizes: size of each task, such as `1379 pairs`.
     """
 
     layers: tuple[int, ...]
@@ -59,24 +59,24 @@ class Surface:
 
     @property
     def named(self) -> list[str]:
-        """The tasks with their splits and sizes."""
+        """Names of the tasks with their splits and sizes."""
         sizes = self.sizes or ("size unknown",) * len(self.tasks)
         return [f"{task.name} {task.shown_split}, {size}" for task, size in zip(self.tasks, sizes, strict=True)]
 
     @property
     def depth(self) -> int:
-        """Layers of the whole encoder."""
+        """Number of layers of the full encoder."""
         return self.layers[-1]
 
     @property
     def means(self) -> np.ndarray:
-        """Mean over the tasks, `(layers, dims)`."""
+        """Mean score over the tasks, `(layers, dims)`."""
         mean: np.ndarray = self.scores.mean(0)
         return mean
 
     @property
     def cells(self) -> list[Cell]:
-        """Every cell, layer by layer."""
+        """All cells, layer by layer."""
         means = self.means
         whole = means[-1, -1]
         return [
@@ -87,28 +87,28 @@ class Surface:
 
     @property
     def whole(self) -> Cell:
-        """The encoder as it is."""
+        """The cell of the full encoder."""
         return self.cells[-1]
 
     def pick(self, share: float) -> Cell:
-        """The cheapest cell that keeps `share` of the whole encoder's score.
+        """Return the cheapest cell with at least `share` of the full encoder's score.
 
-        Cheapest: the smallest product of layers and dimensions, so that half the time counts as much as half the
-        bytes; of equals the one with fewer layers. Layers stand for time because they do not depend on what else the
-        machine did meanwhile.
+        The cheapest has the smallest product of layers and dimensions, so that half the time counts as much as half
+        the bytes; of several, the one with fewer layers. Layers represent time because they do not depend on other
+        load on the machine.
 
         Raises:
-            ValueError: a share that is none, or a whole encoder that scores 0 or less.
+            ValueError: an invalid share, or the full encoder scores 0 or less.
         """
         if not 0 < share <= 1:
-            raise ValueError(f"share={share:g}; it is a share of the whole encoder's score: above 0, at most 1")
+            raise ValueError(f"share={share:g}; give a share of the full encoder's score above 0, up to 1")
         if self.whole.score <= 0:
-            raise ValueError(f"the whole encoder scores {self.whole.score:.4f}, of which nothing can be kept")
+            raise ValueError(f"the full encoder scores {self.whole.score:.4f}; a share of a score needs one above 0")
         enough = [cell for cell in self.cells if cell.score >= share * self.whole.score]
         return min(enough, key=lambda cell: (cell.layers * cell.dim, cell.layers))
 
     def pareto(self) -> list[Cell]:
-        """Cells that no other one beats: none with as few layers and dimensions scores as high."""
+        """Return the Pareto front: cells for which no other with as few layers and dimensions scores as high."""
         cells = self.cells
         return [
             cell
@@ -123,10 +123,10 @@ class Surface:
         ]
 
     def shallow_average(self, dim: int | None = None) -> float | None:
-        """≺Avg of *Espresso Sentence Embeddings*: the mean STS score of each shallow layer, averaged over them.
+        """Return ≺Avg of *Espresso Sentence Embeddings*: the mean STS score over the shallow layers.
 
-        Shallow are the last 12 layers without the last (all but the last where there are fewer than 12). The paper
-        takes all dimensions; `dim` takes fewer. None where no task is STS, or not all shallow layers were scored.
+        Shallow layers are the last 12 without the last (all but the last if there are fewer than 12). The paper uses
+        all dimensions; `dim` uses fewer. None if no task is STS, or not all shallow layers are scored.
         """
         sts = [i for i, task in enumerate(self.tasks) if task.kind == "sts"]
         wanted = range(max(1, self.depth - LAST + 1), self.depth)
@@ -136,7 +136,7 @@ class Surface:
         return float(self.scores[sts][:, rows, self.dims.index(dim or self.dims[-1])].mean())
 
     def summary(self) -> dict[str, Any]:
-        """All of it, JSON-able."""
+        """Return everything, for JSON."""
         return {
             "layers": list(self.layers),
             "dims": list(self.dims),
@@ -156,7 +156,7 @@ class Surface:
 
 
 def read_share(text: str) -> float:
-    """A share from `≥ 98 %`, `>=98%`, `98%` or `0.98`.
+    """Parse a share such as `≥ 98 %`, `>=98%`, `98%` or `0.98`.
 
     >>> read_share("≥ 98 %")
     0.98
@@ -168,12 +168,12 @@ def read_share(text: str) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share <= 1:
-        raise ValueError(f'{text!r} is no share of the whole score; write "≥ 98 %", or 0.98')
+        raise ValueError(f'{text!r} is not a share of the full score; write "≥ 98 %", or 0.98')
     return share
 
 
 def read_numbers(text: str) -> list[int]:
-    """Numbers from `4,8,12` or `1-6,12`.
+    """Parse numbers such as `4,8,12` or `1-6,12`.
 
     >>> read_numbers("1-3,6")
     [1, 2, 3, 6]
@@ -182,6 +182,6 @@ def read_numbers(text: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
-            raise ValueError(f"{text!r} are no numbers; write them as 4,8,12 or 1-6,12")
+            raise ValueError(f"{text!r} is not a list of numbers; write 4,8,12 or 1-6,12")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return found

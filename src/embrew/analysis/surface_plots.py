@@ -1,4 +1,4 @@
-"""Pictures of surfaces and of truncation, a row or a column a model."""
+"""Plots of surfaces and of truncation, one row or column per model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PICKED = "#d62728"
 
 
 def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path) -> None:
-    """A row a model, on common scales: heat map, score over layers, score over time, score over bytes.
+    """Plot one row per model on common scales: heat map, score over layers, over time and over bytes.
 
     Args:
-        named: a model's name, its surface, and the cell that was picked, if any.
-        path: where to.
+        named: per model its name, its surface, and the picked cell, if any.
+        path: output file.
     """
     figure = new_figure(19, 4.4 * len(named))
     rows = figure.subplots(len(named), 4, squeeze=False, width_ratios=[1.2, 1.1, 1, 1])
@@ -45,7 +45,7 @@ def plot_surfaces(named: Sequence[tuple[str, Surface, Cell | None]], path: Path)
 
 
 def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> None:
-    """A column a model: whole and truncated vectors, and a line between the two points of a text."""
+    """Plot one column per model: full and truncated vectors, and a line between the two points of a text."""
     figure = new_figure(5.4 * len(named), 5.6)
     for axes, (name, found) in zip(figure.subplots(1, len(named), squeeze=False)[0], named, strict=True):
         lines = np.stack([found.whole, found.truncated, np.full_like(found.whole, np.nan)], 1).reshape(-1, 2)
@@ -95,7 +95,7 @@ def _curves(axes: Any, found: Surface, picked: Cell | None) -> None:
 
 
 def _front(axes: Any, found: Surface, picked: Cell | None, *, by: str) -> None:
-    """Every cell; the line joins those that no cheaper one beats."""
+    """Draw every cell, and a line through the Pareto front."""
     times = by == "milliseconds"
     cells = found.cells
     values = found.dims if times else found.layers
@@ -124,7 +124,7 @@ def _front(axes: Any, found: Surface, picked: Cell | None, *, by: str) -> None:
 
 
 def _colours(count: int) -> list[Any]:
-    """Dark to light, in order."""
+    """Return colours from dark to light."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.92 * i / max(count - 1, 1)) for i in range(count)]

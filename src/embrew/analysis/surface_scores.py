@@ -1,4 +1,4 @@
-"""Scores of an encoder cut to each of several layers and dimensions, from one pass over the texts."""
+"""Score an encoder at several numbers of layers and dimensions with one forward pass per text."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ def surface_of(
     max_bytes: int = MAX_BYTES,
     show_progress_bar: bool = False,
 ) -> Surface:
-    """Score every cell of layers × dimensions from one pass over the texts of all tasks, and time every layer.
+    """Score every cell of layers × dimensions with one forward pass per text, and time every layer.
 
     Args:
-        encoder: a causal LM or BERT-type encoder; any pooling.
-        tasks: what to judge on (`embrew.evaluation.find_task`).
-        layers: which layers; default: the last 12. The last layer is always among them.
-        dims: which dimensions; default: 8, 16, 32, … and all of them. All are always among them.
-        batch_tokens: padded tokens a batch.
-        max_bytes: how much may be kept in memory: 4 bytes × layers × texts × dimensions.
-        show_progress_bar: show one.
+        encoder: a causal LM or BERT-type encoder with any pooling.
+        tasks: tasks to evaluate (`embrew.evaluation.find_task`).
+        layers: numbers of layers; default: the last 12. The last layer is always included.
+        dims: numbers of dimensions; default: 8, 16, 32, …. The full number is always included.
+        batch_tokens: padded tokens per batch.
+        max_bytes: limit of the memory for vectors: 4 bytes × layers × texts × dimensions.
+        show_progress_bar: show progress bars.
 
     Raises:
-        ValueError: layers or dimensions that the encoder has not; vectors above `max_bytes`; something that is no
-            `Encoder`.
+        ValueError: the encoder lacks layers or dimensions or is not an `Encoder`, or vectors exceed `max_bytes`.
 
     Examples:
         >>> found = surface_of(encoder, [find_task("STSB")], dims=[64, 128])  # doctest: +SKIP
@@ -51,7 +50,7 @@ def surface_of(
     """
     if not isinstance(encoder, Encoder):
         raise ValueError(
-            f"a {type(encoder).__name__} gives its last layer only; open its transformer by a recipe, as "
+            f"a {type(encoder).__name__} returns its last layer only; open its transformer by a recipe, as "
             "baselines/all-minilm-l6-v2 does"
         )
     if not tasks:

@@ -1,8 +1,8 @@
-"""Whole and truncated vectors in one picture: where truncation moves a text.
+"""Full and truncated vectors in one t-SNE embedding: the distance by which truncation moves a text.
 
 *Espresso Sentence Embeddings* (arXiv 2402.14776), Fig. 7: t-SNE of the vectors of the STS-B test set at all dimensions
 and at 128, and the mean distance between the two points of a text. The paper does not say how vectors of two widths
-come into one picture; here the truncated ones get zeros for what is gone, and both are embedded together.
+are embedded together; here truncated vectors are padded with zeros.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PERPLEXITY = 30
 
 @dataclass(frozen=True)
 class Truncation:
-    """Where each text lies in the plane, whole and truncated.
+    """Points of each text in the plane, of its full and its truncated vector.
 
     Attributes:
-        whole: `(texts, 2)`.
-        truncated: `(texts, 2)`.
-        dim: dimensions that the truncated vectors keep.
-        width: dimensions of the whole ones.
+        whole: points of full vectors, `(texts, 2)`.
+        truncated: points of truncated vectors, `(texts, 2)`.
+        dim: dimensions of the truncated vectors.
+        width: dimensions of the full vectors.
     """
 
     whole: np.ndarray
@@ -39,23 +39,23 @@ class Truncation:
 
     @property
     def share(self) -> float:
-        """The same as a share of the mean distance between different texts, since a plane of t-SNE has no unit."""
+        """`distance` as a share of the mean distance between different texts, since t-SNE has no unit."""
         from scipy.spatial.distance import pdist
 
         return self.distance / float(pdist(self.whole).mean())
 
 
 def truncation_of(vectors: np.ndarray, dim: int, *, perplexity: float = PERPLEXITY, seed: int = 42) -> Truncation:
-    """Embed vectors and their truncations in the plane together, by scikit-learn's t-SNE.
+    """Embed vectors and their truncations together in the plane with scikit-learn's t-SNE.
 
     Args:
-        vectors: `(texts, dimensions)`; both kinds are brought to unit length.
-        dim: leading dimensions that the truncated ones keep; the others are zero.
-        perplexity: of t-SNE.
-        seed: of t-SNE, which starts from the principal components.
+        vectors: `(texts, dimensions)`; full and truncated vectors are normalised.
+        dim: number of leading dimensions to keep; the others are zero.
+        perplexity: perplexity of t-SNE.
+        seed: random seed of t-SNE, which is initialised with the principal components.
 
     Raises:
-        ValueError: `dim` is not below the width; too few texts for the perplexity.
+        ValueError: `dim` is not below the width, or there are too few texts for the perplexity.
     """
     from sklearn.manifold import TSNE
 

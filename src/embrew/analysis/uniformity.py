@@ -1,7 +1,7 @@
-"""Alignment and uniformity: whether similar texts are close, and whether all texts are spread over the sphere.
+"""Alignment and uniformity: closeness of similar texts, and spread of all texts over the sphere.
 
 *Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere* (Wang & Isola,
-2020); for text *SimCSE* (Gao et al., 2021), from which the choice of positive pairs is taken. Less is better for both.
+2020); for text *SimCSE* (Gao et al., 2021), whose choice of positive pairs is used here. Lower is better for both.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 def alignment(left: np.ndarray, right: np.ndarray, *, alpha: float = 2) -> float:
-    """E ‖f(x) - f(y)‖^α over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
+    """Return E ‖f(x) - f(y)‖^α over positive pairs: rows of two `(pairs, dimensions)` matrices of unit vectors."""
     distances = np.linalg.norm(left.astype(np.float64) - right, axis=-1)
     return float((distances**alpha).mean())
 
 
 def uniformity(vectors: np.ndarray, *, t: float = 2, chunk_size: int = 1024) -> float:
-    """The logarithm of E exp(-t ‖f(x) - f(y)‖²) over all pairs of different rows.
+    """Return log E exp(-t ‖f(x) - f(y)‖²) over all pairs of different rows.
 
-    Products are taken block by block, so that no more than `chunk_size`² of them are held at a time; they are in the
-    vectors' own precision (float32 from an encoder), the sums in float64.
+    Products are computed in blocks of `chunk_size`² in the vectors' own precision (float32 from an encoder), sums in
+    float64.
 
     Args:
         vectors: `(texts, dimensions)`, unit vectors.
-        t: the scale; larger values look at closer neighbours.
-        chunk_size: rows of a block.
+        t: scale; larger values give closer neighbours more weight.
+        chunk_size: rows per block.
     """
     count = len(vectors)
     if count < 2:
@@ -52,7 +52,7 @@ def uniformity(vectors: np.ndarray, *, t: float = 2, chunk_size: int = 1024) -> 
 
 @dataclass(frozen=True)
 class AlignmentUniformity:
-    """Both figures, and over how many pairs and texts they were taken."""
+    """Alignment and uniformity, and the numbers of pairs and texts they are computed on."""
 
     alignment: float
     uniformity: float
@@ -63,14 +63,16 @@ class AlignmentUniformity:
 def positive_pairs(
     sentence1: Sequence[str], sentence2: Sequence[str], scores: Sequence[float], *, above: float = 4.0
 ) -> list[tuple[str, str]]:
-    """Pairs of an STS set that score above `above`; the default is *SimCSE*'s, for scores from 0 to 5.
+    """Return the pairs of an STS set with scores above `above`; the default is *SimCSE*'s, for scores from 0 to 5.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are none.
     """
     pairs = [(x, y) for x, y, score in zip(sentence1, sentence2, scores, strict=True) if score > above]
     if not pairs:
-        raise ValueError(f"no pair scores above {above:g}; the highest score is {max(scores):g}, so set it lower")
+        raise ValueError(
+            f"no pair scores above {above:g}; the highest score is {max(scores):g}; give a lower threshold"
+        )
     return pairs
 
 
@@ -82,15 +84,14 @@ def alignment_uniformity(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> AlignmentUniformity:
-    """Alignment over `positives`, uniformity over `texts`; every text is embedded once.
+    """Return alignment over `positives` and uniformity over `texts`; every text is encoded once.
 
     Args:
-        encoder: what embeds.
+        encoder: the encoder.
         positives: pairs of similar texts.
-        texts: different texts, such as all sentences of an STS set; a text that occurs twice would count as a pair
-            that has collapsed.
-        batch_tokens: padded tokens a batch; an `Encoder` only.
-        show_progress_bar: show one.
+        texts: distinct texts, such as all sentences of an STS set; a duplicate would count as a collapsed pair.
+        batch_tokens: padded tokens per batch; for an `Encoder` only.
+        show_progress_bar: show a progress bar.
     """
     wanted = list(dict.fromkeys([*texts, *(text for pair in positives for text in pair)]))
     if len(set(texts)) < len(texts):

@@ -1,4 +1,4 @@
-"""Vectors of many texts as the analyses want them: a chunk at a time, raw or of unit length."""
+"""Vectors of many texts in chunks, with or without normalisation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Side = Literal["text", "document"]
 
 
 def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTransformer:
-    """The same encoder, on the same weights, whose vectors keep their length."""
+    """Return the encoder, on the same weights, without normalisation of its vectors."""
     if isinstance(encoder, Encoder):
         view = copy.copy(encoder)
         view.normalize = False
@@ -46,18 +46,18 @@ def vector_chunks(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Vectors of `texts`, float32 `(chunk_size, dimensions)` at a time.
+    """Yield float32 vectors of `texts`, `(chunk_size, dimensions)` at a time.
 
     Args:
-        encoder: what embeds.
-        texts: what is embedded.
-        side: `text` embeds with `encode`, `document` with `encode_document`.
-        chunk_size: texts a chunk.
-        batch_tokens: padded tokens a batch; an `Encoder` only.
-        show_progress_bar: show one.
+        encoder: the encoder.
+        texts: texts to encode.
+        side: `text` calls `encode`, `document` calls `encode_document`.
+        chunk_size: texts per chunk.
+        batch_tokens: padded tokens per batch; for an `Encoder` only.
+        show_progress_bar: show a progress bar.
     """
-    judged: Any = encoder  # a SentenceTransformer's own annotations are narrower than what it takes
-    options = encode_options(judged, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    accepting: Any = encoder  # the annotations of SentenceTransformer are narrower than what it accepts
+    options = encode_options(accepting, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     encode: Any = encoder.encode_document if side == "document" else encoder.encode
     with progress(len(texts), "encode", "text", shown=show_progress_bar) as bar:
         for start in range(0, len(texts), chunk_size):

@@ -1,4 +1,4 @@
-"""Judge an encoder on data folders and suites: nine kinds of task, without network or mteb."""
+"""Evaluate encoders on data folders and suites: nine kinds of task, without network or mteb."""
 
 import logging
 import time
@@ -57,27 +57,27 @@ def evaluate(
     overwrite: bool = False,
     show_progress_bar: bool = False,
 ) -> list[Result]:
-    """Judge an `Encoder` or a `SentenceTransformer` on data folders or a suite, with the same code.
+    """Evaluate an `Encoder` or a `SentenceTransformer` on data folders or a suite.
 
-    Sentence pairs and texts are encoded by `encode` (no prompt but a default one), queries by `encode_query`, documents
-    by `encode_document`. All folders are looked at before the first text is encoded.
+    Sentence pairs and texts are encoded by `encode` (with the default prompt, if any), queries by `encode_query`,
+    documents by `encode_document`. All folders are checked before the first text is encoded.
 
     Args:
-        data: Folders (`$NAME` is replaced from the environment), tasks (also of MTEB, by name), or a suite.
-        output_dir: Where to write a JSON file a task, and one that says what was judged. A task whose file is there
-            already, for the same model, data and settings, is not judged again; another's file is not replaced.
-        split: For folders; default: `test`, else `dev`.
-        kind: For folders; default: by the columns.
-        sts_protocol: For folders of scored pairs; default: `all` pairs together.
+        data: Folders (`$NAME` is replaced from the environment), tasks (of MTEB too, by name), or a suite.
+        output_dir: Folder for one JSON file per task, with another that describes model, data and settings. A task
+            with a file for the same model, data and settings is skipped; files of others are not replaced.
+        split: Split to evaluate, for folders; default: `test`, else `dev`.
+        kind: Kind of task, for folders; default: by the columns.
+        sts_protocol: For folders of scored pairs: `all` pairs together (the default), or the mean `per-subset`.
         generator: A causal LM (`nano`, a folder, a Hub id) that answers the questions of `rag` tasks.
-        batch_tokens: Tokens a batch, for encoders that know it.
-        context: Name of a context of the encoder, for all tasks: its demonstrations stand before both sides of
-            symmetric tasks, and before the queries of asymmetric ones.
-        overwrite: Judge everything, and replace what is in `output_dir`.
+        batch_tokens: Padded tokens per batch, for encoders that have this option.
+        context: Name of a context of the encoder, for all tasks: a prefix of both sides of symmetric tasks, and of
+            the queries of asymmetric ones.
+        overwrite: Evaluate every task again, and replace the results in `output_dir`.
 
     Raises:
         FileExistsError: `output_dir` holds results of another model, other data or other settings.
-        ValueError: demonstrations of a context are rows that are judged on.
+        ValueError: demonstrations of a context are rows of a task.
 
     Examples:
         >>> [result.main_score for result in evaluate(encoder, ["$EMBREW_DATA/STSB"])]  # doctest: +SKIP
@@ -92,7 +92,7 @@ def evaluate(
     names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
     for name, named_split in names:
         if names.count((name, named_split)) > 1:
-            raise ValueError(f"two tasks are called {name} ({named_split}); rename a folder, or give it alone")
+            raise ValueError(f"two tasks are called {name} ({named_split}); rename a folder, or evaluate it alone")
     for task in tasks:
         if isinstance(task, Task):
             check_settings(task)
@@ -113,7 +113,7 @@ def evaluate(
     cache, results = GridCache(), []
     for number, (task, run, before) in enumerate(zip(tasks, runs, known, strict=True), start=1):
         if before is not None:
-            logger.info("%s %s: %.4f, judged before", before.task, before.split, before.main_score)
+            logger.info("%s %s: %.4f, evaluated before", before.task, before.split, before.main_score)
             results.append(before)
             continue
         with within(task.name if len(tasks) == 1 else f"{task.name} ({number} of {len(tasks)})"):
@@ -143,7 +143,7 @@ def _run_of(
     generators: Mapping[str, Mapping[str, Any]],
     encoder: TextEncoder,
 ) -> dict[str, Any]:
-    """What decides a task's score: the encoder's sidecar, the task, its settings and the hashes of its data."""
+    """Return what determines a task's score: the encoder, the task, its settings and the hashes of its data."""
     if isinstance(task, MtebTask):
         found = load_task(task)
         settings: dict[str, Any] = {"mteb": task.mteb, "subset": task.subset, "instruction": task.instruction}
@@ -153,7 +153,7 @@ def _run_of(
         settings, split, kind = dict(task.settings), task.shown_split, task.kind
         if task.part is not None:
             settings["part"] = asdict(task.part)
-        if settings.get("generator") in generators:  # no path of one machine
+        if settings.get("generator") in generators:  # a machine-independent description instead of a path
             settings["generator"] = generators[settings["generator"]]
         if settings.get("context") is not None:
             from embrew.modeling.storage.context_files import digest  # imports torch, which tables do not need
@@ -177,15 +177,19 @@ def _contexts(encoder: TextEncoder) -> Mapping[str, Any]:
 
 
 def _in_context(task: Task | MtebTask, encoder: TextEncoder, context: str | None) -> Task | MtebTask:
-    """The task with a context in its settings; one that the encoder lacks is an error, before any text is encoded."""
+    """Return the task with a context in its settings.
+
+    Raises:
+        ValueError: the encoder lacks it, the task is one of MTEB, or also has an instruction.
+    """
     if isinstance(task, MtebTask):
         if context is not None:
-            raise ValueError(f"task {task.name}: contexts are for data folders; of MTEB give the folder of its data")
+            raise ValueError(f"task {task.name}: contexts apply to data folders only; give the folder of its data")
         return task
     if context is not None:
         task = replace(task, settings={**task.settings, "context": context})
     wanted = task.settings.get("context")
-    instructed(encoder, task.settings)  # both an instruction and a context are too much
+    instructed(encoder, task.settings)  # raises if both an instruction and a context are set
     if wanted is not None and wanted not in _contexts(encoder):
         names = ", ".join(_contexts(encoder)) or "none"
         raise ValueError(f"task {task.name}: context={wanted!r}; this encoder has {names} (embrew context add)")
@@ -193,7 +197,7 @@ def _in_context(task: Task | MtebTask, encoder: TextEncoder, context: str | None
 
 
 def _check_demonstrations(task: Task, encoder: TextEncoder) -> None:
-    """Raise where a task's context shows rows of the task."""
+    """Raise if demonstrations of a task's context are rows of the task."""
     name = task.settings.get("context")
     if name is not None and name != TRIED:
         prepared = _contexts(encoder)[name]
@@ -214,6 +218,6 @@ def _cells(task: Task | MtebTask, generator: str | None) -> list[Task] | list[Mt
 
 
 def _generators(tasks: Sequence[Task | MtebTask]) -> dict[str, dict[str, Any]]:
-    """Which models the generators of the tasks are, by the name they are given by; one that is missing is an error."""
+    """Return descriptions of the tasks' generators by name; raise if one does not exist."""
     names = dict.fromkeys(task.settings.get("generator") for task in tasks if isinstance(task, Task))
     return {name: find_generator(name).as_dict() for name in names if name is not None}

@@ -1,4 +1,4 @@
-"""Whether an answer is right: exact match after SQuAD's normalisation, and whether a text contains an answer.
+"""Exact match of answers after SQuAD's normalisation, and whether a text contains an answer.
 
 SQuAD: 100,000+ Questions for Machine Comprehension of Text (Rajpurkar et al., arXiv 1606.05250), section 6.1 and its
 evaluation script.
@@ -12,7 +12,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation and the articles a, an, the; white space as single blanks.
+    """Return the text in lower case, without ASCII punctuation and the articles a, an, the, with single spaces.
 
     Examples:
         >>> normalise(" The  U.S. Army, an  army")
@@ -23,14 +23,14 @@ def normalise(text: str) -> str:
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> bool:
-    """Whether a prediction is one of the answers, normalised."""
+    """Return whether a prediction equals one of the answers after normalisation."""
     return normalise(prediction) in {normalise(answer) for answer in answers}
 
 
 def contains_answer(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text contains one of the answers as whole words, both normalised; 10 is not in 1910.
+    """Return whether a text contains one of the answers as whole words, both normalised; 1910 does not contain 10.
 
-    An answer of which normalising leaves nothing is in no text.
+    An answer that is empty after normalisation is in no text.
     """
     searched = normalise(text)
     found = (normalise(answer) for answer in answers)
@@ -38,5 +38,5 @@ def contains_answer(text: str, answers: Sequence[str]) -> bool:
 
 
 def can_be_found(answers: Sequence[str]) -> bool:
-    """Whether a context could contain one of the answers: yes and no, as in HotpotQA, say nothing about a text."""
+    """Return whether a context could contain one of the answers: texts do not quote `yes` or `no` (HotpotQA)."""
     return any(normalise(answer) not in ("", "yes", "no") for answer in answers)

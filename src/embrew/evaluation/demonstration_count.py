@@ -1,8 +1,8 @@
-"""How many demonstrations a context should have, by scores on a dev split, and what that choice is worth elsewhere.
+"""Choose the number of demonstrations of a context by scores on a dev split, and score that choice on test splits.
 
 EPIC (*Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders*, appendix B.1) switches
-demonstrations off for data sets where they do not help, which chooses on the data that is reported. Here all three are
-said: all demonstrations, none, and as many as a dev split chooses.
+demonstrations off for data sets on which they do not help, which selects on the reported data. Here three scores are
+reported: with all demonstrations, with none, and with the number that a dev split chooses.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Choice:
     """Scores by number of demonstrations.
 
     Attributes:
-        dev: mean score on the dev splits, by number of demonstrations; these alone decide.
-        test: the same on the test splits (or `tests`), of none, all and the chosen number; empty where there are none.
-        chosen: the number with the best dev score, the smallest of equals.
-        dev_sets: name, split and size of what decided.
-        test_sets: the same of what the choice was then judged on.
+        dev: mean score on the dev splits by number of demonstrations; only these decide.
+        test: the same on the test splits (or `tests`), for none, all and the chosen number; empty without test splits.
+        chosen: the number with the best dev score; the smallest of several.
+        dev_sets: name, split and size of the dev sets.
+        test_sets: the same of the test sets.
     """
 
     dev: dict[int, float]
@@ -63,22 +63,25 @@ def choose_demonstrations(
     """Score a context with its first N demonstrations on dev splits.
 
     Args:
-        encoder: reads demonstrations; its own contexts stay as they are.
-        context: with all demonstrations that there are.
-        counts: numbers to try; none (0) and the largest are always among them.
-        data: folders with a dev split, or files; see `dev_sets`. Scores are their mean.
-        tests: what the choice is then judged on; without, the test splits of `data`, where all have one.
-        from_train: choose on this number of training rows of each folder, without texts of its test split and without
-            the demonstrations, in place of its dev split.
-        batch_tokens: padded tokens a batch.
+        encoder: an encoder that reads demonstrations; its own contexts are left unchanged.
+        context: a context with all available demonstrations.
+        counts: numbers to try; 0 and the largest are always tried.
+        data: folders with a dev split, or files (see `dev_sets`); the score is the mean over them.
+        tests: tasks to score the choice on; default: the test splits of `data`, if all have one.
+        from_train: choose on this number of training rows of each folder instead of its dev split; rows with texts of
+            its test split or with demonstrations are excluded.
+        batch_tokens: padded tokens per batch.
 
     Raises:
         ValueError: a number larger than the number of demonstrations; a folder without a dev split;
-            demonstrations that stand in the rows that choose or judge.
+            demonstrations that are rows of a dev or test set.
     """
     most = max(counts, default=0)
     if not 0 < most <= len(context.demonstrations):
-        raise ValueError(f"counts up to {most} for {len(context.demonstrations)} demonstrations; give 1 to as many")
+        there = len(context.demonstrations)
+        raise ValueError(
+            f"counts up to {most}, but the context has {there} demonstrations; give numbers from 0 to that"
+        )
     if from_train is None:
         tasks: Sequence[Task] = dev_sets(data).dev
     else:
@@ -92,27 +95,27 @@ def choose_demonstrations(
     check_apart([pair.query for pair in context.demonstrations], (*tasks, *tests))
     sets: dict[int, tuple[str, ...]] = {}
 
-    def score(count: int, on: Sequence[Task], judged: _DocumentsOnce) -> float:
+    def score(count: int, on: Sequence[Task], cached: _DocumentsOnce) -> float:
         kept = encoder.contexts
         encoder.contexts = dict(kept)
         try:
             encoder.add_context(TRIED, replace(context, demonstrations=context.demonstrations[:count]))
-            results = evaluate(judged, list(on), context=TRIED, batch_tokens=batch_tokens)
+            results = evaluate(cached, list(on), context=TRIED, batch_tokens=batch_tokens)
         finally:
             encoder.contexts = kept
         sets[id(on)] = tuple(label_of(result) for result in results)
         return statistics.fmean(result.main_score for result in results)
 
     with TemporaryDirectory() as folder:
-        judged = _DocumentsOnce(encoder, Path(folder))
-        dev = {count: score(count, tasks, judged) for count in sorted({0, *counts})}
+        cached = _DocumentsOnce(encoder, Path(folder))
+        dev = {count: score(count, tasks, cached) for count in sorted({0, *counts})}
         chosen = max(dev, key=lambda count: (dev[count], -count))
-        test = {count: score(count, tests, judged) for count in sorted({0, chosen, most})} if tests else {}
+        test = {count: score(count, tests, cached) for count in sorted({0, chosen, most})} if tests else {}
     return Choice(dev, test, chosen, sets[id(tasks)], sets.get(id(tests), ()))
 
 
 class _DocumentsOnce:
-    """`encoder`, whose vectors of documents are made once and kept in a folder: no context stands before them."""
+    """`encoder` with document vectors cached in a folder, since contexts are not a prefix of documents."""
 
     def __init__(self, encoder: Encoder, folder: Path) -> None:
         self._encoder, self._folder = encoder, folder
@@ -121,7 +124,7 @@ class _DocumentsOnce:
         return getattr(self._encoder, name)
 
     def encode_document(self, inputs: Sequence[str], **options: Any) -> np.ndarray:
-        """Vectors of documents."""
+        """Return vectors of documents, from the cache if they are there."""
         asked = json.dumps([list(inputs), sorted(options.items())], default=str)
         file = self._folder / f"{hashlib.sha256(asked.encode()).hexdigest()}.npy"
         if not file.exists():
@@ -131,7 +134,7 @@ class _DocumentsOnce:
 
 
 def read_counts(words: str) -> list[int]:
-    """Numbers as on the command line.
+    """Parse the numbers of a command-line option.
 
     >>> read_counts("0..3"), read_counts("1,2,5")
     ([0, 1, 2, 3], [1, 2, 5])
@@ -140,5 +143,5 @@ def read_counts(words: str) -> list[int]:
     if span:
         return list(range(int(span[1]), int(span[2]) + 1))
     if not re.fullmatch(r"\d+(,\d+)*", words):
-        raise ValueError(f"{words!r} is no list of numbers; write 0..8, or 0,2,5")
+        raise ValueError(f"{words!r} is not a list of numbers; write 0..8, or 0,2,5")
     return [int(number) for number in words.split(",")]

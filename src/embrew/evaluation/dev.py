@@ -1,4 +1,4 @@
-"""The dev and guard sets of a recipe: names, scores of an encoder, and the texts they consist of."""
+"""The dev and guard sets of a recipe: names, texts, and scores of an encoder on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embrew.text_encoder.interface import TextEncoder
 
 RESERVED = ("dev", "guard")
 DEV = ("dev", "validation", "valid")
-FILE = "file"  # the split of a file that is named after none
+FILE = "file"  # split of a file whose name contains none
 Given = str | Path | DevRows
 
 
@@ -33,10 +33,10 @@ class DevSets:
     """Scores an encoder on dev and guard sets; made by `dev_sets`.
 
     Attributes:
-        dev: what a step, a setting or a number of demonstrations may be chosen by; never a test split.
-        guard: what is only reported.
-        batch_tokens: padded tokens a batch.
-        sizes: how much each set holds, by the name of its score; known once it has been scored.
+        dev: sets to choose a step, a setting or a number of demonstrations by; never a test split.
+        guard: sets that are only reported.
+        batch_tokens: padded tokens per batch.
+        sizes: size of each set by the name of its score, such as `1379 pairs`; known after the first evaluation.
     """
 
     dev: tuple[Task, ...]
@@ -46,17 +46,17 @@ class DevSets:
 
     @property
     def metrics(self) -> list[str]:
-        """The scores that a best step can be chosen by."""
+        """Names of the scores that a best step can be chosen by."""
         return ["dev", *(task.name for task in self.dev)]
 
     @property
     def reserved(self) -> list[str]:
-        """Texts that may not be trained on, since dev rows were split off training rows."""
+        """Texts of dev rows that are split off training rows, which may not be trained on."""
         return [text for task in self.dev for text in reserved_texts(task)]
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split, size and metric of each set, by the name of its score; the size once it is known."""
+        """Kind, split and metric of each set by the name of its score, and its size once it is known."""
         found = {}
         for name, task in self._named():
             size = {"size": self.sizes[name]} if name in self.sizes else {}
@@ -64,7 +64,7 @@ class DevSets:
         return found
 
     def __call__(self, encoder: TextEncoder) -> dict[str, float]:
-        """`dev`, the mean of the dev sets, and each of them; with guard sets, `guard` and `guard/NAME`."""
+        """Return `dev`, the mean over the dev sets, and each set's score; `guard` and `guard/NAME` likewise."""
         results = evaluation.evaluate(
             encoder, [*self.dev, *self.guard], batch_tokens=self.batch_tokens, show_progress_bar=is_chosen()
         )
@@ -80,7 +80,7 @@ class DevSets:
         return scores
 
     def texts(self) -> dict[str, Iterator[str]]:
-        """The texts of each set, read when asked for; queries and documents apart."""
+        """Return the texts of each set by name, read lazily; queries and documents are separate entries."""
         return dict(chain.from_iterable(task_texts(task) for task in (*self.dev, *self.guard)))
 
     def _named(self) -> list[tuple[str, Task]]:
@@ -90,15 +90,15 @@ class DevSets:
 def dev_sets(
     dev: Sequence[Given], guard: Sequence[str | Path] = (), *, metric: str = "dev", batch_tokens: int = 8192
 ) -> DevSets:
-    """The sets of these folders and files, looked at before any model is opened.
+    """Return the dev and guard sets of folders and files; raise on mistakes before any model is opened.
 
     A dev set is a folder's dev (validation, valid) split, a file without `test` or `train` as a word of its name, or
-    rows that are split off a folder's training rows (`DevRows`). A test split is refused: a model may be chosen by dev
-    sets. Guard sets are only reported; of a folder with several splits the dev split is taken.
+    rows that are split off a folder's training rows (`DevRows`). A test split is refused, since models are chosen by
+    dev sets. Guard sets are only reported; the dev split is used if a folder has several splits.
 
     Raises:
-        FileNotFoundError: one is not there.
-        ValueError: a dev set has no dev split; two sets have one name; `metric` is neither `dev` nor a dev set's name.
+        FileNotFoundError: a folder or file does not exist.
+        ValueError: a dev set has no dev split, two sets have the same name, or `metric` is none of the scores.
     """
     found = DevSets(tuple(map(dev_task, dev)), tuple(map(_guard_task, guard)), batch_tokens)
     names = [task.name for task in (*found.dev, *found.guard)]
@@ -106,12 +106,12 @@ def dev_sets(
         if names.count(name) > 1:
             raise ValueError(f"two dev or guard sets are called {name}; rename a folder, or leave one out")
     if metric not in found.metrics:
-        raise ValueError(f"evaluation.metric={metric!r} is no score; choose from {', '.join(found.metrics)}")
+        raise ValueError(f"evaluation.metric={metric!r} is not a score; choose from {', '.join(found.metrics)}")
     return found
 
 
 def dev_sets_of(recipe: Recipe) -> DevSets | None:
-    """The sets that a recipe's `evaluation` names, or None where it has none; errors as `dev_sets`."""
+    """Return the sets of a recipe's `evaluation`, or None if it has none; errors as `dev_sets`."""
     found = recipe.evaluation
     if found is None:
         return None
@@ -119,20 +119,22 @@ def dev_sets_of(recipe: Recipe) -> DevSets | None:
 
 
 def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
-    """The task of a dev set.
+    """Return the task of a dev set.
 
     Args:
-        given: a folder, a file, or rows of a folder's training rows.
-        left_out: texts that such rows may not hold.
+        given: a folder, a file, or a number of a folder's training rows.
+        left_out: texts that these training rows may not contain.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         ValueError: it has no dev split.
     """
     if isinstance(given, DevRows):
         place = Path(expand(given.path))
         if place.is_file():
-            raise ValueError(f"{place} is a file; rows={given.rows} are split off a data folder's training rows")
+            raise ValueError(
+                f"{place} is a file; give a data folder, whose training rows rows={given.rows} are split off"
+            )
         if place.exists() and "train" not in split_names(place):
             there = ", ".join(split_names(place)) or "none"
             raise ValueError(f"{place} has no train split to split rows={given.rows} off; it has {there}")
@@ -142,7 +144,9 @@ def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
     if place.is_file():
         split = _split_of(place)
         if split in ("train", "test"):
-            raise ValueError(f"{place} is a {split} split, by its name; {_advice(place.parent)}; or rename a dev file")
+            raise ValueError(
+                f"{place} is a {split} split by its name. {_advice(place.parent)}; or rename a file of dev rows"
+            )
         return find_task(given, split=split, name=_name_of(place))
     if not place.exists():
         raise FileNotFoundError(f"no data folder {place}")
@@ -169,9 +173,9 @@ def _advice(folder: Path) -> str:
 
 
 def _split_of(file: Path) -> str:
-    """The split that a file is named after: `dev.jsonl`, `test-00000.jsonl.gz`; of any other name, `file`.
+    """Return the split in a file's name, as in `dev.jsonl` or `test-00000.jsonl.gz`; `file` for any other name.
 
-    For test and training splits a word of the name is enough: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
+    Test and training splits are recognised by a word of the name: `sts-test`, `TEST_1`, `stsTest`, but not `latest`.
     """
     named = re.sub(r"-\d+(-of-\d+)?$", "", stem(file))
     if named in SPLITS:
@@ -181,5 +185,5 @@ def _split_of(file: Path) -> str:
 
 
 def _name_of(file: Path) -> str | None:
-    """A name for a file called after its split, which is no name."""
+    """Return a task name for a file that is only called after its split; None for other files."""
     return f"{file.resolve().parent.name}-{stem(file)}" if stem(file) in (*RESERVED, *SPLITS) else None

@@ -47,7 +47,7 @@ def find_task(
         if not found.corpus:
             *most, last = (one.name for one in readers)
             raise ValueError(
-                f"{folder} holds a corpus and queries: kind={kind!r} cannot be; use {', '.join(most)} or {last}"
+                f"{folder} holds a corpus and queries: kind={kind!r} cannot read it; use {', '.join(most)} or {last}"
             )
         split = split or _default_split(folder, sorted(qrels_files(folder)))
         files = [find_file(folder, "corpus"), find_file(folder, "queries"), qrels_file(folder, split)]
@@ -90,7 +90,7 @@ def _default_split(folder: Path, names: list[str]) -> str:
     for split in ("test", "dev", "validation", "valid"):
         if split in names:
             return split
-    raise ValueError(f"{folder} has neither a test nor a dev split; name one of {', '.join(names) or 'none'} as split")
+    raise ValueError(f"{folder} has neither a test nor a dev split; give one of {', '.join(names) or 'none'} as split")
 
 
 def _recognise(file: Path, folder: Path) -> TaskKind:
@@ -103,7 +103,8 @@ def _recognise(file: Path, folder: Path) -> TaskKind:
         if kind.matches(record.values) and (has_train or not kind.train):
             return kind
     known = "; ".join(f"{kind.name} ({', '.join(sorted(kind.columns))})" for kind in KINDS.values() if kind.columns)
+    columns = ", ".join(sorted(record.values))
     raise ValueError(
-        f"{folder}: rows with the columns {', '.join(sorted(record.values))} are no task; known are {known}, and "
+        f"{folder}: no kind of task has rows with the columns {columns}; known are {known}, and "
         "retrieval (a folder with corpus, queries, qrels)"
     )

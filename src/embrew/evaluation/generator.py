@@ -1,6 +1,7 @@
-"""Answers by a causal LM that is shown a context.
+"""A causal LM that answers questions about contexts.
 
-ESE's prompt (Espresso Sentence Embeddings, arXiv 2402.14776, Table 4), greedily, the first line of what is written.
+The prompt is ESE's (Espresso Sentence Embeddings, arXiv 2402.14776, Table 4); decoding is greedy; the answer is the
+first generated line.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from embrew.data.prompts import ESE_RAG
 
-if TYPE_CHECKING:  # torch and transformers are imported where a model is opened: tables need neither
+if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from embrew.modeling.model.base import Base
 
 
 def find_generator(name: str) -> Base:
-    """Which model `nano`, a folder or a Hub id is; its weights are not opened.
+    """Return the base that `nano`, a folder or a Hub id names, without opening its weights.
 
     Raises:
-        FileNotFoundError: there is no such model here.
-        ValueError: it is not a causal LM, so it generates no text.
+        FileNotFoundError: the model does not exist on this machine.
+        ValueError: it is not a causal LM and cannot generate text.
     """
     from embrew.modeling.model.base import Base
     from embrew.modeling.storage.loading import ASSETS, is_encoder, open_config, weights_sha256
@@ -48,7 +49,7 @@ class Generator:
     """A causal LM that answers questions about contexts.
 
     Attributes:
-        known: Answers given so far, by prompt: cells of a grid that find the same context ask the same.
+        known: Answers so far by prompt: cells of a grid that find the same context have the same prompt.
     """
 
     model: PreTrainedModel
@@ -68,11 +69,11 @@ class Generator:
     def __post_init__(self) -> None:
         from transformers import GenerationConfig
 
-        self.tokenizer.padding_side = "left"  # a prompt's last token must be the row's last
+        self.tokenizer.padding_side = "left"  # generation continues from the last position
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token or self.tokenizer.unk_token
         own = self.model.generation_config
-        # Nothing of what a chat model samples with: temperature, repetition penalty and the like would not be greedy.
+        # Chat models come with temperature, repetition penalty and the like, which are not greedy decoding.
         self.model.generation_config = GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             do_sample=False,
@@ -84,7 +85,7 @@ class Generator:
     def answers(
         self, contexts: Sequence[str], questions: Sequence[str], *, batch_size: int = 8, show_progress_bar: bool = False
     ) -> list[str]:
-        """An answer for each question from its context; the first line of what the model writes."""
+        """Return one answer per question: the first line that the model generates after context and question."""
         from tqdm.auto import tqdm
 
         prompts = [self.prompt(context, question) for context, question in zip(contexts, questions, strict=True)]
@@ -99,7 +100,7 @@ class Generator:
         return [self.known[prompt] for prompt in prompts]
 
     def prompt(self, context: str, question: str) -> str:
-        """ESE's prompt; a context that would not fit into the model's positions loses its end."""
+        """Return ESE's prompt; the context is truncated so that the prompt fits into the model's positions."""
         prompt = ESE_RAG.format(context=context, question=question)
         room = getattr(self.model.config, "max_position_embeddings", None)
         if room is None:

@@ -1,4 +1,4 @@
-"""An encoder with a task's instruction, or a context, put before its texts."""
+"""Wrap an encoder with a task's instruction or context."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ from embrew.text_encoder.interface import TextEncoder
 
 @dataclass(frozen=True)
 class Instructed:
-    """`encoder`, with `instruction` as the prompt of texts and queries; documents keep their own prompt.
+    """`encoder` with `instruction` as the prompt of texts and queries; documents keep their own prompt.
 
-    This is how instruction-tuned encoders are judged on MTEB: symmetric tasks instruct both sides, asymmetric ones the
-    queries only. With `context`, the name of a context of the encoder, its demonstrations stand there too, and the
-    instruction is the context's.
+    MTEB evaluates instruction-tuned encoders this way: both sides of symmetric tasks are instructed, and the queries of
+    asymmetric ones. `context` names a context of the encoder, which is the prefix instead.
     """
 
     encoder: TextEncoder
@@ -30,20 +29,20 @@ class Instructed:
         return {"prompt": self.instruction} if self.context is None else {"prompt_name": self.context}
 
     def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of texts, instructed."""
+        """Return vectors of texts with the prefix."""
         return self.encoder.encode(inputs, *args, **{**self._prompt, **kwargs})
 
     def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of queries, instructed."""
+        """Return vectors of queries with the prefix."""
         return self.encoder.encode_query(inputs, *args, **{**self._prompt, **kwargs})
 
     def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of documents."""
+        """Return vectors of documents."""
         return self.encoder.encode_document(inputs, *args, **kwargs)
 
 
 def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder:
-    """The encoder as a task's settings `instruction` and `context` want it.
+    """Return the encoder with the prefix that a task's settings `instruction` and `context` name.
 
     Raises:
         ValueError: both are set.
@@ -52,7 +51,7 @@ def instructed(encoder: TextEncoder, settings: Mapping[str, Any]) -> TextEncoder
     if instruction is None and context is None:
         return encoder
     if instruction is not None and context is not None:
-        raise ValueError(f"context={context!r} brings its own instruction; leave out instruction={instruction!r}")
+        raise ValueError(f"context={context!r} has its own instruction; leave out instruction={instruction!r}")
     return Instructed(encoder, instruction or "", context)
 
 

@@ -1,4 +1,4 @@
-"""MTEB's data kept in a folder, for machines without a network."""
+"""Store MTEB's data in a folder, for machines without a network."""
 
 import json
 import shutil
@@ -11,11 +11,11 @@ from embrew.files.safe_names import check_file_name
 from embrew.files.writing import atomic_folder
 
 AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
-ABOUT = "mteb-task.json"  # written into every kept folder: what it is, and that it is whole
+ABOUT = "mteb-task.json"  # describes the stored task; written last, so it marks a complete folder
 
 
 def keep(task: Any, place: Path) -> bool:
-    """Let mteb's task load its data and keep it in `place`; False if that revision is there already."""
+    """Load the data of mteb's task and store it in `place`; return False if that revision is already there."""
     if _revision(place) == str(task.metadata.revision):
         return False
     shutil.rmtree(place, ignore_errors=True)  # of another revision
@@ -30,14 +30,14 @@ def keep(task: Any, place: Path) -> bool:
 
 
 def use_kept(task: Any, place: Path) -> None:
-    """Give mteb's task the data that is kept in `place`.
+    """Load the data that is stored in `place` into mteb's task.
 
     Raises:
-        ValueError: the folder holds another revision than this mteb asks for.
+        ValueError: the folder holds another revision than this version of mteb asks for.
     """
     name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(place)
     if found != wanted:
-        raise ValueError(f"{place} holds revision {found} of {name}, and this mteb judges {wanted}; fetch it again")
+        raise ValueError(f"{place} holds revision {found} of {name}, but mteb here evaluates {wanted}; fetch it again")
     about = read_json(place / ABOUT, keys=("parts",), repair=AGAIN)
     for one in _parts(task):
         one.dataset = _load(about["parts"][one.metadata.name], place / one.metadata.name)
@@ -45,7 +45,7 @@ def use_kept(task: Any, place: Path) -> None:
 
 
 def _parts(task: Any) -> list[Any]:
-    """The task itself, or the tasks an aggregate is made of."""
+    """Return the task itself, or the tasks of an aggregate."""
     return list(getattr(task, "tasks", None) or [task])
 
 
@@ -57,7 +57,7 @@ def _revision(place: Path) -> str | None:
 
 
 def _save(value: Any, place: Path) -> Any:
-    """Keep a nest of mappings and data sets; returns what `_load` needs to know of it, as JSON."""
+    """Store nested mappings and data sets; return a JSON description of their structure for `_load`."""
     from datasets import Dataset
 
     if isinstance(value, Dataset):
@@ -73,7 +73,7 @@ def _save(value: Any, place: Path) -> Any:
         return {"kind": "splits" if all(kind == "dataset" for kind in kinds.values()) else "mapping", "parts": kinds}
     if value is None:
         return "none"
-    raise TypeError(f"{place.name}: mteb keeps a {type(value).__name__} here, which cannot be fetched")
+    raise TypeError(f"{place.name}: mteb has a {type(value).__name__} here, which cannot be stored")
 
 
 def _load(kind: Any, place: Path) -> Any:
@@ -90,7 +90,7 @@ def _load(kind: Any, place: Path) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can hold it: judgements and rankings by id."""
+    """Return whether JSON can represent it, as relevance judgements and rankings by id."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list):

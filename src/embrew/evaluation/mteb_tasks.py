@@ -1,4 +1,4 @@
-"""Tasks of MTEB, run by mteb itself: its data, its protocol, its scores."""
+"""Evaluate encoders on tasks of MTEB with mteb itself: its data, protocol and scores."""
 
 import hashlib
 import json
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task by MTEB's name.
+    """A task of MTEB by its name there.
 
     Attributes:
-        name: What it is called in tables.
-        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it has no languages.
+        name: Its name in tables.
+        subset: One of the task's subsets, such as `en-en`; default: the English ones, or all if it is not multilingual.
         split: Default: the task's own.
-        instruction: Put before texts and queries.
-        data: A folder that holds its data, fetched before; default: mteb loads it.
+        instruction: Prefix of texts and queries.
+        data: Folder with its fetched data; default: mteb loads it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class MtebTask:
 
 
 class MtebEncoder:
-    """An encoder under mteb's protocol: queries, documents and other texts go to the method made for them."""
+    """Adapter to mteb's encoder protocol: queries, documents and other texts are encoded by their own methods."""
 
     def __init__(self, encoder: TextEncoder, *, name: str, options: Mapping[str, Any]) -> None:
         from mteb.models import ModelMeta
@@ -67,7 +67,7 @@ class MtebEncoder:
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Vectors `(texts, dimensions)` of mteb's batches, float32."""
+        """Return float32 vectors `(texts, dimensions)` of mteb's batches."""
         texts = [text for batch in inputs for text in batch["text"]]
         kind = getattr(prompt_type, "value", prompt_type)
         methods = {"query": self.encoder.encode_query, "document": self.encoder.encode_document}
@@ -75,29 +75,29 @@ class MtebEncoder:
         return np.asarray(encode(texts, **self.options), dtype=np.float32)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Cosine of every pair."""
+        """Return the cosines of all combinations, `(left, right)`."""
         from sentence_transformers.util import cos_sim
 
         return cos_sim(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Cosine of each pair."""
+        """Return the cosine of each pair, `(pairs,)`."""
         from sentence_transformers.util import pairwise_cos_sim
 
         return pairwise_cos_sim(np.asarray(embeddings1), np.asarray(embeddings2))
 
 
 def load_task(task: MtebTask) -> Any:
-    """The task of mteb, with its split and subset; no data is read.
+    """Return the task of mteb with its split and subset, without reading data.
 
     Raises:
         ImportError: mteb is not installed.
-        ValueError: mteb has no such task, split or subset; names the nearest.
+        ValueError: mteb has no such task, split or subset, or its type is not one of ours.
     """
     try:
         import mteb
     except ImportError as error:
-        raise ImportError(f"{task.mteb} needs mteb, which is not installed: pip install 'embrew[mteb]'") from error
+        raise ImportError(f"{task.mteb} needs mteb, which is not installed; run pip install 'embrew[mteb]'") from error
     splits = [task.split] if task.split else None
     subsets = [task.subset] if task.subset else None
     try:
@@ -116,19 +116,19 @@ def kind_of(task: Any) -> str:
     """Return the kind of a task of mteb.
 
     Raises:
-        ValueError: its type is none of ours.
+        ValueError: no kind has its type.
     """
     types = {name: kind.name for kind in KINDS.values() for name in kind.mteb_types}
     about = task.metadata
     if about.type not in types:
-        raise ValueError(f"{about.name} is of the type {about.type}; evaluated are {', '.join(types)}")
+        raise ValueError(f"{about.name} has the type {about.type}; supported are {', '.join(types)}")
     return types[about.type]
 
 
 def evaluate_mteb(
     encoder: TextEncoder, task: MtebTask, *, cache: Path | None, options: Mapping[str, Any], overwrite: bool = False
 ) -> Result:
-    """Run one task; with `cache`, what mteb finds there for the same model and data is not run again."""
+    """Evaluate one task; results of the same model and data in `cache` are reused."""
     import mteb
 
     found = load_task(task)
@@ -162,18 +162,18 @@ def evaluate_mteb(
 
 
 def fetch(tasks: Sequence[MtebTask], folder: Path) -> Iterator[tuple[MtebTask, bool]]:
-    """Keep each task's data below `folder`; yields the task and whether it was fetched now or before."""
+    """Store each task's data below `folder`; yield the task, and True if it was fetched now or False if before."""
     for task in tasks:
         yield task, keep(load_task(task), fetched_folder(folder, task))
 
 
 def fetched_folder(folder: Path, task: MtebTask) -> Path:
-    """Where a task's data is kept below a suite's folder."""
+    """Return the path of a task's stored data below a suite's folder."""
     return folder / "mteb" / (task.mteb if task.subset is None else f"{task.mteb}-{task.subset}")
 
 
 def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
-    """The model's name in mteb's cache: another instruction is another model there."""
+    """Return the model's name in mteb's cache, with a hash of the instruction, so that each has results of its own."""
     describe = getattr(encoder, "describe", None)
     name = str(describe()["base"]["name"]) if callable(describe) else type(encoder).__name__
     name = Path(name).name
@@ -184,7 +184,7 @@ def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars of mteb's own."""
+    """Switch off mteb's own progress bars."""
     before = os.environ.get("TQDM_DISABLE")
     os.environ["TQDM_DISABLE"] = "1"
     try:

@@ -1,4 +1,4 @@
-"""Results: JSON files in mteb's shape, a sidecar that says what was judged and how, and rows for a table."""
+"""Results: JSON files in mteb's format, a sidecar that describes model, data and settings, and table rows."""
 
 import json
 import statistics
@@ -17,7 +17,7 @@ _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
 def size_of(counts: Mapping[str, int]) -> str:
-    """How much was judged, in words: `1379 pairs`, `10 queries + 200 documents`; `size unknown` of older files."""
+    """Return the size of a task, such as `10 queries + 200 documents`; `size unknown` for files of older versions."""
     units = sorted((name for name in counts if "_" not in name), key=lambda name: (*_SIZES, name).index(name))
     return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
 
@@ -27,8 +27,8 @@ class Result:
     """The scores (0 to 1) of one encoder on one split of one task.
 
     Attributes:
-        examples: What the main score is computed from, one entry an example: `score` (a mean is taken), or `predicted`
-            and `gold` (a correlation, or average precision). Empty where a score has no such parts.
+        examples: What the main score is computed from, one entry per example: `score` (its mean), or `predicted` and
+            `gold` (a correlation, or average precision). Empty if a score has no such parts.
     """
 
     task: str
@@ -42,10 +42,10 @@ class Result:
 
 
 def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
-    """Write `TASK.SPLIT.json` (mteb's shape) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
+    """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = _result_file(folder, result.task, result.split)
-    path.unlink(missing_ok=True)  # an old result must not stand beside a new sidecar, whenever this is stopped
+    path.unlink(missing_ok=True)  # so that an interruption leaves no old result beside a new sidecar
     write_json(_sidecar_file(path), {"format": RESULT.newest, **run, "counts": dict(result.counts)})
     if result.examples:
         write_json(path.with_suffix(".examples.json"), result.examples)
@@ -64,10 +64,10 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
 
 
 def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
-    """A result and its sidecar from what `write_result` wrote.
+    """Read a result and its sidecar.
 
     Raises:
-        ValueError: they are not ours, or a newer embrew wrote them.
+        ValueError: `write_result` did not write them, or a newer version of embrew did.
     """
     try:
         values, run = read_json(path), read_json(_sidecar_file(path), kind=RESULT)
@@ -84,14 +84,14 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
     except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} or its .run.json is no result of embrew ({error!r}); remove both") from error
+        raise ValueError(f"{path} or its .run.json is not a result of embrew ({error!r}); remove both") from error
 
 
 def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
-    """The result of exactly this run, where it is there already.
+    """Return the result of exactly this run if it is already there, else None.
 
     Raises:
-        FileExistsError: a result of this task is there, but another model's, or of other data or settings.
+        FileExistsError: the task's file holds a result of another model, other data or other settings.
     """
     path = _result_file(folder, run["task"], run["split"])
     if not (path.is_file() and _sidecar_file(path).is_file()):
@@ -104,7 +104,7 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
     different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
     if different:
         raise FileExistsError(
-            f"{path} was judged with other {', '.join(different)}; choose another output folder, or overwrite"
+            f"{path} was evaluated with other {', '.join(different)}; choose another output folder, or overwrite"
         )
     return result
 
@@ -118,7 +118,7 @@ def _sidecar_file(path: Path) -> Path:
 
 
 def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
-    """Means of main scores: of each kind that has several tasks, of the kinds' means, of all tasks, and `named` ones.
+    """Return means of main scores: per kind, over the kinds' means, over all tasks (where several), and `named` ones.
 
     Args:
         named: Task names by the name of their average.
@@ -140,7 +140,7 @@ def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | Non
 def table(
     results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, scores times 100; the last rows are averages where there are several tasks."""
+    """Return header and rows with scores times 100; averages are the last rows if there are several tasks."""
     header = ["task", "split", "metric", "score", "size", "seconds"]
     rows = []
     for result in results:
@@ -156,10 +156,7 @@ def table(
 
 
 def grid_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """Header and a row for each cell of retrieval-augmented answers: depth, size, scores times 100, seconds.
-
-    No rows where there are no such results.
-    """
+    """Return header and one row per cell of a grid: layers, dimensions, scores times 100, counts and seconds."""
     cells = [result for result in results if KINDS[result.kind].grid]
     shown = {"answer_recall_at_1": "answer recall@1", "exact_match": "exact match"}
     if not any("exact_match" in result.scores for result in cells):

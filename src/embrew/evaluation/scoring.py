@@ -38,5 +38,5 @@ def check_settings(task: Task) -> None:
     unknown = sorted(set(task.settings) - set(allowed))
     if unknown:
         raise ValueError(
-            f"task {task.name}: {', '.join(unknown)} is no setting of {task.kind}; choose from {', '.join(allowed)}"
+            f"task {task.name}: {', '.join(unknown)} is not a setting of {task.kind}; choose from {', '.join(allowed)}"
         )

@@ -1,4 +1,4 @@
-"""Suites: named lists of tasks with their settings, and the averages that are quoted of them, as YAML."""
+"""Suites: YAML files with tasks, their settings, and named averages over them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from embrew.files.safe_names import check_file_name
 
 
 class TaskEntry(BaseModel):
-    """A task of a suite: a data folder below the suite's, MTEB's name of it, or a Hub data set to answer questions on.
+    """A task of a suite: a data folder below the suite's, a task of MTEB, or a data set of the Hub with questions.
 
-    What a data folder takes besides are settings of its kind; so it is with a Hub data set, which `data fetch` keeps as
-    a folder.
+    Further keys are settings of the task's kind. A data set of the Hub is stored as a folder by `data fetch`.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -58,11 +57,11 @@ class TaskEntry(BaseModel):
 
 
 class SuiteFile(BaseModel):
-    """What the YAML file of a suite says.
+    """The YAML file of a suite.
 
     Attributes:
-        instructions: The name of a table of instructions by task.
-        prompt: How an instruction is put before a text.
+        instructions: Name of a table with one instruction per task.
+        prompt: Prefix of a text; `{instruction}` is replaced by the instruction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -75,7 +74,7 @@ class SuiteFile(BaseModel):
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks whose data has been found (MTEB's: that it knows), and named averages over them."""
+    """Tasks whose data exists (or that mteb knows), and named averages over them."""
 
     name: str
     tasks: tuple[Task | MtebTask, ...]
@@ -83,18 +82,18 @@ class Suite:
 
 
 def list_suites() -> list[str]:
-    """Names of the shipped suites."""
+    """Return the names of the shipped suites."""
     return list_shipped("suites")
 
 
 def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> Suite:
-    """A shipped suite by name, or a YAML file.
+    """Read a shipped suite by name, or a YAML file.
 
     Args:
-        data: The folder the tasks' data folders are in, and MTEB's fetched data; default: `$EMBREW_DATA`.
+        data: Folder with the tasks' data folders and MTEB's fetched data; default: `$EMBREW_DATA`.
 
     Raises:
-        FileNotFoundError: no such suite, or data that is not there (all of it is named).
+        FileNotFoundError: no such suite, or missing data (all of it is named).
         ValueError: not YAML, an unknown key, or a setting that is not one of the task's kind.
     """
     suite, source, place = _parse(name_or_path)
@@ -111,7 +110,7 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
     missing = sorted({folder for folder in local if root and not _folder(root, folder).exists()})
     if missing:
         fetched = any(found.folder in missing for found in sources.values())
-        hint = f"; embrew data fetch {name_or_path} --to {root} brings what is of the Hub" if fetched else ""
+        hint = f"; embrew data fetch {name_or_path} --to {root} fetches data sets of the Hub" if fetched else ""
         raise FileNotFoundError(f"{source}: {root} lacks {', '.join(missing)}{hint}")
     tasks: list[Task | MtebTask] = []
     for i, entry in enumerate(suite.tasks):
@@ -129,7 +128,7 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         unknown = [member for member in members if member not in names]
         if unknown or not members:
             raise ValueError(
-                f"{place(('averages', average))}{', '.join(unknown) or 'nothing'} is no task of the suite; "
+                f"{place(('averages', average))}{', '.join(unknown) or 'nothing'} is not a task of the suite; "
                 + choose_from(", ".join(unknown), sorted(names))
             )
     averages = {name: tuple(members) for name, members in suite.averages.items()}
@@ -137,12 +136,12 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
 
 
 def read_averages(name_or_path: str | Path) -> dict[str, list[str]]:
-    """The named averages of a suite; its data need not be there."""
+    """Return the named averages of a suite; its data need not exist."""
     return _parse(name_or_path)[0].averages
 
 
 def fetchable(name_or_path: str | Path) -> tuple[list[MtebTask], list[HotpotQA], list[str]]:
-    """The MTEB tasks of a suite, its data sets of the Hub, and its data folders, which nobody can fetch."""
+    """Return a suite's tasks of MTEB, its data sets of the Hub, and its data folders, which cannot be fetched."""
     suite, _, _ = _parse(name_or_path)
     tasks = [_mteb_task(None, entry, suite) for entry in suite.tasks if entry.data is None and entry.hub is None]
     sources = [source_of(entry) for entry in suite.tasks if entry.hub is not None]
@@ -150,7 +149,7 @@ def fetchable(name_or_path: str | Path) -> tuple[list[MtebTask], list[HotpotQA],
 
 
 def source_of(entry: TaskEntry) -> HotpotQA:
-    """The data set of the Hub that an entry names."""
+    """Return the data set of the Hub that an entry names."""
     assert entry.hub is not None
     splits = {"split": entry.split} if entry.split else {}
     return HotpotQA(
@@ -159,7 +158,7 @@ def source_of(entry: TaskEntry) -> HotpotQA:
 
 
 def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath], str]]:
-    """What a suite's file says, where it is from, and the words that say where in it a key stands."""
+    """Return a suite's file, its source, and a function from a key to `SOURCE:LINE: ` for error messages."""
     text, source = read_shipped("suites", name_or_path, what="suite")
     values = parse_yaml(text, source=source)
     if not isinstance(values, dict):
@@ -184,13 +183,13 @@ def _folder(root: Path, data: str) -> Path:
 
 def _task(root: Path, data: str, entry: TaskEntry, suite: SuiteFile) -> Task:
     if sum(given is not None for given in (entry.data, entry.mteb, entry.hub)) > 1:
-        raise ValueError("data, mteb and hub are given together; give one of them")
+        raise ValueError("data, mteb and hub exclude each other; give one of them")
     if entry.hub is None and (entry.subset or entry.revision or entry.corpus_splits):
         raise ValueError(
             "subset, revision and corpus_splits are for mteb and hub, not for data folders; leave them out"
         )
     if entry.hub is not None and entry.kind not in (None, RAG.name):
-        raise ValueError(f"kind={entry.kind!r}, but hub brings questions with answers, which are evaluated as rag")
+        raise ValueError(f"kind={entry.kind!r}, but a data set of the Hub is evaluated as rag; leave kind out")
     settings: dict[str, Any] = dict(entry.model_extra or {})
     name = entry.name or Path(entry.hub or data).name
     prompt = _prompt(entry, suite, name)
@@ -209,7 +208,7 @@ def _mteb_task(root: Path | None, entry: TaskEntry, suite: SuiteFile) -> MtebTas
     unknown = sorted([*(entry.model_extra or {}), *ours])
     if unknown:
         raise ValueError(
-            f"{', '.join(unknown)} is no setting of an mteb task; choose from name, split, subset, instruction"
+            f"{', '.join(unknown)} is not a setting of an mteb task; choose from name, split, subset, instruction"
         )
     name = entry.name or entry.mteb
     task = MtebTask(name, entry.mteb, entry.subset, entry.split, _prompt(entry, suite, entry.mteb))

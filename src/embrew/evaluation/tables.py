@@ -1,4 +1,4 @@
-"""Results of several models in one table, and the difference between two of them."""
+"""Compare results: several models in one table, and the difference between two of them."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from embrew.evaluation.uncertainty import Difference, compare, interval
 
 @dataclass(frozen=True)
 class Row:
-    """A model in a table: its name and its results, one list a seed."""
+    """A model in a table: its name and one list of results per seed."""
 
     name: str
     runs: tuple[tuple[Result, ...], ...]
@@ -22,18 +22,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Changed:
-    """What differs between two result folders: settings by dotted key, and scores by task."""
+    """Differences between two result folders: settings by dotted key, and scores by task."""
 
     settings: dict[str, tuple[Any, Any]]
     scores: dict[str, tuple[float, float, Difference | None]]
-    only: dict[str, str]  # task: which side has it
+    only: dict[str, str]  # task: the side that has it
 
 
 def read_folder(folder: str | Path) -> list[tuple[Result, dict[str, Any]]]:
-    """The results of a folder with their sidecars, by task.
+    """Read the results of a folder with their sidecars, sorted by file name.
 
     Raises:
-        FileNotFoundError: no such folder, or no results in it.
+        FileNotFoundError: no such folder, or it holds no results.
     """
     place = Path(folder)
     files = sorted(file for file in place.glob("*.json") if file.with_suffix(".run.json").is_file())
@@ -43,7 +43,7 @@ def read_folder(folder: str | Path) -> list[tuple[Result, dict[str, Any]]]:
 
 
 def rows_of(given: Sequence[str]) -> list[Row]:
-    """Rows from folders; `NAME=FOLDER` names one, and folders of one name are seeds of one row."""
+    """Return rows from folders; `NAME=FOLDER` sets the name, and folders of the same name are seeds of one row."""
     folders: dict[str, list[str]] = {}
     for entry in given:
         name, equals, folder = entry.partition("=")
@@ -56,7 +56,7 @@ def rows_of(given: Sequence[str]) -> list[Row]:
         tasks = {tuple((result.task, result.split) for result in run) for run in row.runs}
         if len(tasks) > 1:
             raise ValueError(
-                f"the folders of {row.name!r} hold different tasks; give each another name, or judge them alike"
+                f"the folders of {row.name!r} hold different tasks; give them different names, or the same tasks"
             )
     return rows
 
@@ -68,20 +68,20 @@ def grid(
     intervals: bool = False,
     named: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and cells, scores times 100: averages first, then tasks, those that all rows have.
+    """Return header and cells with scores times 100: averages, then the tasks that all rows have.
 
     A task's column names its split and size: `STSB test, 1379 pairs`. Two splits or sizes of a task are two columns.
-    A cell is a mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
+    A cell is the mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
     bootstrap interval.
     """
     tables = [[_scores(run, named) for run in row.runs] for row in rows]
     sets = {frozenset(map(label_of, run)) for row in rows for run in row.runs}
-    if len(sets) > 1:  # means of other tasks are not comparable
+    if len(sets) > 1:  # means over different tasks are not comparable
         tables = [[_scores(run, named, only=frozenset.intersection(*sets)) for run in row.runs] for row in rows]
     columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
     if not columns:
         there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
-        raise ValueError(f"the results have no task, split and size in common ({there}); judge the models alike")
+        raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
     tasks = {label_of(result) for row in rows for run in row.runs for result in run}
     if averages_only:
         columns = [name for name in columns if name not in tasks] or columns
@@ -97,7 +97,7 @@ def grid(
 
 
 def difference(a: str | Path, b: str | Path) -> Changed:
-    """Settings and scores that differ between two result folders; each score with a paired bootstrap test."""
+    """Return settings that differ between two result folders, and scores with a paired bootstrap test."""
     ours, theirs = ({(r.task, r.split): (r, run) for r, run in read_folder(folder)} for folder in (a, b))
     both = sorted(set(ours) & set(theirs))
     settings: dict[str, tuple[Any, Any]] = {}
@@ -121,18 +121,18 @@ def difference(a: str | Path, b: str | Path) -> Changed:
 
 
 def label_of(result: Result) -> str:
-    """A task with its split and size, as tables name it."""
+    """Return a task with its split and size, as in table headers."""
     return f"{result.task} {result.split}, {size_of(result.counts)}"
 
 
 def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
 
 
 def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """The same as comma-separated values."""
+    """Return comma-separated values."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["model", *header[1:]], *cells])
     return buffer.getvalue()
@@ -141,7 +141,7 @@ def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 def _scores(
     run: Sequence[Result], named: Mapping[str, Sequence[str]] | None, only: frozenset[str] | None = None
 ) -> dict[str, float]:
-    """Averages and scores of a run; with `only`, of these tasks."""
+    """Return averages and scores of a run, of the tasks in `only` if it is given."""
     kept = [result for result in run if only is None or label_of(result) in only]
     names = {result.task for result in kept}
     there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= names}
@@ -157,7 +157,7 @@ def _cell(values: Sequence[float], result: Result | None) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key; what only names the task or its size is left out."""
+    """Return nested settings by dotted key, without those that only name the task or its size."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if not prefix and key in ("counts", "task", "split", "kind"):

@@ -1,4 +1,4 @@
-"""The texts that a task is evaluated on: for overlap checks, and to keep demonstrations and training rows apart."""
+"""The texts of a task, for overlap checks and to exclude them from demonstrations and training rows."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.rows import task_retrieval, task_rows, texts_of
 from embrew.evaluation.task import Task
 
-TRIED = "being-chosen"  # the name of a context whose number of demonstrations is being chosen, and has been checked
+TRIED = "being-chosen"  # temporary context name while a number of demonstrations is chosen; already checked
 
 
 def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield names and texts, which are read when asked for; queries and documents apart."""
+    """Yield names and lazily read texts; queries and documents are separate entries."""
     kind = KINDS[task.kind]
     if _has_corpus(task):
         yield f"{task.name} queries", iter(task_retrieval(task).queries.values())
@@ -25,10 +25,10 @@ def task_texts(task: Task) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
-    """Raise if the query of a demonstration is one of the texts that an encoder is evaluated on.
+    """Raise if the query of a demonstration is a text of one of the tasks.
 
     Raises:
-        ValueError: how many are, of which task, and one of them.
+        ValueError: the message gives their number, the task and one of them.
     """
     shown = {normalised(text): text for text in demonstrations}
     for task in tasks:
@@ -43,7 +43,7 @@ def check_apart(demonstrations: Sequence[str], tasks: Sequence[Task]) -> None:
 
 
 def reserved_texts(task: Task) -> list[str]:
-    """Return texts of dev rows that are split off training rows, which may not be trained on; else none."""
+    """Return texts of dev rows that are split off training rows, which may not be trained on; of other tasks, none."""
     if task.part is None:
         return []
     if _has_corpus(task):

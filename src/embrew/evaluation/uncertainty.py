@@ -1,6 +1,6 @@
-"""How sure a score is: bootstrap intervals over a task's examples, and paired tests between two models.
+"""Uncertainty of scores: bootstrap intervals over a task's examples, and paired tests between two models.
 
-Examples are drawn with replacement (Efron 1979), the same ones for both models where two are compared
+Examples are drawn with replacement (Efron 1979); two models are compared on the same draws
 (Berg-Kirkpatrick, Burkett and Klein, "An Empirical Investigation of Statistical Significance in NLP", 2012).
 """
 
@@ -16,10 +16,7 @@ from embrew.evaluation.report import Result
 
 @dataclass(frozen=True)
 class Difference:
-    """Score of B less score of A with its 95 % interval, and the share of samples in which its sign is not the same.
-
-    `p_value` is two-sided.
-    """
+    """Score of B minus score of A, its 95 % interval and its two-sided bootstrap p-value."""
 
     difference: float
     low: float
@@ -28,7 +25,7 @@ class Difference:
 
 
 def interval(result: Result, *, samples: int = 1000, seed: int = 0) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of a main score; None where the score has no examples."""
+    """Return the 95 % bootstrap interval of a main score; None if the result has no examples."""
     if not result.examples:
         return None
     scores = _samples(result, _draws(_count(result.examples), samples, seed))
@@ -37,20 +34,20 @@ def interval(result: Result, *, samples: int = 1000, seed: int = 0) -> tuple[flo
 
 
 def compare(a: Result, b: Result, *, samples: int = 1000, seed: int = 0) -> Difference | None:
-    """Paired bootstrap of two results of one task; None where a score has no examples.
+    """Return the paired bootstrap of two results of one task; None if one has no examples.
 
     Raises:
-        ValueError: the two were not judged on the same examples.
+        ValueError: the two results are not of the same examples.
     """
     if not a.examples or not b.examples:
         return None
     count = _count(a.examples)
     if count != _count(b.examples) or a.examples.get("gold") != b.examples.get("gold"):
-        raise ValueError(f"{a.task}: the two results are not of the same examples; judge both on the same data")
+        raise ValueError(f"{a.task}: the two results are of different examples; evaluate both models on the same data")
     draws = _draws(count, samples, seed)
     differences = _samples(b, draws) - _samples(a, draws)
     low, high = np.quantile(differences, [0.025, 0.975])
-    # Half of the ties on either side; one more in numerator and denominator, so that no p-value is 0.
+    # Ties count half on either side; one is added to numerator and denominator, so that no p-value is 0.
     below = float((differences < 0).sum() + (differences == 0).sum() / 2)
     p_value = min(1.0, 2 * (min(below, samples - below) + 1) / (samples + 1))
     return Difference(b.main_score - a.main_score, float(low), float(high), p_value)
@@ -65,7 +62,7 @@ def _draws(count: int, samples: int, seed: int) -> np.ndarray:
 
 
 def _samples(result: Result, draws: np.ndarray) -> np.ndarray:
-    """The main score on each sample, `(samples,)`."""
+    """Return the main score of each sample, `(samples,)`."""
     if "score" in result.examples:
         return np.asarray(result.examples["score"], dtype=np.float64)[draws].mean(axis=1)
     statistic = KINDS[result.kind].statistic

@@ -1,7 +1,7 @@
-"""Classification as MTEB does it: logistic regression on the vectors of a few examples of every class.
+"""Classification as in MTEB: logistic regression on the vectors of a few examples per class.
 
-Each experiment draws its examples anew, and the accuracy is the mean over experiments: a score says how far a handful
-of labels goes, not what a classifier trained on everything would reach.
+The accuracy is the mean over experiments, each with its own sample of training rows. It measures classification with
+few labels, not with all training rows.
 """
 
 from collections import Counter
@@ -44,10 +44,10 @@ def evaluate_classification(
     seed: int = 42,
     **options: Any,
 ) -> dict[str, Any]:
-    """Accuracy (the main score) and macro F1 over experiments; `options` go to `encoder.encode`.
+    """Return accuracy (the main score) and macro F1 over experiments; `options` go to `encoder.encode`.
 
     Args:
-        train: Texts and labels to draw from; only what an experiment draws is encoded.
+        train: Texts and labels to sample from; only sampled texts are encoded.
         test: Texts and labels to predict.
     """
     from sklearn.linear_model import LogisticRegression
@@ -68,7 +68,7 @@ def evaluate_classification(
     vectors = checked_vectors(encoder.encode(drawn_texts, **options), what="training texts", texts=drawn_texts)
     queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts", texts=test_texts)
     accuracies, f1 = [], []
-    right = np.zeros(len(wanted))  # how often each test text was predicted rightly
+    right = np.zeros(len(wanted))  # in how many experiments each test text is predicted correctly
     for rows in draws:
         classifier = LogisticRegression(max_iter=100, random_state=seed)
         classifier.fit(vectors[[place[row] for row in rows]], known[rows])
@@ -88,9 +88,9 @@ def evaluate_classification(
 
 
 def undersample(labels: np.ndarray, samples_per_label: int, *, experiments: int, seed: int) -> list[list[int]]:
-    """For every experiment the rows it trains on: the first few of each class in an order shuffled anew each time.
+    """Return each experiment's training rows: the first of each class in a shuffled order.
 
-    The order goes on from one experiment to the next and the generator starts again, which gives MTEB's own rows.
+    Each shuffle starts from the previous order with the same seed, as in MTEB, so that the rows are the same.
     """
     order = list(range(len(labels)))
     draws = []
@@ -107,7 +107,7 @@ def undersample(labels: np.ndarray, samples_per_label: int, *, experiments: int,
 
 
 def label_ids(labels: Sequence[str]) -> np.ndarray:
-    """Labels as numbers, in their own order where they are integers, else in alphabetical order."""
+    """Return labels as numbers: sorted numerically if all are integers, else alphabetically."""
     names = set(labels)
     integers = all(name.lstrip("-").isdigit() for name in names)
     number = {name: i for i, name in enumerate(sorted(names, key=int) if integers else sorted(names))}

@@ -1,4 +1,4 @@
-"""Clustering: how well mini-batch k-means on the vectors finds the classes of texts (V-measure)."""
+"""Clustering: V-measure of mini-batch k-means on the vectors against the classes of the texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,14 +32,14 @@ def evaluate_clustering(
     seed: int = 42,
     **options: Any,
 ) -> dict[str, Any]:
-    """Mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
+    """Return the mean V-measure (Rosenberg and Hirschberg 2007) of k-means with as many clusters as classes.
 
-    MTEB runs it once on the whole set, or ten times on samples of it; here it runs on the whole set from ten starts, so
-    that one unlucky start does not decide.
+    MTEB runs k-means once on the whole set, or ten times on samples of it; here it runs on the whole set with ten
+    initialisations, which reduces the variance.
 
     Args:
-        repeats: Starts; the first has `seed`, the next `seed + 1`, and so on.
-        batch_size: Vectors a step of k-means.
+        repeats: Number of initialisations, with the seeds `seed`, `seed + 1`, ….
+        batch_size: Vectors per step of k-means.
     """
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.metrics import v_measure_score

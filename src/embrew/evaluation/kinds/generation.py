@@ -1,7 +1,7 @@
-"""What an encoder can still write: its answers beside held-out ones, and how likely it finds those.
+"""Generation: the answers an encoder still generates, compared with held-out ones, and the perplexity of those.
 
-*Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L), with perplexities and a reconstruction rate beside them. The paper
-does not say how it tokenises; here sacreBLEU's and rouge-score's own defaults count.
+*Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L); perplexities and a reconstruction rate are added. The paper does
+not name its tokenisation; here it is the default of sacreBLEU and rouge-score.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from embrew.evaluation.rows import task_rows
 from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
 
-if TYPE_CHECKING:  # torch and transformers are imported where a model is judged: tables need neither
+if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.generation import Bos, Source
 
-Answered = tuple[list[str], list[str]]  # questions, and for each its answer
+Answered = tuple[list[str], list[str]]  # questions, and the answer of each
 
 
 def prepare(
@@ -47,7 +47,7 @@ def prepare(
     def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
         if isinstance(encoder, Instructed) and encoder.context is not None:
             raise ValueError(
-                f"task {task.name}: generation reads no demonstrations; leave out context={encoder.context!r}"
+                f"task {task.name}: generation does not read demonstrations; leave out context={encoder.context!r}"
             )
         scores = evaluate_generation(
             inner(encoder),
@@ -78,28 +78,28 @@ def evaluate_generation(
     batch_tokens: int = 4096,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
-    """Scores of what an `Encoder` writes greedily after each question; the main one is ROUGE-L.
+    """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
-    * `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: of the corpus. Both 0 to 1.
-    * `perplexity`: of the answers, as they are written: through the memory alone, or from the visible question.
-    * `perplexity_text`: of the answers with the question in sight; the same where there is no bottleneck.
-    * `reconstruction`: share of the answers' tokens that are the likeliest ones, given the memory of the answer itself
-      and its true beginning. None where there is no bottleneck.
+    * `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
+    * `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
+    * `perplexity_text`: of the answers given the question; the same if there is no bottleneck.
+    * `reconstruction`: share of the answers' tokens with the highest probability, given the memory of the answer itself
+      and the tokens before. None if there is no bottleneck.
 
     Args:
-        encoder: a causal LM under causal attention.
-        questions: read as queries.
-        answers: held-out ones; cut at the encoder's length limit for documents, as in training.
-        instruction: in place of the encoder's own for queries.
-        source: what is written from: `memory`, `text`, or `auto`, the memory where the encoder has one.
-        bos: whether BOS may be read beside the memory, as in training.
-        max_new_tokens: written at most.
-        batch_size: answers written at a time.
-        batch_tokens: padded tokens scored at a time.
-        show_progress_bar: show one.
+        encoder: a causal LM with causal attention.
+        questions: encoded as queries.
+        answers: held-out answers; truncated to the encoder's limit for documents, as in training.
+        instruction: replaces the encoder's own for queries.
+        source: what the answer is generated from: `memory`, `text`, or `auto` (the memory if the encoder has one).
+        bos: whether BOS is visible beside the memory, as in training.
+        max_new_tokens: maximum length of an answer in tokens.
+        batch_size: answers generated per batch.
+        batch_tokens: padded tokens per batch when answers are scored.
+        show_progress_bar: show a progress bar.
 
     Raises:
-        ValueError: the model cannot write: no causal LM of embrew's, or attention that is not causal.
+        ValueError: the model cannot generate: it is not an `Encoder` of a causal LM, or its attention is not causal.
         ImportError: without the extra `generation`.
     """
     from embrew.modeling.encoder import Encoder
@@ -107,8 +107,8 @@ def evaluate_generation(
 
     if not isinstance(encoder, Encoder):
         raise ValueError(
-            f"a {type(encoder).__name__} only gives vectors; generation judges encoders that embrew has trained, or a "
-            "recipe without stages on a causal LM, such as baselines/last-token"
+            f"a {type(encoder).__name__} only gives vectors; generation evaluates encoders that embrew has trained, or "
+            "a recipe without stages on a causal LM, such as baselines/last-token"
         )
     bleu, rouge = _metrics()
     has_memory = can_write(encoder)
@@ -144,7 +144,7 @@ def evaluate_generation(
 
 
 def held_out(data: RetrievalData) -> Answered:
-    """Questions of a split and the text of the document that is judged best for each; the first of equal ones."""
+    """Return a split's questions, each with the text of its document of the highest grade; the first of several."""
     texts = {document.id: document.text for document in data.corpus}
     questions, answers = [], []
     for query, question in data.queries.items():
@@ -156,10 +156,10 @@ def held_out(data: RetrievalData) -> Answered:
 
 
 def choose(pairs: Answered, *, max_chars: int | None, count: int | None, seed: int) -> Answered:
-    """Those whose answer has at most `max_chars` characters; of these a seeded sample of `count`, in their order.
+    """Return pairs whose answer has up to `max_chars` characters; of these a seeded sample of `count`, in order.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are fewer than `count`.
     """
     kept = [
         i for i, answer in enumerate(pairs[1]) if answer.strip() and (max_chars is None or len(answer) <= max_chars)
@@ -175,7 +175,7 @@ def choose(pairs: Answered, *, max_chars: int | None, count: int | None, seed: i
 
 
 def _perplexity(encoder: Encoder, rows: Sequence[Any], source: Source, bos: Bos, batch_tokens: int) -> float:
-    """E to the mean over all tokens of all answers."""
+    """Return exp of the mean loss over all tokens of all answers."""
     from embrew.modeling.generation import target_scores
 
     total, tokens = 0.0, 0
@@ -186,7 +186,7 @@ def _perplexity(encoder: Encoder, rows: Sequence[Any], source: Source, bos: Bos,
 
 
 def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_tokens: int) -> float:
-    """Share of the tokens read of each text that are the likeliest after its memory and their true beginning."""
+    """Return the share of text tokens with the highest probability, given the text's memory and the tokens before."""
     from embrew.modeling.generation import target_scores
     from embrew.modeling.text.tokens import Row, Segment
 
@@ -203,12 +203,14 @@ def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_toke
 
 
 def _metrics() -> tuple[Any, Any]:
-    """Corpus BLEU-4 and the ROUGE-L of each pair, both 0 to 1."""
+    """Return functions for corpus BLEU-4 and the ROUGE-L of each pair, both 0 to 1."""
     try:
         import sacrebleu
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
-        raise ImportError(f'{error.name} is missing; pip install "embrew[generation]"', name=error.name) from None
+        raise ImportError(
+            f'{error.name} is not installed; run pip install "embrew[generation]"', name=error.name
+        ) from None
     scorer = RougeScorer(["rougeL"])
 
     def bleu(written: Sequence[str], wanted: Sequence[str]) -> float:

@@ -1,4 +1,4 @@
-"""Pair classification: do the cosines of pairs that belong together lie above those of the others?"""
+"""Pair classification: average precision of the cosines of matching pairs against those of other pairs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,10 +22,10 @@ def prepare(task: Task, *, columns: Columns = None) -> Evaluate:
 def evaluate_pair_classification(
     encoder: TextEncoder, sentence1: Sequence[str], sentence2: Sequence[str], labels: Sequence[str], **options: Any
 ) -> dict[str, Any]:
-    """Average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
+    """Return average precision of the cosine (the main score), and the best F1 and accuracy over all thresholds.
 
     Args:
-        labels: `1` where the two belong together, else `0`.
+        labels: `1` for pairs that match, else `0`.
     """
     from sklearn.metrics import average_precision_score, precision_recall_curve
 
@@ -48,17 +48,17 @@ def evaluate_pair_classification(
 
 
 def _best_accuracy(scores: np.ndarray, gold: np.ndarray) -> float:
-    """Accuracy of the best threshold; equal scores are on one side of it."""
+    """Return the accuracy of the best threshold; equal scores are on the same side of it."""
     order = np.argsort(-scores, kind="stable")
     hits = np.concatenate([[0], np.cumsum(gold[order])])
     misses = np.concatenate([[0], np.cumsum(1 - gold[order])])
-    right = hits + (len(gold) - gold.sum()) - misses  # if the first i are called positive
+    right = hits + (len(gold) - gold.sum()) - misses  # if the first i are predicted positive
     ends = np.concatenate([[True], np.diff(scores[order]) != 0, [True]])
     return float(right[ends].max() / len(gold))
 
 
 def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
-    """Average precision of a bootstrap sample; 0 in a sample without positives."""
+    """Return the average precision of a bootstrap sample; 0 without positives."""
     from sklearn.metrics import average_precision_score
 
     gold = examples["gold"]

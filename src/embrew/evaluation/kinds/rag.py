@@ -1,7 +1,8 @@
-"""Retrieval-augmented answers by embedding size and depth: nearest context, answer recall, exact match, and times.
+"""Retrieval-augmented answers by number of layers and dimensions: answer recall, exact match, and times.
 
 ESE: Espresso Sentence Embeddings (arXiv 2402.14776), section 4.3: contexts in faiss' IndexFlatL2 over unit vectors, the
-nearest one to each question, a prompt, a generator, exact match (Table 3), encoding and search timed apart (Figure 6).
+nearest one to each question, a prompt, a generator, exact match (Table 3), encoding and search timed separately
+(Figure 6).
 """
 
 import inspect
@@ -29,7 +30,7 @@ from embrew.text_encoder.vectors import unit_vectors
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of all questions and documents at one depth, `(texts, dimensions)`, and the seconds each side took."""
+    """Vectors `(texts, dimensions)` of all questions and documents at one depth, and the seconds per side."""
 
     questions: np.ndarray
     documents: np.ndarray
@@ -60,12 +61,11 @@ def prepare(
         file = task.files[-1] if answers is not None else None
         asked = sample_questions(read_questions(task.path, data, answers=file, columns=columns), questions, seed=seed)
         corpus = select_documents(data, documents=documents, distractors=distractors, seed=seed).corpus
-        # An empty document's vector may be zero, which lies nearer to a question than a document that has little to do
-        # with it.
+        # An empty document's vector may be zero, which is nearer to a question than an unrelated document is.
         filled = sorted((one for one in corpus if one.content.strip()), key=lambda one: one.id)
         return asked, filled, len(corpus) - len(filled)
 
-    # Only the settings that follow differ within what is read once.
+    # Cells with the same data may differ in these settings only.
     later = {"dims", "layers", "generator", "max_new_tokens", "batch_size", *COMMON}
     source = task.files, task.split, repr({name: value for name, value in task.settings.items() if name not in later})
     asked, corpus, empty = cache.get("data", source, read)
@@ -74,7 +74,7 @@ def prepare(
 
     def evaluate(encoder: TextEncoder, options: Mapping[str, Any]) -> Evaluated:
         model = None
-        if generator is not None:  # before the texts are encoded: it may not fit into memory
+        if generator is not None:  # before texts are encoded, since it may not fit into memory
             opened = generator, max_new_tokens
             model = cache.get("generator", opened, lambda: Generator.open(generator, max_new_tokens=max_new_tokens))
         how = {**options, **depth_option(inner(encoder), layers)}
@@ -90,7 +90,7 @@ def prepare(
 
 
 def sample_questions(questions: list[Question], count: int | None, *, seed: int) -> list[Question]:
-    """All questions, or a seeded sample of `count`, in their order."""
+    """Return all questions, or a seeded sample of `count` in their order."""
     if count is not None and not 1 <= count <= len(questions):
         raise ValueError(
             f"questions={count}, but the split has {len(questions)}; choose from 1 to that, or leave it out"
@@ -99,7 +99,7 @@ def sample_questions(questions: list[Question], count: int | None, *, seed: int)
 
 
 def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
-    """The keyword that stops an encoder after so many layers."""
+    """Return the keyword with which an encoder stops after `layers` layers."""
     if layers is None:
         return {}
     if "num_layers" not in inspect.signature(encoder.encode).parameters:
@@ -113,7 +113,7 @@ def depth_option(encoder: TextEncoder, layers: int | None) -> dict[str, int]:
 def encode(
     encoder: TextEncoder, questions: Sequence[Question], documents: Sequence[Document], **options: Any
 ) -> Vectors:
-    """Vectors of both sides with all their dimensions; smaller ones are cut from them."""
+    """Return vectors of both sides with all dimensions, from which shorter ones are truncated."""
     texts, contents = [question.text for question in questions], [document.content for document in documents]
     start = time.perf_counter()
     asked = np.asarray(encoder.encode_query(texts, **options), dtype=np.float32)
@@ -123,20 +123,20 @@ def encode(
 
 
 def nearest(vectors: Vectors, dims: int | None = None) -> tuple[np.ndarray, dict[str, float]]:
-    """The row of each question's nearest document, `(questions,)`, and the seconds of indexing and of searching.
+    """Return the index of each question's nearest document, `(questions,)`, and the seconds of indexing and searching.
 
-    Vectors are cut to `dims`, then brought to unit length, where Euclidean distance ranks as the cosine does.
+    Vectors are truncated to `dims` and normalised; Euclidean distances of unit vectors rank as their cosines.
     """
     import faiss
 
     start = time.perf_counter()
-    cut = f" cut to {dims} dimensions" if dims else ""
-    documents = unit_vectors(vectors.documents[:, :dims], what=f"documents{cut}")
+    truncated = f" truncated to {dims} dimensions" if dims else ""
+    documents = unit_vectors(vectors.documents[:, :dims], what=f"documents{truncated}")
     index = faiss.IndexFlatL2(documents.shape[1])
     index.add(documents)
     indexed = time.perf_counter()
-    questions = unit_vectors(vectors.questions[:, :dims], what=f"questions{cut}")
-    index.search(questions[:1], 1)  # starts faiss' threads
+    questions = unit_vectors(vectors.questions[:, :dims], what=f"questions{truncated}")
+    index.search(questions[:1], 1)  # starts faiss' threads before the clock
     searching = time.perf_counter()
     found = index.search(questions, 1)[1][:, 0]
     return found, {"index_seconds": indexed - start, "search_seconds": time.perf_counter() - searching}
@@ -152,16 +152,16 @@ def evaluate_rag(
     batch_size: int = 8,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
-    """Scores of one cell; the main one is exact match where there is a generator, else answer recall.
+    """Return scores of one cell; the main one is exact match if there is a generator, else answer recall.
 
-    Answer recall@1 is the share of questions whose nearest document contains an answer, of those whose answers a
-    document can contain (yes and no are not among them).
+    Answer recall@1 is the share of questions whose nearest document contains an answer, among questions whose answers a
+    document can contain (other than yes and no).
 
     Raises:
-        ValueError: without a generator, questions of which none can be judged.
+        ValueError: without a generator, no question has an answer that a document can contain.
     """
     found, seconds = nearest(vectors, dims)
-    contexts = [documents[place].content for place in found]
+    contexts = [documents[i].content for i in found]
     findable = [can_be_found(question.answers) for question in questions]
     contained = [contains_answer(text, question.answers) for text, question in zip(contexts, questions, strict=True)]
     recalled = [float(inside) for inside, counts in zip(contained, findable, strict=True) if counts]

@@ -1,6 +1,6 @@
-"""Retrieval over a corpus: the exact top ten by cosine, then nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
+"""Retrieval: exact search by cosine, then nDCG@10, Recall@10 and MRR@10 as BEIR defines them.
 
-Documents with equal scores rank by id (ascending), so that a ranking never depends on the order of a file.
+Documents with equal scores rank by id (ascending), so that a ranking does not depend on the order of a file.
 """
 
 import logging
@@ -35,7 +35,7 @@ def prepare(
 def select_documents(
     data: RetrievalData, *, documents: Literal["all", "judged"], distractors: int, seed: int
 ) -> RetrievalData:
-    """The whole corpus, or the documents judged in this split and a seeded sample of the others."""
+    """Return the data with the whole corpus, or with judged documents and a seeded sample of the others."""
     if documents not in ("all", "judged"):
         raise ValueError(f"documents={documents!r}; choose from all, judged")
     if documents == "all":
@@ -51,10 +51,10 @@ def select_documents(
 
 
 def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any) -> Evaluated:
-    """Scores and counts of an encoder on a corpus, queries and judgements; `options` go to the encode methods.
+    """Return scores and counts of an encoder; `options` go to its encode methods.
 
-    A query all of whose relevant documents are missing from the corpus counts as 0 and is reported; one without any
-    relevant judgement is left out and reported.
+    A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
+    qrels is excluded. Both are counted.
     """
     relevant = {q: {d: g for d, g in grades.items() if g > 0} for q, grades in data.qrels.items()}
     judged = {query: grades for query, grades in relevant.items() if grades}
@@ -87,7 +87,7 @@ def rank(
     chunk_size: int = 8192,
     **options: Any,
 ) -> dict[str, list[str]]:
-    """Ids of the `top_k` nearest documents of every query; never more than `chunk_size` documents are in memory."""
+    """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time."""
     documents = sorted(corpus, key=lambda document: document.id)
     texts = list(queries.values())
     vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
@@ -107,7 +107,7 @@ def rank(
 
 
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `k` largest scores of each row, largest first, and their columns; among equals the lower column comes first.
+    """Return the `k` largest scores of each row in descending order, and their columns; ties rank by column.
 
     Examples:
         >>> top(np.array([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
@@ -117,24 +117,17 @@ def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     threshold = np.partition(scores, -k, axis=1)[:, -k, None]
     above, equal = scores > threshold, scores == threshold
     room = k - above.sum(axis=1, keepdims=True)
-    chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))  # exactly k a row, columns ascending
+    chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))  # exactly k per row, columns ascending
     columns = np.nonzero(chosen)[1].reshape(len(scores), k)
     values = np.take_along_axis(scores, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
 
 
-def metrics(
-    ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
-) -> dict[str, float]:
-    """Means over queries of nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k."""
-    return {name: math.fsum(values) / len(values) for name, values in metrics_by_query(ranking, qrels, k=k).items()}
-
-
 def metrics_by_query(
     ranking: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, int]], *, k: int = 10
 ) -> dict[str, list[float]]:
-    """The same for every query, in the order of `qrels`."""
+    """Return nDCG@k (gain = grade, discount log2(rank + 1)), Recall@k and MRR@k per query, in the order of `qrels`."""
     ndcg, recall, reciprocal = [], [], []
     for query, grades in qrels.items():
         gains = [max(grades.get(document, 0), 0) for document in ranking[query][:k]]

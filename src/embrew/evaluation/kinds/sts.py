@@ -1,7 +1,7 @@
 """Semantic textual similarity: Spearman's correlation of cosines with human scores.
 
-Two protocols are in use and their figures must not be mixed: SentEval's `all` puts the pairs of all subsets together
-(ESE, PromptEOL); `per-subset` takes the mean of the subsets' correlations.
+Two protocols are in use, and their scores are not comparable: SentEval's `all` correlates the pairs of all subsets
+together (ESE, PromptEOL); `per-subset` is the mean of the subsets' correlations.
 """
 
 import warnings
@@ -40,7 +40,7 @@ def evaluate_sts(
     protocol: Protocol = "all",
     **options: Any,
 ) -> dict[str, Any]:
-    """Scores of an encoder on sentence pairs; `options` go to `encoder.encode`.
+    """Return scores of an encoder on sentence pairs; `options` go to `encoder.encode`.
 
     Returns:
         `main_score` (by `protocol`), `cosine_spearman` and `cosine_pearson` over all pairs, and `subsets`.
@@ -49,7 +49,9 @@ def evaluate_sts(
         raise ValueError(f"sts_protocol={protocol!r}; choose from all, per-subset")
     names = sorted({name for name in subsets or [] if name is not None})
     if protocol == "per-subset" and (not names or None in (subsets or [])):
-        raise ValueError("sts_protocol='per-subset' needs a column subset that is filled; use sts_protocol='all'")
+        raise ValueError(
+            "sts_protocol='per-subset' needs a value in the column subset of every row; use sts_protocol='all'"
+        )
     cosines = pair_cosines(encoder, sentence1, sentence2, **options)
     scores = np.asarray(gold, dtype=np.float64)
     overall = spearman(cosines, scores)
@@ -72,7 +74,7 @@ def evaluate_sts(
 
 
 def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str], **options: Any) -> np.ndarray:
-    """Cosine of each pair in float32; a sentence that occurs several times is encoded once."""
+    """Return the cosine of each pair, float32 `(pairs,)`; a sentence that occurs several times is encoded once."""
     position: dict[str, int] = {}
     for text in [*left, *right]:
         position.setdefault(text, len(position))
@@ -83,7 +85,7 @@ def pair_cosines(encoder: TextEncoder, left: Sequence[str], right: Sequence[str]
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray, *, what: str = "the data") -> float:
-    """Spearman's rank correlation; an error where it is not defined."""
+    """Return Spearman's rank correlation; raise if it is not defined."""
     from scipy.stats import spearmanr
 
     for values, name in ((gold, "gold scores"), (predicted, "cosines")):
@@ -104,7 +106,7 @@ def _varies(values: np.ndarray) -> bool:
 
 
 def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
-    """Main score of a bootstrap sample."""
+    """Return the main score of a bootstrap sample."""
     predicted, gold = examples["predicted"], examples["gold"]
     if scores.get("protocol") != "per-subset":
         return sample_spearman(predicted, gold)
@@ -114,7 +116,7 @@ def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) ->
 
 
 def sample_spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's correlation; 0 if one side does not vary, which happens in bootstrap samples."""
+    """Return Spearman's correlation; 0 if one side is constant, as may be in a bootstrap sample."""
     from scipy.stats import rankdata
 
     ranks = [rankdata(values) for values in (predicted, gold)]

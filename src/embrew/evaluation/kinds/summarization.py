@@ -1,4 +1,4 @@
-"""Summarisation: does the nearness of a machine's summary to people's agree with how people grade it?"""
+"""Summarisation: correlation of a machine summary's cosine to human summaries with its grade by people."""
 
 import logging
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ def evaluate_summarization(
     relevance: Sequence[Sequence[float]],
     **options: Any,
 ) -> dict[str, Any]:
-    """Spearman's correlation of a summary's largest cosine to a human one with its grade, mean over texts (SummEval).
+    """Return Spearman's correlation of largest cosine to a human summary with grade, mean over texts (SummEval).
 
-    Texts whose grades are all equal have no correlation; they are left out and counted.
+    Texts whose grades are all equal have no correlation; they are excluded and counted.
     """
     for number, (people, machines, grades) in enumerate(zip(human, machine, relevance, strict=True), start=1):
         if not people or len(machines) != len(grades):
@@ -41,19 +41,19 @@ def evaluate_summarization(
                 "grades; give at least one human summary, and a grade for each machine summary"
             )
     texts = list(dict.fromkeys(text for side in (human, machine) for group in side for text in group))
-    place = {text: i for i, text in enumerate(texts)}
+    position = {text: i for i, text in enumerate(texts)}
     vectors = unit_vectors(encoder.encode(texts, **options), what="summaries", texts=texts)
     correlations = []
     for number, (people, machines, grades) in enumerate(zip(human, machine, relevance, strict=True), start=1):
         if len(set(grades)) < 2:
             continue
-        cosines = vectors[[place[text] for text in machines]] @ vectors[[place[text] for text in people]].T
+        cosines = vectors[[position[text] for text in machines]] @ vectors[[position[text] for text in people]].T
         correlations.append(spearman(cosines.max(axis=1), np.asarray(grades), what=f"text {number}"))
     if not correlations:
         raise ValueError("no text has machine summaries of different grades; check the column relevance")
     left_out = len(human) - len(correlations)
     if left_out:
-        logger.warning("%d texts have machine summaries of one grade only and are left out", left_out)
+        logger.warning("%d texts have machine summaries of one grade only and are excluded", left_out)
     mean = float(np.mean(correlations))
     examples = {"score": correlations}
     return {"main_score": mean, "cosine_spearman": mean, "texts_left_out": left_out, "examples": examples}
