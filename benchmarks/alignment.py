@@ -27,10 +27,10 @@ from torch.nn.functional import logsigmoid
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.conditional_alignment import Alignment
 from embrew.training.step import TrainStep

@@ -21,11 +21,11 @@ from transformers import (
 )
 from two_copy import TwoCopy, TwoCopyBatch
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.compression import Compression
 from embrew.training.step import TrainStep

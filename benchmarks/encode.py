@@ -148,9 +148,8 @@ def stub_table() -> torch.Tensor:
 
 def stub_ours(count: int) -> Callable[[], np.ndarray]:
     """Our `encode` around the stub."""
-    ours, texts = encoder(), corpus_texts(count)
+    ours, texts = encoder().with_settings(normalize=False), corpus_texts(count)
     ours.forward = lambda tokens, **_: stub_vectors(tokens.input_ids, tokens.attention_mask)  # type: ignore[method-assign]
-    ours.normalize = False
     return partial(ours.encode, texts, batch_tokens=BATCH_TOKENS)
 
 

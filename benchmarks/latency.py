@@ -96,7 +96,7 @@ def prepared(entry: dict[str, Any], data: str) -> tuple[Any, dict[str, str]]:
     """A row's encoder, and the prompt of its texts and queries."""
     encoder: Any = build.open_model(expand(entry["model"]), [expand(one) for one in entry.get("set", [])])
     if "max_length" in entry:
-        encoder.max_length = dict.fromkeys(encoder.max_length, entry["max_length"])
+        encoder = encoder.with_settings(max_length=entry["max_length"])
     if entry.get("shots"):
         context = Context(entry.get("instruction", ""), candidates(data)[: entry["shots"]])
         encoder.add_context("demonstrated", context)

@@ -39,10 +39,10 @@ from transformers import (
     RobertaConfig,
 )
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
 from tests import fresh
 
 torch.set_num_threads(1)

@@ -16,8 +16,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Segment
 from tests.conftest import CONFIGS, stir
 from tests.hard_texts import HARD_TEXTS

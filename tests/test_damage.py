@@ -19,10 +19,10 @@ from embrew.build import open_model
 from embrew.cli import app
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.files.checksums import NAME, Damaged, read_checksums
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage import folder_check
 from embrew.modeling.storage.folder_check import LOOKED_UP
 from embrew.training.resuming import checkpoints

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_text import dump_yaml, parse_yaml
 from embrew.data.prompts import LLM2COMP_TRAINING
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.pattern import split_pattern
-from embrew.recipe import EncoderConfig, PoolingConfig, Recipe, list_launches, list_recipes, read_recipe
+from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))
 FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
@@ -479,7 +480,7 @@ def test_recipes_do_not_change_once_made():
 
 
 def test_configs_can_be_made_in_python_too():
-    encoder = EncoderConfig(model="nano", pooling=PoolingConfig(mode="last"))
+    encoder = EncoderConfig(model="nano", pooling=Pooling("last"))
     recipe = Recipe(encoder=encoder)
     assert Recipe.from_values(recipe.resolved()) == recipe
 

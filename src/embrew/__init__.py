@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from embrew.evaluation import evaluate
     from embrew.export.sentence_transformers import export_sentence_transformer
     from embrew.losses import info_nce
-    from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
     from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+    from embrew.modeling.settings.pooling import Pooling
     from embrew.recipe import Recipe
     from embrew.search import SearchIndex
     from embrew.training.stages import train
@@ -26,7 +26,7 @@ _MODULES = {
     "Demonstrations": "embrew.modeling.settings.demonstrations",
     "Document": "embrew.data",
     "Encoder": "embrew.modeling.encoder",
-    "Pooling": "embrew.modeling.embedding.pooling",
+    "Pooling": "embrew.modeling.settings.pooling",
     "Recipe": "embrew.recipe",
     "SearchIndex": "embrew.search",
     "effective_tokens": "embrew.analysis",

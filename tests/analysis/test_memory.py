@@ -139,7 +139,7 @@ def test_it_survives_saving(model_folder, tmp_path):
 
 
 def pooling(slots):
-    from embrew.modeling.embedding.pooling import Pooling
+    from embrew.modeling.settings.pooling import Pooling
 
     return Pooling("mean", "memory", slots=slots)
 

@@ -14,7 +14,7 @@ from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import truncation_of
 from embrew.evaluation import evaluate, find_task
 from embrew.modeling.cutting import cut
-from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 
 WORDS = " ".join(SENTENCES).split()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embrew import Encoder
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 
 
 def test_by_instruction(monkeypatch: pytest.MonkeyPatch) -> None:

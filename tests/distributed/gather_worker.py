@@ -16,9 +16,9 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embrew.distributed import gather, mean_gradients, sum_over_processes
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.objectives import (
     Alignment,
     Angle,

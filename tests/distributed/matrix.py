@@ -22,9 +22,9 @@ from torch import Tensor
 from transformers import set_seed
 
 from embrew import build
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 from embrew.training import sharding

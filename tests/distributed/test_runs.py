@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs

@@ -6,10 +6,10 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import SENTENCES, tiny_model
 
 ROUNDS = 10

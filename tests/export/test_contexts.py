@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.template import Template
 from tests.conftest import FAMILIES, SENTENCES
 

@@ -15,7 +15,7 @@ from embrew import Encoder
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.cutting import cut
-from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "", "a", "long " * 200]

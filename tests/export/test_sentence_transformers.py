@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import FAMILIES, SENTENCES
 
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]

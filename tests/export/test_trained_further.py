@@ -12,8 +12,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from tests.hard_texts import HARD_TEXTS
 
 CASES = {

@@ -108,10 +108,10 @@ def stirred(encoder: Any) -> Any:
 
 def encoders(expected: Expected) -> None:
     """One folder per way in which an encoder can be stored."""
-    from embrew.modeling.embedding.pooling import Pooling
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
     from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+    from embrew.modeling.settings.pooling import Pooling
 
     def opened(base: str = "tiny", **settings: Any) -> Encoder:
         return Encoder.from_pretrained(base, device="cpu", **{"max_length": 48, "pooling": "mean", **settings})

@@ -11,13 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from embrew.files.checksums import write_checksums
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.families import config_of
 

@@ -1,4 +1,4 @@
-"""Pooling that puts memory tokens' states behind each other, in an encoder."""
+"""Pooling that concatenates the states of memory tokens, in an encoder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from embrew.analysis import pool_over
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
 
@@ -57,10 +57,10 @@ def test_a_trained_mean_is_read_so_and_saved_so(model_folder: Callable[[str], Pa
 
 def test_a_recipe_says_it() -> None:
     assert Recipe.load("autoregembed/nano", ["encoder.pooling.mode=concat"]).encoder.pooling.mode == "concat"
-    with pytest.raises(ValueError, match="it is for memory tokens: over: memory"):
+    with pytest.raises(ValueError, match="pools over 'memory' only: set over: memory"):
         Recipe.load("baselines/mean", ["encoder.pooling.mode=concat"])
 
 
 def test_texts_with_a_number_of_their_own_are_refused(make_encoder: Callable[..., Encoder]) -> None:
-    with pytest.raises(ValueError, match="pooling over their states behind each other needs all 3"):
+    with pytest.raises(ValueError, match="pooling over their concatenated states needs all 3"):
         concatenating(make_encoder, memory_ratio=20.0)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context, PreparedContext
 from embrew.modeling.prompting.vectors import sampled, start
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES
 
@@ -293,9 +293,9 @@ def test_refusals(make_encoder):
     plain = make_encoder(memory_tokens=0, attention="causal")
     with pytest.raises(ValueError, match="does not say how it reads demonstrations"):
         plain.add_context("task", TASK)
-    with pytest.raises(ValueError, match="put {instruction} before {text}"):
+    with pytest.raises(ValueError, match="with {instruction} before {text}"):
         make_encoder(memory_tokens=0, template="{text}{instruction}", demonstrations=Demonstrations())
-    with pytest.raises(ValueError, match="2 templates; demonstrations go with one"):
+    with pytest.raises(ValueError, match="give one template"):
         make_encoder(memory_tokens=0, template=["{text}", "{text}"], demonstrations=Demonstrations())
     encoder = reading(make_encoder)
     with pytest.raises(ValueError, match="a prompt has this name already"):

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import continuations
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
 from embrew.objectives import Llama2Vec
 from tests.families import FAMILIES, SIZES, config_of
 

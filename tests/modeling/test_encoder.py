@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embrew.modeling.embedding.batching import plan
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Segment, Tokens
 from tests.conftest import SENTENCES
 
@@ -180,8 +180,8 @@ def test_several_templates_are_the_mean_of_their_embeddings(make_encoder: Callab
     for options in ({}, {"batch_size": 2}, {"batch_tokens": 100}):
         vectors = encoder.encode(SENTENCES, **options)
         assert np.abs(vectors - mean / np.linalg.norm(mean, axis=1, keepdims=True)).max() < 2e-6
-    encoder.normalize = False
-    assert np.abs(encoder.encode(SENTENCES) - mean).max() < 1e-5 * np.abs(mean).max()
+    raw = encoder.with_settings(normalize=False)
+    assert np.abs(raw.encode(SENTENCES) - mean).max() < 1e-5 * np.abs(mean).max()
 
 
 def test_the_second_copy_has_seen_the_whole_text(make_encoder: Callable[..., Encoder]) -> None:

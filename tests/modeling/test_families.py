@@ -14,9 +14,9 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFas
 
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.losses.vocabulary import token_kl, token_nll
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import SENTENCES, stir
 from tests.families import FAMILIES, Family, config_of, table

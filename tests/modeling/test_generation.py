@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.generation import generate, target_rows, target_scores
 from embrew.modeling.model.attention import Attention
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 

@@ -14,7 +14,8 @@ import torch
 from datasets import Dataset
 
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.inputs import lengths_of, texts_of
+from embrew.modeling.text.inputs import texts_of
+from embrew.modeling.text.numbers import lengths_of
 
 TEXTS = ["a fox", "", " two  spaces ", "the river"]
 CONTAINERS: dict[str, Callable[[list[str]], Any]] = {

@@ -13,8 +13,8 @@ import torch
 from embrew import build
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.modeling.embedding.latent import LatentAttention
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 
 POOLING = Pooling("mean", "text", latents=5, heads=2, head_width=6)

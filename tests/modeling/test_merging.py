@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import SENTENCES, stir
 
 

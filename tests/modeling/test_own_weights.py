@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.files.checksums import write_checksums
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.modeling.model.own_weights import Noted, tensors_under_adapter
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage.adapter_files import write_adapter
 from tests.conftest import SENTENCES, stir
 

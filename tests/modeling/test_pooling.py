@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from embrew.modeling.embedding.pooling import Pooling
+from embrew.modeling.embedding.pool import pool
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)
@@ -26,7 +27,7 @@ STATES = torch.tensor([[[1.0], [2.0], [4.0], [8.0]], [[1.0], [8.0], [99.0], [99.
     ],
 )
 def test_by_hand(mode: str, over: str, wanted: list[float]) -> None:
-    pooled = Pooling(mode, over)(STATES, TOKENS)  # type: ignore[arg-type]
+    pooled = pool(Pooling(mode, over), STATES, TOKENS)  # type: ignore[arg-type]
     assert torch.allclose(pooled[:, 0], torch.tensor(wanted, dtype=torch.float32))
 
 
@@ -35,33 +36,33 @@ def test_chosen_memory_tokens_by_hand() -> None:
     states = torch.tensor([[[1.0], [2.0], [4.0], [8.0], [16.0]], [[32.0], [64.0], [128.0], [99.0], [99.0]]])
     wanted = {(0,): [2, 32], (2,): [8, 128], (0, 2): [(2 + 8) / 2, (32 + 128) / 2], (2, 1): [6, 96]}
     for slots, values in wanted.items():
-        assert Pooling("mean", "memory", slots=slots)(states, tokens)[:, 0].tolist() == values
-    assert Pooling("last", "memory", slots=(0, 1))(states, tokens)[:, 0].tolist() == [4, 64]
-    every = Pooling("mean", "memory", slots=(0, 1, 2))(states, tokens)
-    assert torch.equal(every, Pooling("mean", "memory")(states, tokens))
+        assert pool(Pooling("mean", "memory", slots=slots), states, tokens)[:, 0].tolist() == values
+    assert pool(Pooling("last", "memory", slots=(0, 1)), states, tokens)[:, 0].tolist() == [4, 64]
+    every = pool(Pooling("mean", "memory", slots=(0, 1, 2)), states, tokens)
+    assert torch.equal(every, pool(Pooling("mean", "memory"), states, tokens))
     with pytest.raises(ValueError, match="slots choose among memory tokens"):
         Pooling("mean", "text", slots=(0,))
 
 
-def test_memory_tokens_behind_each_other_by_hand() -> None:
+def test_concatenated_memory_tokens_by_hand() -> None:
     tokens = Tokens.pad([Row([1, 5, 7, 8], [P, X, M, M]), Row([1, 7, 8], [P, M, M])])
     states = torch.arange(16.0).view(2, 4, 2)
     pooling = Pooling("concat", "memory")
-    assert pooling(states, tokens).tolist() == [[4, 5, 6, 7], [10, 11, 12, 13]]
+    assert pool(pooling, states, tokens).tolist() == [[4, 5, 6, 7], [10, 11, 12, 13]]
     assert pooling.dimensions(2, 2) == 4
     second = Pooling("concat", "memory", slots=(1,))
-    assert second(states, tokens).tolist() == [[6, 7], [12, 13]]
+    assert pool(second, states, tokens).tolist() == [[6, 7], [12, 13]]
     assert second.dimensions(2, 2) == 2
-    assert pooling(states.bfloat16(), tokens).dtype == torch.float32
+    assert pool(pooling, states.bfloat16(), tokens).dtype == torch.float32
     for over in ("all", "text"):
-        with pytest.raises(ValueError, match="only memory tokens are of one number in all texts"):
+        with pytest.raises(ValueError, match="it pools over 'memory' only"):
             Pooling("concat", over)  # type: ignore[arg-type]
 
 
 def test_float32_whatever_the_states_are() -> None:
-    assert Pooling("mean", "all")(STATES.bfloat16(), TOKENS).dtype == torch.float32
+    assert pool(Pooling("mean", "all"), STATES.bfloat16(), TOKENS).dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(Pooling("mean", "all")(STATES, TOKENS), Pooling("mean", "all")(STATES, TOKENS))
+        assert torch.equal(pool(Pooling("mean"), STATES, TOKENS), pool(Pooling("mean"), STATES, TOKENS))
 
 
 def test_unknown_names() -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import prefix as module
 from embrew.modeling.model.changes import tensors_state
 from embrew.modeling.model.prefix import Prefix, shared_beginning
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
 

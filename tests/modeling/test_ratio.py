@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from embrew import build
 from embrew.export.sentence_transformers import export_sentence_transformer
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.ratio import memory_count
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck, Compression
@@ -121,7 +121,7 @@ def test_saved_and_opened_again(model_folder, tmp_path):
     encoder.save_pretrained(tmp_path / "out", verify="fast")
     assert "one for every 20 tokens of a text, at most 3" in (tmp_path / "out" / "README.md").read_text()
     opened = Encoder.from_pretrained(tmp_path / "out")
-    assert opened.settings()["memory_ratio"] == 20
+    assert opened.settings.memory_ratio == 20
     np.testing.assert_array_equal(opened.encode(TEXTS), encoder.encode(TEXTS))
     assert opened.weights_hash() == encoder.weights_hash()
     other = Recipe.from_values(recipe_values(model_folder("llama"), tmp_path))

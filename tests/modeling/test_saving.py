@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embrew.files.checksums import write_checksums
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage import saving, verification
 from tests.conftest import SENTENCES, stir
 
@@ -39,7 +39,7 @@ def opened(folder: Path, lora: bool = True, **options: object) -> Encoder:
 def same(a: Encoder, b: Encoder) -> None:
     assert np.abs(a.encode_query(SENTENCES) - b.encode_query(SENTENCES)).max() < 1e-6
     assert a.weights_hash() == b.weights_hash()
-    assert a.settings() == b.settings() and a.steps == b.steps
+    assert a.settings == b.settings and a.steps == b.steps
 
 
 @pytest.mark.parametrize("family", ["llama-tied", "qwen3", "gemma3", "gpt-neox"])

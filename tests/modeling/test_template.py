@@ -172,11 +172,6 @@ def test_texts_as_sentences(tokenizer, text, expected):
     assert Template('"{text}" means', tokenizer, preparation="sentence").rows([text]) == plain.rows([expected])
 
 
-def test_unknown_preparation(tokenizer):
-    with pytest.raises(ValueError, match="preparation='sentences'; choose from none, sentence"):
-        Template("{text}", tokenizer, preparation="sentences")
-
-
 def test_an_instruction_may_stand_after_the_text(tokenizer: PreTrainedTokenizerFast) -> None:
     """Each row has its own; a long text loses its end, never the instruction."""
     template = Template('"{text}", {instruction}:{memory}', tokenizer, MEMORY)

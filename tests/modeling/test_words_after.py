@@ -13,8 +13,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from embrew import build
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.export import sentence_transformers as export
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage.loading import ASSETS
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.texts import as_sentence

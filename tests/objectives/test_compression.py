@@ -455,7 +455,7 @@ def wide(tokenizer):
 @settings(max_examples=150, deadline=None)
 def test_any_split_keeps_its_promises(wide, template, words, limit, least, divergence, seed):
     encoder = wide[template]
-    encoder.max_length = {"query": 8, "document": limit}
+    encoder = encoder.with_settings(max_length={"query": 8, "document": limit})
     objective = Compression(divergence=divergence, min_context_tokens=least[0], min_target_tokens=least[1])
     frame = len(encoder.template.rows([[]])[0].ids)  # BOS, words of the template, memory, EOS
     first = max(least[0] - 1, 1)

@@ -10,11 +10,11 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from embrew.build.objectives import objective
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import SENTENCES
 from tests.families import config_of
 

@@ -89,7 +89,7 @@ OVERRIDES: list[tuple[str, str, str]] = [
             ("encoder.pooling.mode=max", "pooling.mode='max'; choose from cls, last"),
             ("encoder.pooling.heads=4", "heads and head_width belong to latents"),
             ("encoder.memory_tokens=-1", "memory_tokens=-1; allowed: greater than or equal to 0"),
-            ("encoder.memory_tokens=0", "with memory_tokens=0 and template="),
+            ("encoder.memory_tokens=0", "and memory_tokens=0 do not go together"),
             ("encoder.prompts.query=3", "prompts.query=3; allowed: a valid string"),
             ("encoder.dtype=int8", "dtype='int8'; choose from auto, float32, bfloat16"),
             ("encoder.attn_implementation=fast", "attn_implementation='fast'"),

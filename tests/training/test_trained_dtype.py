@@ -184,7 +184,7 @@ def test_continued_from_a_bfloat16_folder(folders, tmp_path, monkeypatch):
     whole.save_pretrained(tmp_path / "start")
     assert json.loads((tmp_path / "start" / "embrew.json").read_text())["dtype"] == "bfloat16"
     before = load_file(tmp_path / "start" / "weights" / "model.safetensors")
-    started = recipe(folders["llama"], dtype="bfloat16", template=whole.settings()["template"])
+    started = recipe(folders["llama"], dtype="bfloat16", template=whole.settings.template)
     train(started, tmp_path / "run", start=tmp_path / "start")
     saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
     assert moved(before, saved) > 0.98

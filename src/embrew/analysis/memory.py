@@ -7,7 +7,6 @@ was trained by continuation (Fig. 7).
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Sequence
 from itertools import combinations
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from embrew.analysis.vectors import Side
 from embrew.modeling.embedding.batching import encode_rows
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Tokens
 
 Pick = Literal["random", "medoid"]
@@ -156,11 +155,8 @@ def pool_over(
         >>> fewer = pool_over(encoder, effective_tokens(similarity))  # doctest: +SKIP
         >>> embrew.evaluate(fewer, ["STSB"])  # doctest: +SKIP
     """
-    pooling = Pooling(mode, "memory", slots=None if slots is None else tuple(slots))
-    pooling.check(_memory_tokens(encoder))
-    view = copy.copy(encoder)
-    view.pooling = pooling
-    return view
+    _memory_tokens(encoder)
+    return encoder.with_settings(pooling=Pooling(mode, "memory", slots=None if slots is None else tuple(slots)))
 
 
 def _memory_tokens(encoder: Encoder) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,9 +20,7 @@ Side = Literal["text", "document"]
 def unnormalised(encoder: Encoder | SentenceTransformer) -> Encoder | SentenceTransformer:
     """Return the encoder, on the same weights, without normalisation of its vectors."""
     if isinstance(encoder, Encoder):
-        view = copy.copy(encoder)
-        view.normalize = False
-        return view
+        return encoder.with_settings(normalize=False)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize
 

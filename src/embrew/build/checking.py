@@ -14,7 +14,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.model.adapters import lora_config
 from embrew.recipe import Recipe, StageConfig
 
@@ -24,7 +23,7 @@ FEW = 1000  # steps of a schedule that are computed
 
 
 def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
-    """Build what a recipe describes apart from the model: pooling, LoRA, each stage's objective and trainer settings.
+    """Build what a recipe describes apart from the model: LoRA, each stage's objective and trainer settings.
 
     Args:
         recipe: what is checked.
@@ -34,10 +33,6 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     Raises:
         ValueError: it cannot be trained; names the key, the value and what is allowed.
     """
-    try:
-        Pooling(**recipe.encoder.pooling.model_dump())
-    except ValueError as error:
-        raise ValueError(f"encoder.{error}") from None
     chosen = recipe.encoder.attn_implementation
     known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
     if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub

@@ -9,10 +9,7 @@ from typing import Any
 from peft import PeftModel
 
 from embrew.build.precision import opening_dtype
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -32,20 +29,10 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         soft_prompt_tokens=config.soft_prompt_tokens or 0,
         trust_remote_code=config.trust_remote_code,
         seed=recipe.seed,
-        template=config.template,
-        preparation=config.preparation,
-        memory_ratio=config.memory_ratio,
-        words_after=config.words_after,
-        attention=config.attention,
-        pooling=Pooling(**config.pooling.model_dump()),
-        prompts=config.prompts.model_dump(),
-        default_prompt_name=config.default_prompt_name,
-        max_length=config.max_length.model_dump(),
-        normalize=config.normalize,
-        demonstrations=config.demonstrations and Demonstrations(**config.demonstrations.model_dump()),
+        settings=config.settings,
     )
     if recipe.stages:
-        if built.template.words_after == "joined":
+        if built.settings.words_after == "joined":
             logger.warning(
                 "template=%r is one string with the text, which a stock folder cannot reproduce; set "
                 "encoder.words_after=separate before training what is to be exported",
@@ -59,27 +46,9 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
 def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     """Raise where a trained encoder that a recipe is to go on from reads texts in another way than the recipe says."""
     config = recipe.encoder
-    asked: dict[str, Any] = {
-        "default_prompt_name": config.default_prompt_name,
-        "template": config.template,
-        "preparation": config.preparation,
-        "memory_ratio": config.memory_ratio,
-        "words_after": check_words_after(config.words_after, config.templates),
-        "attention": config.attention,
-        "pooling": config.pooling.model_dump(exclude_none=True),
-        "prompts": config.prompts.model_dump(),
-        "max_length": config.max_length.model_dump(),
-        "normalize": config.normalize,
-        "demonstrations": config.demonstrations and Demonstrations(**config.demonstrations.model_dump()).as_dict(),
-    }
-    unset = {"preparation": "none", "memory_ratio": None, "words_after": "separate"}
-    unset |= {"default_prompt_name": None, "demonstrations": None}
-    has = {**unset, **opened.settings()}
-    pairs = {
-        **{key: (value, has[key]) for key, value in asked.items()},
-        "memory_tokens": (config.memory_tokens, len(opened.backbone.memory_ids)),
-        "soft_prompt_tokens": (config.soft_prompt_tokens or 0, len(opened.backbone.soft_prompt_ids)),
-    }
+    learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
+    pairs = config.settings.differences(opened.settings)
+    pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(f"{source} is another encoder than the recipe's: {'; '.join(differing)}; let them agree")

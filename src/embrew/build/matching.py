@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from embrew.data.columns import ACCEPTED
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.text.pattern import check_words_after, split_pattern
 from embrew.objectives import (
     Alignment,
     Bottleneck,
@@ -77,15 +75,15 @@ def _check(objective: Objective, encoder: EncoderConfig, attention: str, where: 
         if encoder.demonstrations is None:
             raise ValueError(f"{where}: {name} draws demonstrations; set encoder.demonstrations")
         try:
-            objective.inputs.check_settings(Demonstrations(**encoder.demonstrations.model_dump()))
+            objective.inputs.check_settings(encoder.demonstrations)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
     if isinstance(objective, Llama2Vec):
-        after = split_pattern(encoder.templates[0]).after
+        after = encoder.patterns[0].after
         if "{instruction}" not in after or not (encoder.prompts.query and encoder.prompts.document):
             raise ValueError(
                 f"{where}: {name} with template={encoder.template!r}; it needs {{instruction}} after {{text}}, and "
                 "encoder.prompts for query and document"
             )
-        if check_words_after(encoder.words_after, encoder.templates) != "separate":
+        if encoder.settings.words_after != "separate":
             raise ValueError(f"{where}: {name} with encoder.words_after='joined'; set it to separate")

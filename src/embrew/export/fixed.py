@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.text.inputs import lengths_of
-from embrew.modeling.text.template import Template
 
 
 def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
@@ -35,9 +31,7 @@ def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
     Raises:
         TypeError, ValueError: it is not a whole number from 1.
     """
-    made = copy.copy(encoder)
-    made.max_length = lengths_of(max_length)
-    return made
+    return encoder.with_settings(max_length=max_length)
 
 
 def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
@@ -47,20 +41,9 @@ def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
         ValueError: an unknown prompt name.
     """
     instruction = encoder.instruction(prompt_name, None)
-    made = copy.copy(encoder)
-    made.templates = [
-        Template(
-            template.with_words(instruction),
-            encoder.tokenizer,
-            template.memory_ids,
-            template.soft_prompt_ids,
-            **template.how,
-        )
-        for template in encoder.templates
-    ]
-    made.prompts = {"query": "", "document": ""}
-    made.default_prompt_name = None
-    return made
+    patterns = [template.with_words(instruction) for template in encoder.templates]
+    template = patterns[0] if len(patterns) == 1 else patterns
+    return encoder.with_settings(template=template, prompts={}, default_prompt_name=None)
 
 
 def with_fixed_memory(encoder: Encoder) -> Encoder:
@@ -69,7 +52,7 @@ def with_fixed_memory(encoder: Encoder) -> Encoder:
     Raises:
         ValueError: some do.
     """
-    ratio, most = encoder.template.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
+    ratio, most = encoder.settings.memory_ratio, max(t.most_memory(encoder.max_seq_length) for t in encoder.templates)
     if ratio is None:
         return encoder
     if most > 1:
@@ -77,9 +60,6 @@ def with_fixed_memory(encoder: Encoder) -> Encoder:
             f"memory_ratio={ratio:g}: texts of up to {encoder.max_seq_length} tokens get 1 to {most} memory tokens, "
             f"and a fixed number is needed here; with --max-length {int(ratio) + 1} or less every text gets one"
         )
-    made = copy.copy(encoder)
-    made.templates = [
-        Template(t.pattern, encoder.tokenizer, t.memory_ids[-1:], t.soft_prompt_ids, **{**t.how, "memory_ratio": None})
-        for t in encoder.templates
-    ]
+    made = encoder.with_settings(memory_ratio=None)
+    made.templates = made.make_templates(encoder.tokenizer, encoder.template.memory_ids[-1:])
     return made

@@ -30,6 +30,7 @@ from embrew.files.formats import EXPORT
 from embrew.files.writing import atomic_folder
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import MODES
 from embrew.modeling.storage.card import model_card
 from embrew.modeling.storage.loading import quiet
 from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
@@ -38,7 +39,6 @@ from embrew.modeling.text.pattern import HOLE
 
 logger = logging.getLogger(__name__)
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
-STOCK_POOLING = {"cls": "cls", "last": "lasttoken", "mean": "mean", "weighted_mean": "weightedmean"}
 
 
 def export_sentence_transformer(
@@ -280,7 +280,7 @@ def _pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
     keep = encoder.get_embedding_dimension()
     if _is_single_last(encoder) or pooling.over == "all":
-        mode = "lasttoken" if _is_single_last(encoder) else STOCK_POOLING[pooling.mode]
+        mode = "lasttoken" if _is_single_last(encoder) else MODES[pooling.mode].stock
         return [Pooling(width, mode), *([leading_dimensions(encoder)] if keep < width else [])]
     size = len(tokenizer)
     vocabulary = tokenizer.convert_ids_to_tokens(list(range(size)))

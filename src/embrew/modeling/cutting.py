@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from embrew.modeling.embedder import Embedder
 from embrew.modeling.model.forward import layers_of, path_of_layers, with_layers
-from embrew.modeling.text.inputs import whole
+from embrew.modeling.text.numbers import whole
 
 E = TypeVar("E", bound=Embedder)
 

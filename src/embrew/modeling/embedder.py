@@ -18,8 +18,10 @@ from embrew.modeling.embedding.embedding_model import EmbeddingModel
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.model.prefix import Prefixes
-from embrew.modeling.prompting.contexts import PreparedContext, check_reads, insert
-from embrew.modeling.text.inputs import SIDES, Text, flag, texts_of, whole
+from embrew.modeling.prompting.contexts import PreparedContext, insert
+from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.text.inputs import Text, texts_of
+from embrew.modeling.text.numbers import SIDES, flag, whole
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Tokens
 
@@ -37,12 +39,17 @@ class Embedder(EmbeddingModel):
         prefixes: what was computed of prompts, for further calls.
     """
 
-    def __init__(self, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, base: Base, **settings: Any) -> None:
-        super().__init__(backbone, tokenizer, base, **settings)
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        base: Base,
+        settings: EncoderSettings | None = None,
+        **given: Any,
+    ) -> None:
+        super().__init__(backbone, tokenizer, base, settings, **given)
         self.contexts: dict[str, PreparedContext] = {}
         self.prefixes = Prefixes()
-        if self.demonstrator is not None:
-            check_reads(self)
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
@@ -201,10 +208,6 @@ class Embedder(EmbeddingModel):
         )
         name = "document" if prompt_name is None and prompt is None else prompt_name
         return self.encode(inputs, name, prompt, **options)
-
-    def settings(self) -> dict[str, Any]:
-        """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
-        return identity.settings(self)
 
     def describe(self) -> dict[str, Any]:
         """Base, settings, dtype and size, for result files."""

@@ -21,6 +21,7 @@ from embrew.modeling.model.weights import MemoryInit
 from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.protocols import Protocols
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.storage.context_files import check_new_name
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
@@ -52,7 +53,8 @@ class Encoder(Protocols):
         trust_remote_code: bool = False,
         seed: int = 42,
         merge_adapter: bool = False,
-        **settings: Any,
+        settings: EncoderSettings | None = None,
+        **given: Any,
     ) -> Encoder:
         """Open a saved encoder, or put an encoder around a causal LM or a BERT-type model.
 
@@ -69,8 +71,8 @@ class Encoder(Protocols):
             trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
-            **settings: `template`, `preparation`, `memory_ratio`, `words_after`, `attention`, `pooling`, `prompts`,
-                `default_prompt_name`, `max_length`, `normalize`, `demonstrations` (an LM only). Without them a
+            settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
+            **given: single settings, by the names of `EncoderSettings`, in place of those in `settings`. Without any, a
                 causal LM is read at its last token, a BERT-type encoder by its mean.
 
         Examples:
@@ -80,9 +82,9 @@ class Encoder(Protocols):
         folder = final_stage(Path(name))
         if os.path.lexists(folder / SETTINGS):
             added = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
-            given = sorted(settings) + [name for name, count in added.items() if count]
-            if given:
-                raise ValueError(f"{name} is a saved encoder with settings of its own; leave out {', '.join(given)}")
+            asked = sorted(given) + [key for key, value in {"settings": settings, **added}.items() if value]
+            if asked:
+                raise ValueError(f"{name} is a saved encoder with settings of its own; leave out {', '.join(asked)}")
             return load_encoder(
                 cls,
                 folder,
@@ -107,9 +109,9 @@ class Encoder(Protocols):
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         if soft_prompt_tokens:
             backbone.add_soft_prompt(soft_prompt_tokens, memory_init, seed=seed)
-        if backbone.is_encoder:
-            settings = {"attention": "bidirectional", "pooling": "mean", **settings}
-        encoder = cls(backbone, tokenizer, base, **settings).eval()
+        if backbone.is_encoder and settings is None:
+            settings = EncoderSettings.of(attention="bidirectional", pooling="mean")
+        encoder = cls(backbone, tokenizer, base, settings, **given).eval()
         encoder.trust_remote_code = trust_remote_code
         if base.kind == "folder":
             encoder.base_folder = Path(name).absolute()  # it is read again when the encoder is saved

@@ -19,30 +19,10 @@ def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
-def settings(encoder: EmbeddingModel) -> dict[str, Any]:
-    """What, beside weights and tokenizer, makes this encoder: JSON-able, enough to build it again."""
-    patterns = [template.pattern for template in encoder.templates]
-    found: dict[str, Any] = {
-        "template": patterns[0] if len(patterns) == 1 else patterns,
-        "attention": encoder.attention.mode,
-        "pooling": encoder.pooling.as_dict(),
-        "prompts": dict(encoder.prompts),
-        "max_length": dict(encoder.max_length),
-        "normalize": encoder.normalize,
-    }
-    if encoder.template.preparation != "none":
-        found["preparation"] = encoder.template.preparation
-    if encoder.template.memory_ratio is not None:
-        found["memory_ratio"] = encoder.template.memory_ratio
-    if encoder.template.words_after != "separate":  # which folders without this key have
-        found["words_after"] = encoder.template.words_after
-    if encoder.default_prompt_name is not None:
-        found["default_prompt_name"] = encoder.default_prompt_name
-    if encoder.demonstrator is not None:
-        found["demonstrations"] = encoder.demonstrator.settings.as_dict()
-    if encoder.num_layers is not None:
-        found["num_layers"] = encoder.num_layers
-    return found
+def settings_of(encoder: EmbeddingModel) -> dict[str, Any]:
+    """Return what makes this encoder beside weights and tokenizer, for JSON: enough to build it again."""
+    cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}
+    return {**encoder.settings.as_dict(), **cut}
 
 
 def describe(encoder: EmbeddingModel) -> dict[str, Any]:
@@ -50,7 +30,7 @@ def describe(encoder: EmbeddingModel) -> dict[str, Any]:
     whole = encoder.backbone.owns_weights
     return {
         "base": encoder.base.as_dict(),
-        **settings(encoder),
+        **settings_of(encoder),
         "memory_tokens": len(encoder.backbone.memory_ids),
         "soft_prompt_tokens": len(encoder.backbone.soft_prompt_ids),
         "merged_adapters": len(replayed(encoder)),
@@ -65,7 +45,7 @@ def describe(encoder: EmbeddingModel) -> dict[str, Any]:
 
 def weights_hash(encoder: EmbeddingModel) -> str:
     """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
-    digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings(encoder)], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]
     if encoder.backbone.owns_weights or encoder.backbone.differs_from_noted:
         states.append(tensors_under_adapter(encoder.backbone.causal_lm))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.modeling.embedder import Embedder
-from embrew.modeling.text.inputs import whole
+from embrew.modeling.text.numbers import whole
 
 
 @dataclass(frozen=True)

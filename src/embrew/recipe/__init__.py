@@ -1,6 +1,6 @@
 """A recipe: an encoder and the stages that train it, as plain checked data. Importing this needs no torch."""
 
-from embrew.recipe.encoder import DemonstrationsConfig, EncoderConfig, MaxLengthConfig, PoolingConfig, PromptsConfig
+from embrew.recipe.encoder import EncoderConfig, MaxLengthConfig, PromptsConfig
 from embrew.recipe.evaluation import DevRows, EvaluationConfig, UniformityConfig
 from embrew.recipe.files import list_launches, list_recipes, read_launch, read_recipe
 from embrew.recipe.recipe import Recipe
@@ -9,13 +9,11 @@ from embrew.recipe.stage import BatchConfig, DataConfig, MixConfig, StageConfig
 __all__ = [
     "BatchConfig",
     "DataConfig",
-    "DemonstrationsConfig",
     "DevRows",
     "EncoderConfig",
     "EvaluationConfig",
     "MaxLengthConfig",
     "MixConfig",
-    "PoolingConfig",
     "PromptsConfig",
     "Recipe",
     "StageConfig",

@@ -127,10 +127,11 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
     """The first text of a column as tokens: a line for each run of one segment, pooled positions underlined."""
+    from embrew.modeling.embedding.pool import weights
     from embrew.modeling.text.tokens import Segment
 
     tokens = encoder.tokens(column.texts[:1], instruction=column.instructions[:1], max_length=column.limit)
-    pooled = (encoder.pooling.weights(tokens)[0] > 0).tolist()
+    pooled = (weights(encoder.pooling, tokens)[0] > 0).tolist()
     ids, segments = tokens.input_ids[0].tolist(), tokens.segment_ids[0].tolist()
     for segment, run in groupby(range(len(ids)), key=lambda position: segments[position]):
         positions = list(run)

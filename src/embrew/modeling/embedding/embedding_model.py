@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.embedding.demonstrator import Demonstrator
-from embrew.modeling.embedding.pooling import Pooling, PoolingMode
+from embrew.modeling.embedding.pool import new_head, pool
 from embrew.modeling.model.adapter_state import AdapterState
-from embrew.modeling.model.attention import Attention, AttentionMode
+from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.model.prefix import Shared
-from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.modeling.text.inputs import Text, lengths_of
-from embrew.modeling.text.pattern import WordsAfter, check_words_after
+from embrew.modeling.settings.encoder import AttentionMode, EncoderSettings
+from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.template import Template
-from embrew.modeling.text.texts import Preparation
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
@@ -29,12 +29,11 @@ class EmbeddingModel(nn.Module):
     """A causal LM, or a BERT-type encoder, with a template, an attention pattern and pooling.
 
     Attributes:
+        settings: how it reads texts and what it makes of them.
         base: which LM it stands on.
         head: what token states pass through before they are pooled (`LatentAttention`), or None.
         demonstrator: how it reads demonstrations, with what is trained for that; None: it does not.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
-        max_length: limits in tokens, of a query's row and of a document's.
-        default_prompt_name: which prompt is used where none is named; None: none.
         truncate_dim: how many leading dimensions embeddings keep; None: all.
         num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: all.
         chain: adapters of earlier stages that were merged into the base's weights, in order.
@@ -53,58 +52,77 @@ class EmbeddingModel(nn.Module):
         backbone: Backbone,
         tokenizer: PreTrainedTokenizerBase,
         base: Base,
-        *,
-        template: str | Sequence[str] = "{instruction}{text}",
-        preparation: Preparation = "none",
-        memory_ratio: float | None = None,
-        words_after: WordsAfter | None = None,
-        attention: AttentionMode = "causal",
-        pooling: Pooling | PoolingMode = "last",
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        max_length: int | Mapping[str, int] = 512,
-        normalize: bool = True,
-        demonstrations: Demonstrations | None = None,
+        settings: EncoderSettings | None = None,
+        **given: Any,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.base = base
-        patterns = [template] if isinstance(template, str) else list(template)
-        if not patterns:
-            raise ValueError("template=[]; give one or more")
-        learned = backbone.memory_ids, backbone.soft_prompt_ids
-        how: Any = {"preparation": preparation, "memory_ratio": memory_ratio}
-        how["words_after"] = check_words_after(words_after, patterns)
-        self.templates = [Template(p, tokenizer, *learned, **how) for p in patterns]
-        self.use_attention(attention)
-        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
-        self.pooling.check(len(backbone.memory_ids))
+        self.settings = (settings or EncoderSettings()).replace(**given)
+        self.settings.check_learned_tokens(len(backbone.memory_ids), len(backbone.soft_prompt_ids))
+        self.templates = self.make_templates(tokenizer, backbone.memory_ids)
+        self.use_attention(self.settings.attention)
         if self.pooling.slots is not None or self.pooling.mode == "concat":
-            how_many = "some of them" if self.pooling.slots is not None else "their states behind each other"
+            how_many = "some of them" if self.pooling.slots is not None else "their concatenated states"
             self.template.check_all_memory(f"pooling over {how_many}")
-        head = self.pooling.head(backbone.hidden_size)
+        head = new_head(self.pooling, backbone.hidden_size)
         self.head = None if head is None else head.to(backbone.device)
         self.demonstrator: Demonstrator | None = None
-        if demonstrations is not None:
+        if self.settings.demonstrations is not None:
             backbone.check_decoder("a prompt with demonstrations")
-            self.demonstrator = Demonstrator(demonstrations, backbone.hidden_size).to(backbone.device)
-        self.prompts = {"query": "", "document": "", **(prompts or {})}
-        self.max_length: dict[str, int] = lengths_of(max_length)
+            self.demonstrator = Demonstrator(self.settings.demonstrations, backbone.hidden_size).to(backbone.device)
         longest = self.max_seq_length
         backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
-        self.normalize = normalize
-        self.default_prompt_name = default_prompt_name
-        if default_prompt_name is not None and default_prompt_name not in self.prompts:
-            raise ValueError(
-                f"default_prompt_name={default_prompt_name!r}; choose from {', '.join(sorted(self.prompts))}"
-            )
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
         self.chain: list[AdapterState] = []
         self.steps = 0
         self.recipe: str | None = None
         self.record: dict[str, Any] | None = None
+
+    def make_templates(self, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int]) -> list[Template]:
+        """Return the templates that the settings ask for, on a tokenizer and memory tokens."""
+        learned = memory_ids, self.backbone.soft_prompt_ids
+        options = self.settings.template_options
+        return [Template(pattern, tokenizer, *learned, **options) for pattern in self.settings.templates]
+
+    def with_settings(self, **given: Any) -> Self:
+        """Return the same model, on the same weights, with other settings for texts and vectors.
+
+        Not for what has weights of its own, nor for attention, which is measured (`use_attention`).
+        """
+        made = copy.copy(self)
+        made.settings = self.settings.replace(**given)
+        made.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
+        if not {"template", *self.settings.template_options}.isdisjoint(given):
+            made.templates = made.make_templates(self.tokenizer, self.template.memory_ids)
+        return made
+
+    @property
+    def pooling(self) -> Pooling:
+        """How token states become one vector."""
+        return self.settings.pooling
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What fills `{instruction}`, by name."""
+        return self.settings.prompts
+
+    @property
+    def max_length(self) -> dict[str, int]:
+        """Limits in tokens, of a query's row and of a document's."""
+        return self.settings.max_length
+
+    @property
+    def normalize(self) -> bool:
+        """Whether embeddings have unit length."""
+        return self.settings.normalize
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The prompt that is used where none is named."""
+        return self.settings.default_prompt_name
 
     def use_attention(self, mode: AttentionMode) -> None:
         """Read texts under this attention from now on; that the model follows it is measured.
@@ -120,6 +138,7 @@ class EmbeddingModel(nn.Module):
         attention = Attention(mode)
         self.backbone.check_attention(attention)
         self.attention = attention
+        self.settings = self.settings.replace(attention=mode)
 
     @property
     def template(self) -> Template:
@@ -173,7 +192,7 @@ class EmbeddingModel(nn.Module):
         """
         if self.head is not None:
             states, before = self.head(states), None if before is None else self.head(before)
-        return self.pooling(states, tokens, before)
+        return pool(self.pooling, states, tokens, before)
 
     def layers(self, tokens: Tokens) -> Tensor:
         """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""

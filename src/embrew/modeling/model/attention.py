@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from embrew.modeling.settings.encoder import AttentionMode
 from embrew.modeling.text.tokens import Segment, Tokens
 
-AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
 TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.modeling.model.bottleneck`
-MODES: tuple[AttentionMode, ...] = ("causal", "bidirectional", "memory_causal")
+MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 
 def first_prompt(tokens: Tokens) -> Tensor:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from math import ceil
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
+
+from pydantic import ConfigDict, Field, StrictBool
 
 Format = Literal["pair", "instruction", "query", "passage", "one_instruction"]
 Compress = Literal["pair", "all", "query", "passage", "none"]
+Count = Annotated[int, Field(gt=0, strict=True)]
 Part = Literal["instruction", "query", "passage"]
 SHOWN: dict[str, tuple[Part, ...]] = {  # parts of a demonstration after the instruction, by format
     "pair": ("query", "passage"),
@@ -56,13 +59,14 @@ class Demonstrations:
 
     format: Format = "pair"
     compress: Compress = "pair"
-    every: int | None = None
-    learnable: int | None = None
-    normalize: bool = False
+    every: Count | None = None
+    learnable: Count | None = None
+    normalize: StrictBool = False
     between: str = "\n"
     end: str = "\n\n"
-    text_tokens: int = 256
-    budget: int | None = None
+    text_tokens: Count = 256
+    budget: Count | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         for name, allowed in (("format", get_args(Format)), ("compress", get_args(Compress))):

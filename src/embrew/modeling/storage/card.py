@@ -146,7 +146,7 @@ def _what_it_is(encoder: Embedder, longest: str) -> str:
         weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
     else:
         weights = "The base's weights, as they are."
-    memory, ratio = described["memory_tokens"], encoder.template.memory_ratio
+    memory, ratio = described["memory_tokens"], encoder.settings.memory_ratio
     number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
     kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
     return (

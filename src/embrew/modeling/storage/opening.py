@@ -19,13 +19,12 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
 from embrew.modeling.embedder import Embedder
-from embrew.modeling.embedding.pooling import Pooling
 from embrew.modeling.model.adapter_state import AdapterState
 from embrew.modeling.model.adapters import peft_warnings_off, restore_copies
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base, Kind
 from embrew.modeling.model.precision import cast_weights
-from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.modeling.storage.adapter_files import read_adapter, write_adapter
 from embrew.modeling.storage.context_files import read_contexts
 from embrew.modeling.storage.folder_check import BASE, check_folder
@@ -48,10 +47,7 @@ SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
-NEEDED = (
-    *("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", "template", "attention", "pooling"),
-    *("prompts", "max_length", "normalize"),
-)
+NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", *ALWAYS_WRITTEN)
 
 
 def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
@@ -123,9 +119,7 @@ def _load(
     verified = check_folder(folder)
     settings = read_settings(folder, verified=True)
     with content_of(folder / SETTINGS):
-        base, pooling = Base(**settings["base"]), Pooling(**settings["pooling"])
-        given = settings.get("demonstrations")
-        demonstrations = None if given is None else Demonstrations(**given)
+        base, chosen = Base(**settings["base"]), EncoderSettings.from_dict(settings)
         places = [folder / "adapters" / str(i) for i in range(settings["adapters"])]
     if base.kind not in get_args(Kind):
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
@@ -159,22 +153,7 @@ def _load(
         backbone.train_all()
     tokenizer = open_tokenizer(folder)
     with content_of(folder / SETTINGS):
-        encoder = kind(
-            backbone,
-            tokenizer,
-            base,
-            template=settings["template"],
-            preparation=settings.get("preparation", "none"),
-            memory_ratio=settings.get("memory_ratio"),
-            words_after=settings.get("words_after", "separate"),
-            attention=settings["attention"],
-            pooling=pooling,
-            prompts=settings["prompts"],
-            default_prompt_name=settings.get("default_prompt_name"),
-            max_length=settings["max_length"],
-            normalize=settings["normalize"],
-            demonstrations=demonstrations,
-        )
+        encoder = kind(backbone, tokenizer, base, chosen)
     for part in parts(encoder):
         tensors = read_tensors(folder / PARTS[part])
         with content_of(folder / PARTS[part], also=(RuntimeError,)):

@@ -62,14 +62,14 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
-            "format": 1 if encoder.template.words_after == "separate" else ENCODER.newest,
+            "format": 1 if encoder.settings.words_after == "separate" else ENCODER.newest,
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
             "full_weights": encoder.backbone.owns_weights,
             "steps": encoder.steps,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
-            **encoder.settings(),
+            **encoder.settings.as_dict(),
             "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
         }
         encoder.contexts = up_to_date(encoder)

@@ -22,11 +22,11 @@ from embrew.modeling.model.adapter_state import adapter_state
 from embrew.modeling.model.own_weights import differing, tensors_under_adapter
 from embrew.modeling.prompting.contexts import Context, prepare
 from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.storage.adapter_files import read_adapter
 from embrew.modeling.storage.context_files import check_written
 from embrew.modeling.storage.opening import LEARNED, PARTS, load_encoder, parts, read_settings
 from embrew.modeling.storage.tokenizer_files import first_difference, open_tokenizer
-from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Segment, Tokens
 
 logger = logging.getLogger(__name__)
@@ -108,17 +108,16 @@ def verify_folder(encoder: Embedder, folder: Path, verify: str) -> dict[str, Any
 
 
 def _check_settings(encoder: Embedder, folder: Path) -> None:
-    settings = read_settings(folder, verified=True)  # what is found differs is said in other words
-    for key, value in encoder.settings().items():
-        if settings[key] != value:
-            raise RuntimeError(f"embrew.json holds {key}={settings[key]!r}, the encoder has {value!r}")
+    written = EncoderSettings.from_dict(read_settings(folder, verified=True))
+    for key, (ours, theirs) in encoder.settings.differences(written).items():
+        raise RuntimeError(f"embrew.json holds {key}={theirs!r}, the encoder has {ours!r}")
     tokenizer = open_tokenizer(folder)
-    for template in encoder.templates:
-        learned = encoder.backbone.memory_ids, encoder.backbone.soft_prompt_ids
-        written = Template(template.pattern, tokenizer, *learned, **template.how)
+    for template, reopened in zip(
+        encoder.templates, encoder.make_templates(tokenizer, encoder.backbone.memory_ids), strict=True
+    ):
         for name, prompt in encoder.prompts.items():
             how_long: Any = {"instruction": prompt, "max_length": encoder.max_seq_length}
-            for ours, theirs in zip(template.rows(TEXTS, **how_long), written.rows(TEXTS, **how_long), strict=True):
+            for ours, theirs in zip(template.rows(TEXTS, **how_long), reopened.rows(TEXTS, **how_long), strict=True):
                 if ours != theirs:
                     where = first_difference(ours.ids, theirs.ids, tokenizer) if ours.ids != theirs.ids else "segments"
                     raise RuntimeError(

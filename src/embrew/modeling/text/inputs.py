@@ -1,4 +1,4 @@
-"""What callers give to an encoder, brought to one form: texts in any container, whole numbers, length limits."""
+"""Texts that callers give to an encoder, in any container, brought to one form."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from embrew.modeling.text.numbers import is_integer
 
 Text = str | Sequence[int]
-SIDES = ("query", "document")
 NOT_TEXTS = (bytes, bytearray, memoryview, Mapping, set, frozenset)
 HINTS: dict[str, str] = {
     "NoneType": "a missing text; fill it, for instance with '', or leave it out",
@@ -48,56 +47,9 @@ def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
     items = _items(inputs)
     if isinstance(items, str):
         return [items], True
-    if items and _is_integer(items[0]):
+    if items and is_integer(items[0]):
         return [_token_ids(items, 0, vocabulary)], True
     return [_text(item, place, vocabulary) for place, item in enumerate(items)], False
-
-
-def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf"), optional: bool = True) -> int | None:
-    """Return a whole number in its range as an int; None as it is, where `optional`.
-
-    Raises:
-        TypeError: something else than a whole number; True and False too.
-        ValueError: out of the range.
-    """
-    if value is None and optional:
-        return None
-    if not _is_integer(value):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a whole number")
-    number = operator.index(value)
-    if not least <= number <= most:
-        allowed = f"choose from {least} to {most:.0f}" if most != float("inf") else f"give {least} or more"
-        raise ValueError(f"{name}={number}; {allowed}")
-    return number
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return True or False.
-
-    Raises:
-        TypeError: something else; a text such as "false" would count as true.
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give True or False")
-    return bool(value)
-
-
-def lengths_of(max_length: int | Mapping[str, int]) -> dict[str, int]:
-    """Return the length limits of queries and documents; one number is both.
-
-    Raises:
-        TypeError, ValueError: not a whole number from 1, or not just the two sides.
-    """
-    given = max_length if isinstance(max_length, Mapping) else dict.fromkeys(SIDES, max_length)
-    if set(given) != set(SIDES):
-        raise ValueError(f"max_length has {', '.join(given) or 'no sides'}; give query and document, or one number")
-    limits = {}
-    for side in SIDES:
-        limit = whole("max_length", given[side])
-        if limit is None:
-            raise TypeError(f"max_length={max_length!r}; give a number of tokens for each side")
-        limits[side] = limit
-    return limits
 
 
 def _items(inputs: Any) -> list[Any] | str:
@@ -133,7 +85,7 @@ def _text(item: Any, place: int, vocabulary: int) -> Text:
 def _token_ids(ids: Iterable[Any], place: int, vocabulary: int) -> list[int]:
     found = []
     for position, one in enumerate(ids.tolist() if hasattr(ids, "tolist") else ids):
-        if not _is_integer(one):
+        if not is_integer(one):
             raise TypeError(
                 f"text {place} holds a {type(one).__name__} at position {position}; a text is a string or a list of "
                 "token ids, which are whole numbers"
@@ -143,10 +95,6 @@ def _token_ids(ids: Iterable[Any], place: int, vocabulary: int) -> list[int]:
         wrong = min(found) if min(found) < 0 else max(found)
         raise ValueError(f"text {place} holds the token id {wrong}; ids are from 0 to {vocabulary - 1}")
     return found
-
-
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool | np.bool_) and not getattr(value, "ndim", 0)
 
 
 def _hint(kind: str) -> str:

@@ -102,6 +102,20 @@ def split_pattern(pattern: str) -> Pattern:
     return Pattern(before, between, after, tail, soft_prompt)
 
 
+def check_learned(pattern: str, memory_tokens: int, soft_prompt_tokens: int) -> None:
+    """Raise unless a pattern has `{memory}` just where there are memory tokens, and `{soft_prompt}` likewise."""
+    parts = split_pattern(pattern)
+    for field, asked, name, count in (
+        ("memory", "memory" in parts.tail, "memory_tokens", memory_tokens),
+        ("soft_prompt", parts.soft_prompt, "soft_prompt_tokens", soft_prompt_tokens),
+    ):
+        if asked != bool(count):
+            raise ValueError(
+                f"template={pattern!r} and {name}={count} do not go together; a template with {{{field}}} needs {name} "
+                "of 1 or more, one without needs 0"
+            )
+
+
 def check_words_after(asked: WordsAfter | None, patterns: Sequence[str]) -> WordsAfter:
     r"""How words after the text are tokenised: as asked; else `joined` where every pattern ends with words or `{echo}`.
 

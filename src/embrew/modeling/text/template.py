@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from embrew.modeling.text.pattern import HOLE, WordsAfter, check_words_after, split_pattern
+from embrew.modeling.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.modeling.text.ratio import memory_count, with_fewer
 from embrew.modeling.text.specials import first_of, last_of
 from embrew.modeling.text.strings import Strings
@@ -55,8 +54,6 @@ class Template:
         memory_ratio: float | None = None,
         words_after: WordsAfter | None = None,
     ) -> None:
-        if preparation not in PREPARATIONS:
-            raise ValueError(f"preparation={preparation!r}; choose from {', '.join(PREPARATIONS)}")
         self.pattern = pattern
         self.words_after = check_words_after(words_after, [pattern])
         self.tokenizer, self.strings = tokenizer, Strings(tokenizer)
@@ -65,32 +62,9 @@ class Template:
         self.memory_ratio = memory_ratio
         self.parts = parts = split_pattern(pattern)
         self.before, self.between, self.after, self.tail = parts.before, parts.between, parts.after, parts.tail
-        if ("memory" in self.tail) != bool(self.memory_ids):
-            raise ValueError(
-                f"template={pattern!r} and memory_tokens={len(self.memory_ids)} do not go together; "
-                "a template with {memory} needs memory_tokens of 1 or more, one without needs 0"
-            )
-        if memory_ratio is not None and (memory_ratio <= 0 or not self.memory_ids or parts.between is not None):
-            raise ValueError(
-                f"memory_ratio={memory_ratio} with template={pattern!r}: it is a number above 0 and goes with "
-                "{memory} at the end, and without {echo}"
-            )
-        if parts.soft_prompt != bool(self.soft_prompt_ids):
-            raise ValueError(
-                f"template={pattern!r} and soft_prompt_tokens={len(self.soft_prompt_ids)} do not go together; "
-                "a template with {soft_prompt} needs 1 or more, one without needs 0"
-            )
+        check_learned(pattern, len(self.memory_ids), len(self.soft_prompt_ids))
         if "eos" in self.tail and tokenizer.eos_token_id is None:
             raise ValueError(f"template={pattern!r} ends with {{eos}}, but the tokenizer has no EOS token")
-
-    @property
-    def how(self) -> dict[str, Any]:
-        """The keyword arguments that this template was made with."""
-        return {
-            "preparation": self.preparation,
-            "memory_ratio": self.memory_ratio,
-            "words_after": self.words_after,
-        }
 
     @cached_property
     def bos_ids(self) -> list[int]:

@@ -1,0 +1,128 @@
+"""The settings of an encoder: each one survives its way through recipe and folder, and a change of it is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from embrew import build
+from embrew.build.encoders import check_same_encoder
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.settings.pooling import MODES, Pooling, PoolingMode
+from embrew.modeling.storage.verification import verify_folder
+from embrew.recipe import Recipe
+
+BASE: dict[str, Any] = {
+    "template": "{instruction}{text}{memory}",
+    "memory_tokens": 3,
+    "pooling": {"mode": "last"},
+    "max_length": {"query": 48, "document": 64},
+}
+OTHER: dict[str, Any] = {  # a value of every setting that is not that of BASE
+    "template": "Say: {instruction}{text}{memory}",
+    "preparation": "sentence",
+    "memory_ratio": 5.0,
+    "words_after": "joined",
+    "attention": "bidirectional",
+    "pooling": {"mode": "mean", "over": "memory", "slots": [2, 0]},
+    "prompts": {"query": "Find: ", "document": ""},
+    "default_prompt_name": "query",
+    "max_length": {"query": 48, "document": 80},
+    "normalize": False,
+    "demonstrations": {"compress": "none", "budget": 30},
+}
+
+
+def test_every_setting_is_tried() -> None:
+    assert OTHER.keys() == EncoderSettings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", EncoderSettings.model_fields)
+def test_from_a_recipe_to_a_folder_and_back(
+    name: str, model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recipe → encoder → folder → encoder; then a change in memory, and one in the recipe, are noticed."""
+    values = {**BASE, "model": str(model_folder("llama"))}
+    plain, changed = (Recipe.from_values({"encoder": each}) for each in (values, {**values, name: OTHER[name]}))
+    settings = changed.encoder.settings
+    assert list(plain.encoder.settings.differences(settings)) == [name]
+    encoder = build.encoder(changed)
+    assert encoder.settings == settings
+    encoder.save_pretrained(tmp_path / "saved")
+    opened = Encoder.from_pretrained(tmp_path / "saved")
+    assert opened.settings == settings and opened.weights_hash() == encoder.weights_hash()
+    check_same_encoder(changed, opened, tmp_path)
+    with pytest.raises(ValueError, match=rf"encoder\.{name}="):
+        check_same_encoder(plain, opened, tmp_path)
+    opened.settings = plain.encoder.settings  # only what says how texts are read; nothing was made of it
+    with pytest.raises(RuntimeError, match=rf"embrew.json holds {name}="):
+        verify_folder(opened, tmp_path / "saved", "fast")
+
+
+@pytest.mark.parametrize("name", EncoderSettings.model_fields)
+def test_python_takes_what_a_recipe_takes(name: str, model_folder: Callable[[str], Path]) -> None:
+    given = {**BASE, name: OTHER[name]}
+    recipe = Recipe.from_values({"encoder": {**given, "model": str(model_folder("llama"))}})
+    assert Encoder.from_pretrained(model_folder("llama"), **given).settings == recipe.encoder.settings
+
+
+def test_a_setting_at_its_default_is_not_written() -> None:
+    plain = EncoderSettings.of()
+    assert list(plain.as_dict()) == ["template", "attention", "pooling", "prompts", "max_length", "normalize"]
+    assert plain.as_dict()["pooling"] == {"mode": "last", "over": "all"}
+    for name, value in OTHER.items():
+        template = BASE["template"] if name not in ("template", "default_prompt_name") else OTHER["template"]
+        settings = EncoderSettings.of(**{"template": template, name: value})
+        assert EncoderSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    joined = EncoderSettings.of(template='"{text}" means:"')
+    assert joined.as_dict()["words_after"] == "joined"
+    without = {key: value for key, value in joined.as_dict().items() if key != "words_after"}
+    assert EncoderSettings.from_dict(without).words_after == "separate"  # folders of format 1 have no such key
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"poling": "mean"}, TypeError, "poling is not a setting of an encoder; choose from template, "),
+        ({"pooling": "max"}, ValueError, r"pooling\.mode='max'; choose from cls, last"),
+        ({"pooling": {"mode": "mean", "head": 2}}, ValueError, r"unknown key pooling\.head; valid keys: mode, over"),
+        ({"pooling": {"mode": "mean", "latents": 0}}, ValueError, r"pooling\.latents=0; allowed: greater than 0"),
+        ({"attention": "diagonal"}, ValueError, "attention='diagonal'; choose from causal, bidirectional"),
+        ({"preparation": "sentences"}, ValueError, "preparation='sentences'; choose from none, sentence"),
+        ({"template": []}, ValueError, "template=.*at least 1 item"),
+        ({"template": "{query}"}, ValueError, r"template='{query}' has the field {query}"),
+        ({"max_length": 1.5}, TypeError, "max_length=1.5 is a float; give a whole number"),
+        ({"max_length": {"query": 8}}, ValueError, "give query and document, or one number"),
+        ({"normalize": "no"}, ValueError, "normalize='no'; allowed: a valid boolean"),
+        ({"prompts": {"query": 3}}, ValueError, r"prompts\.query=3; allowed: a valid string"),
+        ({"default_prompt_name": "task"}, ValueError, "default_prompt_name='task'; choose from document, query"),
+        ({"pooling": Pooling("mean", "memory")}, ValueError, "pooling over memory needs memory_tokens"),
+        ({"pooling": Pooling("mean", "echo")}, ValueError, "put {echo} after {text}"),
+        ({"attention": "memory_causal"}, ValueError, "it orders memory tokens among themselves"),
+    ],
+)
+def test_what_is_refused_in_python(given: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        EncoderSettings.of(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_forms_that_python_users_give() -> None:
+    settings = EncoderSettings.of(
+        pooling="mean", max_length=9, template=("{text}", "a {text}"), prompts={"task": "Do: "}
+    )
+    assert settings.pooling == Pooling("mean")
+    assert settings.max_length == {"query": 9, "document": 9}
+    assert settings.templates == ["{text}", "a {text}"]
+    assert settings.prompts == {"query": "", "document": "", "task": "Do: "}
+    assert EncoderSettings.of(demonstrations={"budget": 9}).demonstrations == Demonstrations(budget=9)
+
+
+def test_modes_have_their_names() -> None:
+    assert list(MODES) == list(get_args(PoolingMode))
