@@ -17,6 +17,7 @@ from embrew.cli import app
 from embrew.files.formats import FORMATS
 from embrew.files.locks import claimed
 from embrew.inspection import KINDS, inspect
+from tests.cli.scene import write_small
 
 OLD = Path(__file__).parents[1] / "folders" / "b78cf87"
 
@@ -213,3 +214,23 @@ def test_nothing_is_written_and_torch_is_not_imported(folders: Path) -> None:
     code += "heavy = {'torch', 'transformers', 'numpy', 'pydantic'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-c", code, *names], check=True)
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
+
+
+def test_the_command_that_resumes_a_run_is_the_one_that_began_it(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small(tmp_path, model_folder("llama"))
+    data = f"stages.one.data.path={tmp_path}/pairs.jsonl"
+    words = ["train", "recipe.yaml", "seed=3", data, "--output", "new"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert inspect("new").state == "finished"
+    shutil.rmtree("new/one")  # as if it had been stopped
+    found = inspect("new")
+    assert found.summary == "stopped before stage one"
+    resume = "embrew train recipe.yaml seed=3 stages.one.data.path=pairs.jsonl --output new --resume"
+    assert found.commands == {"resume": resume}
+    assert str(tmp_path) not in Path("new/run.json").read_text()
+    done = CliRunner().invoke(app, resume.split()[1:])
+    assert done.exit_code == 0 and inspect("new").state == "finished", done.output

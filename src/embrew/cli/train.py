@@ -80,8 +80,11 @@ def train(
         evaluate = evaluation_of(loaded)
     from embrew.training import stages
 
+    command = ["train", recipe, *(overrides or ()), *(["--from", str(start)] if start else [])]
     with stopping(lambda: f"{_finished(loaded, output)}; the same command with --resume resumes"):
-        stages.train(loaded, output, resume=resume, evaluate=evaluate, verify=verify.value, start=start)
+        stages.train(
+            loaded, output, resume=resume, evaluate=evaluate, verify=verify.value, start=start, command=command
+        )
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 LOCAL_PREFIX = "local:"
@@ -16,6 +17,17 @@ def public_path(path: str) -> str:
         ('local:pairs.jsonl', 'local:qwen', '$DATA/STSB')
     """
     return LOCAL_PREFIX + base_name(path) if path.startswith(("/", "~")) else path
+
+
+def public_setting(setting: str) -> str:
+    """Return `key=value`, or a path alone, with the paths of this machine by name.
+
+    Examples:
+        >>> public_setting("stages.one.data={path: /home/me/pairs.jsonl}"), public_setting("/home/me/mine.yaml")
+        ('stages.one.data={path: local:pairs.jsonl}', 'local:mine.yaml')
+    """
+    key, equals, value = setting.partition("=") if "=" in setting else ("", "", setting)
+    return key + equals + re.sub(r"(?<![\w.$}:/-])(?:/|~/)[^\s,\]}\"']+", lambda path: public_path(path[0]), value)
 
 
 def base_name(path: str) -> str:

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from embrew.files.formats import ENCODER, RUN, STAGE, SWEEP
+from embrew.files.public_paths import LOCAL_PREFIX
 from embrew.files.reading import read_json
 from embrew.inspection.found import Found, Stage, command
 
@@ -32,8 +33,12 @@ def training_run(folder: Path) -> Found:
 
 
 def resume_command(folder: Path, values: dict[str, Any]) -> str:
-    """Return the command that resumes a run; RECIPE stands for a recipe that `run.json` does not name."""
-    return command(*values.get("command", ["train", "RECIPE"]), "--output", folder, "--resume")
+    """Return the command that resumes a run; RECIPE stands for a recipe that `run.json` does not name.
+
+    Absolute paths are stored by name, and appear so.
+    """
+    words = [word.replace(LOCAL_PREFIX, "") for word in values.get("command", ["train", "RECIPE"])]
+    return command(*words, "--output", folder, "--resume")
 
 
 def stage_in_progress(folder: Path) -> Found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from embrew.analysis.plots import new_figure, save_figure
 from embrew.evaluation import tables
 from embrew.evaluation.report import Result, averages
 from embrew.files.formats import SWEEP
-from embrew.files.public_paths import public_path
+from embrew.files.public_paths import public_path, public_setting
 from embrew.files.writing import atomic_path, write_json
 from embrew.sweep.rows import Row, Sweep
 from embrew.text_encoder.provenance import versions
@@ -33,7 +32,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
     lines += [
-        f"- {row.name}: {', '.join(map(_public, row.overrides)) or 'the recipe as it is'}; stages {_stages(row)}"
+        f"- {row.name}: {', '.join(map(public_setting, row.overrides)) or 'the recipe as it is'}; stages {_stages(row)}"
         for row, _ in done
     ]
     if len(done) < len(sweep.rows):
@@ -41,7 +40,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     rows = [
         {
             "name": row.name,
-            "set": [_public(setting) for setting in row.overrides],
+            "set": [public_setting(setting) for setting in row.overrides],
             "x": row.x,
             "stages": _stages(row).split(", "),
             "seeds": list(row.recipes),
@@ -95,12 +94,6 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     save_figure(figure, path)
-
-
-def _public(setting: str) -> str:
-    """An override without a path of this machine."""
-    key, equals, value = setting.partition("=")
-    return key + equals + re.sub(r"(?<![\w.$}:/-])(?:/|~/)[^\s,\]}\"']+", lambda path: public_path(path[0]), value)
 
 
 def _scores(results: Sequence[Result]) -> Mapping[str, float]:

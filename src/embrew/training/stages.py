@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def train(
     evaluate: Evaluate | None = None,
     verify: str = "fast",
     start: str | Path | None = None,
+    command: Sequence[str] = (),
 ) -> Encoder:
     """Train a recipe.
 
@@ -63,6 +65,7 @@ def train(
             `DevSets`, training rows that hold a text of these sets are counted.
         verify: how a saved stage is proven: `fast`, `full`, `off`.
         start: a trained encoder's folder to begin with, in place of the recipe's language model.
+        command: words of the command line that begin the same run; `embrew runs` says them.
 
     Returns:
         The encoder after the last stage.
@@ -82,6 +85,7 @@ def train(
             run = Run(
                 recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
             )
+            run.results.add_command(command)
             return run.all_stages()
 
 

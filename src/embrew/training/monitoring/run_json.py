@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from embrew.data import overlap
 from embrew.files import formats
+from embrew.files.public_paths import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.modeling.encoder import Encoder
@@ -53,7 +54,8 @@ class RunResults:
     Attributes:
         values: the content of the file. `scores` and `seconds` by stage; `data`: what each stage is trained on, and
             which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and,
-            where it is chosen, `kept`, the step whose weights are saved; `final`, the last stage.
+            where it is chosen, `kept`, the step whose weights are saved; `stages`, and `final`, the last of them;
+            `command`, which began the run.
             `rejected`: by stage, how many rows of each file cannot be read and are left out.
             `samples`: how many rows each stage sees in a step and in an epoch, and its steps.
             `sets`: kind, split, size and metric of the dev and guard sets.
@@ -71,12 +73,18 @@ class RunResults:
             self.values |= read_run(folder)
         self.values["format"] = formats.RUN.newest
         self.values["final"] = recipe.stages[-1].name
+        self.values["stages"] = [stage.name for stage in recipe.stages]
 
     @property
     def base(self) -> Mapping[str, float]:
         """Scores of the encoder that training began with."""
         found: Mapping[str, float] = self.values["scores"].get("base", {})
         return found
+
+    def add_command(self, command: Sequence[str]) -> None:
+        """Note the command that began the run, its paths by name; nothing where there is none."""
+        if command:
+            self.values["command"] = list(map(public_setting, command))
 
     def write(self) -> None:
         """Put the file in its place."""
