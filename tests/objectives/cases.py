@@ -8,11 +8,11 @@ from datasets import Dataset
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.demonstrations import Demonstrations
-from embrew.objectives import Alignment, Llama2Vec, Objective
+from embrew.objectives import OBJECTIVES, Alignment, Llama2Vec, Objective
 from tests.conftest import SENTENCES
 
 LENGTHS = {"min_context_tokens": 4, "min_target_tokens": 3}
-SETTINGS: dict[str, list[dict[str, Any]]] = {  # the first of each is used wherever one is enough
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # of objectives that are tested with more than their defaults
     "alignment": [
         {},
         {"variant": "log_sigmoid", "detach_self": True, "end": False},
@@ -79,6 +79,7 @@ IN_CONTEXT: dict[str, Any] = {
     "prompts": {"query": "find: "},
     "max_length": 80,
 }
+SETTINGS = {name: VARIANTS.get(name, [{}]) for name in OBJECTIVES}  # the first is used wherever one is enough
 BARE = {"language_model", "mntp"}  # read texts without memory tokens
 ENCODERS: dict[str, dict[str, Any]] = {  # where an objective needs another encoder than LLM2Comp's
     "llama2vec": {
