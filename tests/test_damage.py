@@ -356,7 +356,7 @@ def test_every_damaged_file_of_a_checkpoint_is_noticed(
             damage(newest / name, older / name)
             caplog.clear()
             assert checkpoints.newest(checkpoint_folder) == older, name
-            assert "checkpoint-4 is not whole" in caplog.text
+            assert "checkpoint-4 is incomplete" in caplog.text
             (newest / name).write_bytes(kept)
             cases += 1
     assert cases == 5 * len(names) and checkpoints.newest(checkpoint_folder) == newest

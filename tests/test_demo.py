@@ -60,4 +60,4 @@ def test_a_stopped_demo_goes_on(tmp_path: Path) -> None:
     done = subprocess.run(
         command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=True
     )
-    assert f"{stages[0]}  finished before, skipped" in done.stdout
+    assert f"{stages[0]}  already finished, skipped" in done.stdout

@@ -145,7 +145,7 @@ stages:
         "2",
     ]
     said = run(*launch, "-m", "embrew", "train", "recipe.yaml", "--output", "two")
-    assert ("weights in 2 pieces (FSDP2)" in said) == (name == "launch/fsdp2")
+    assert ("weights sharded over 2 processes (FSDP2)" in said) == (name == "launch/fsdp2")
     run(*embrew, "train", "recipe.yaml", "--output", "one")
     vectors = [Encoder.from_pretrained(tmp_path / place).encode(SENTENCES) for place in ("one", "two")]
     assert abs(vectors[0] - vectors[1]).max() <= 1e-4

@@ -57,7 +57,7 @@ def test_what_is_not_whole_is_passed_over(
     manifest.write_text(damage(manifest.read_text()))  # type: ignore[operator]
     caplog.set_level(logging.WARNING, logger="embrew")
     assert checkpoints.newest(tmp_path / "work", needed) == older
-    assert "checkpoint-10 is not whole" in caplog.text and "checkpoint-9 " not in caplog.text
+    assert "checkpoint-10 is incomplete" in caplog.text and "checkpoint-9 " not in caplog.text
 
 
 def test_without_the_optimiser_if_that_is_asked_for(tmp_path: Path) -> None:

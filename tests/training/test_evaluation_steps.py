@@ -113,6 +113,6 @@ def test_what_does_not_go_together(evaluation: dict[str, Any], words: str, value
 
 
 def test_nothing_to_evaluate_by(values: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the recipe has evaluation.at=log, and train was given nothing to evaluate"):
+    with pytest.raises(ValueError, match="the recipe has evaluation.at=log, but train was called without evaluate="):
         train(recipe_of(values, {"dev": ["unused"], "at": "log"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -123,7 +123,7 @@ def test_without_gradients_there_is_one_pass(make_encoder):
 
 
 def test_an_objective_that_looks_at_tokens_has_no_cache(make_encoder):
-    with pytest.raises(TypeError, match="Compression looks at more than embeddings"):
+    with pytest.raises(TypeError, match="Compression depends on more than embeddings"):
         TrainStep(make_encoder(), Compression(), Chunks(rows=2))
 
 

@@ -37,7 +37,9 @@ def arguments(stage: StageConfig) -> tuple[Any, Any]:
 def test_objectives_that_look_at_tokens_under_fsdp2(kind):
     stage = stage_of(kind)
     check_launch(stage, *arguments(stage), sharded=False)
-    with pytest.raises(ValueError, match=f"stage one: {kind} under FSDP2: it looks at more than embeddings"):
+    with pytest.raises(
+        ValueError, match=f"stage one: {kind} is not supported under FSDP2: it depends on more than embeddings"
+    ):
         check_launch(stage, *arguments(stage), sharded=True)
 
 
@@ -46,7 +48,7 @@ def test_fp16_under_fsdp2():
     objective, args = arguments(stage)
     check_launch(stage, objective, args, sharded=True)
     args.fp16 = True
-    with pytest.raises(ValueError, match="fp16 under FSDP2.*use bf16"):
+    with pytest.raises(ValueError, match="fp16 is not supported under FSDP2.*use bf16"):
         check_launch(stage, objective, args, sharded=True)
 
 
@@ -54,8 +56,8 @@ def test_fp16_under_fsdp2():
     ("zero3", "batch", "words"),
     [
         (False, {"size": 4}, None),
-        (False, CACHED, "gradient caching under DeepSpeed.*or use FSDP2"),
-        (True, {"size": 4}, "ZeRO stage 3 keeps weights in pieces.*use FSDP2"),
+        (False, CACHED, "gradient caching is not supported under DeepSpeed.*or use FSDP2"),
+        (True, {"size": 4}, "ZeRO stage 3 is not supported.*use FSDP2"),
     ],
 )
 def test_deepspeed(zero3, batch, words):
@@ -91,7 +93,7 @@ def test_gradient_caching_of_objectives_that_look_at_tokens(kind):
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"FSDP_VERSION": "1"}, "asks for FSDP 1.*set fsdp_version: 2"),
+        ({"FSDP_VERSION": "1"}, "requests FSDP 1.*set fsdp_version: 2"),
         ({"FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params"),
     ],
 )
@@ -134,7 +136,9 @@ def test_trained_weights_that_cannot_be_cut(make_encoder):
 def test_a_sharded_step_wants_an_objective_on_embeddings(make_encoder, monkeypatch):
     monkeypatch.setattr("embrew.training.step.is_sharded", lambda _: True)
     assert TrainStep(make_encoder(), Contrastive()).sharded
-    with pytest.raises(TypeError, match="Compression looks at more than embeddings; it cannot be trained under FSDP2"):
+    with pytest.raises(
+        TypeError, match="Compression depends on more than embeddings; it cannot be trained under FSDP2"
+    ):
         TrainStep(make_encoder(), Compression())
 
 
@@ -146,4 +150,4 @@ def test_one_process_uses_one_gpu(make_encoder, caplog):
     rows = Dataset.from_list([{"query": "a", "positive": "b"}] * 4)
     trainer = StageTrainer(TrainStep(make_encoder(lora={}), objective), args, rows, "one")
     assert args.n_gpu == 1 and trainer._train_batch_size == 4
-    assert "one process uses one GPU of several" in caplog.text
+    assert "several GPUs are visible, and one is used" in caplog.text

@@ -143,13 +143,13 @@ def test_the_saved_recipe_elsewhere(stopped: dict[str, Any], tmp_path: Path) -> 
     """Finished stages need no data; for the others it says which path is to be given."""
     saved = tmp_path / "out" / "compress" / "recipe.yaml"
     moved(stopped, tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError, match=r"encoder.model: 'local:model' was stored by name, .*encoder.model="):
+    with pytest.raises(FileNotFoundError, match=r"encoder.model: 'local:model' was saved by name, .*encoder.model="):
         train(Recipe.load(saved), tmp_path / "new")
     model = f"encoder.model={tmp_path / 'elsewhere' / 'model'}"
     result = CliRunner().invoke(app, ["train", str(saved), "-o", str(tmp_path / "new"), model])
     assert result.exit_code == 1 and result.stderr == (
-        "error: stages.compress.data.path: 'local:texts.jsonl' was stored by name, without the folder it was in; say "
-        "where it is here: stages.compress.data.path=FOLDER/texts.jsonl\n"
+        "error: stages.compress.data.path: 'local:texts.jsonl' was saved by name, without its folder; set "
+        "stages.compress.data.path=FOLDER/texts.jsonl\n"
     )
     assert not (tmp_path / "new").exists()
     data = [f"stages.{name}.data.path={tmp_path / 'elsewhere' / file}" for name, file in ANSWERS]
@@ -166,7 +166,7 @@ def test_sets_that_were_saved_by_name(values: dict[str, Any]) -> None:
         ({"dev": [{"path": "local:sts", "rows": 9}]}, "evaluation.dev.0.path"),
         ({"dev": [text], "guard": ["local:sts"]}, "evaluation.guard.0"),
     ):
-        with pytest.raises(FileNotFoundError, match=f"{key}: 'local:sts' .*: {key}=FOLDER/sts"):
+        with pytest.raises(FileNotFoundError, match=f"{key}: 'local:sts' .*set {key}=FOLDER/sts"):
             evaluation_of(Recipe.from_values({**values, "evaluation": evaluation}))
 
 
@@ -195,9 +195,18 @@ def test_broken_json(stopped: dict[str, Any], tmp_path: Path) -> None:
     recipe, out = Recipe.from_values(stopped), tmp_path / "out"
     (out / "compress" / "checksums.json").unlink()  # or it would be noticed by that
     for file, words in (
-        ("compress/stage.json", r"compress/stage.json cannot be read: .*; remove .*compress and give --resume"),
-        ("supervised.work/stage.json", r"stage.json cannot be read: .*; remove .*supervised.work and give --resume"),
-        ("run.json", r"run.json (cannot be read|is damaged): .*(remove it and give --resume: scores|copy it again)"),
+        (
+            "compress/stage.json",
+            r"compress/stage.json cannot be read: .*; remove .*compress and run again with --resume",
+        ),
+        (
+            "supervised.work/stage.json",
+            r"stage.json cannot be read: .*; remove .*supervised.work and run again with --resume",
+        ),
+        (
+            "run.json",
+            r"run.json (cannot be read|is damaged): .*(remove it and run again with --resume: scores|copy it again)",
+        ),
     ):
         whole = (out / file).read_text()
         for damaged in ("", "[]", "null", whole[:-20], '{"hash": 1, "recipe": {}, "scores": 1}'):

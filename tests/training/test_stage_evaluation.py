@@ -98,7 +98,7 @@ def test_patience(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCapt
     assert [point["step"] for point in log_of(tmp_path / "run")["curves"]["supervised"]] == [2, 4, 6, 8]
     assert is_saved(scripted.weights[2], tmp_path / "run" / "supervised")
     assert "supervised  stopped: 2 evaluations without a better STSB" in caplog.messages
-    assert "supervised  step 4 is kept, the best of 4 by STSB" in caplog.messages
+    assert "supervised  kept step 4, the best of 4 evaluations by STSB" in caplog.messages
 
 
 def test_the_end_of_a_stage_is_evaluated(values: dict[str, Any], tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_curve_is_read_off_the_log() -> None:
 
 
 def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"evaluation.metric='stsb' is no score; choose from dev, STSB$"):
+    with pytest.raises(ValueError, match=r"evaluation.metric='stsb' is not a score; choose from dev, STSB$"):
         train(watched(values, metric="stsb"), tmp_path / "run", evaluate=Scripted([0.5], guard=[0.5]))
     assert not (tmp_path / "run" / "supervised").exists()
 
@@ -245,9 +245,9 @@ def test_a_metric_that_is_no_score(values: dict[str, Any], tmp_path: Path, monke
 
     assert isinstance(Named([]), DevSets)
     monkeypatch.setattr(build, "encoder", lambda *_, **__: pytest.fail("nothing is to be loaded"))
-    with pytest.raises(ValueError, match="is no score"):
+    with pytest.raises(ValueError, match="is not a score"):
         train(watched(values, metric="stsb"), tmp_path / "named", evaluate=Named([]))
-    with pytest.raises(ValueError, match="train was given nothing to evaluate"):
+    with pytest.raises(ValueError, match="train was called without evaluate="):
         train(watched(values), tmp_path / "nothing")
     assert not (tmp_path / "named").exists() and not (tmp_path / "nothing").exists()
 

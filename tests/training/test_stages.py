@@ -147,7 +147,7 @@ def test_stopped_and_resumed_is_never_stopped(
         with pytest.raises(KeyboardInterrupt):
             train(recipe, tmp_path / "halves")
     assert (tmp_path / "halves" / f"{recipe.stages[index].name}.work" / "checkpoint-2").is_dir()
-    with pytest.raises(FileExistsError, match="say --resume"):
+    with pytest.raises(FileExistsError, match="give --resume"):
         train(recipe, tmp_path / "halves")
     train(recipe, tmp_path / "halves", resume=True)
     for stage in recipe.stages:
@@ -215,7 +215,7 @@ def test_a_damaged_checkpoint_is_passed_over(
         content[-5] ^= 1
         path.write_bytes(bytes(content))
     assert checkpoints.newest(work) == work / "checkpoint-2"
-    assert "checkpoint-4 is not whole" in caplog.text
+    assert "checkpoint-4 is incomplete" in caplog.text
     train(recipe, tmp_path / "run", resume=True)
     train(recipe, tmp_path / "whole")
     equal(tmp_path / "whole" / "compress", tmp_path / "run" / "compress")

@@ -105,7 +105,7 @@ def test_nearly_all_weights_move(family, folders, tmp_path, caplog):
     saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
     assert moved(before, saved) > 0.98, f"{moved(before, saved):.1%} of the weights moved"
     said = [record.message for record in caplog.records if "autocast" in record.message]
-    assert said == ["one  weights are trained in float32 and computed with in bfloat16 (autocast)"]
+    assert said == ["one  weights are trained in float32, with bfloat16 autocast"]
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     settings = json.loads((tmp_path / "run" / "one" / "embrew.json").read_text())
     again = Encoder.from_pretrained(tmp_path / "run")

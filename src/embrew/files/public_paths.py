@@ -1,4 +1,4 @@
-"""How a path of this machine is written into a file that others read: by its name, without its folders."""
+"""Paths in files that others read: a path of this machine is written as its name, without its folders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from pathlib import PurePosixPath
 
 LOCAL_PREFIX = "local:"
-"""Stands before the name of a file or folder whose path was left out."""
+"""Prefix of the name of a file or folder whose path was left out."""
 
 
 def public_path(path: str) -> str:
-    """Return a path as it is saved: relative ones and those that begin with a variable as they are, others by name.
+    """Return a path as it is saved: relative paths and paths that begin with a variable unchanged, others as names.
 
     Examples:
         >>> public_path("/home/me/pairs.jsonl"), public_path("~/models/qwen/"), public_path("$DATA/STSB")
@@ -31,7 +31,7 @@ def public_setting(setting: str) -> str:
 
 
 def base_name(path: str) -> str:
-    """Return the name at the end of a path or Hub id, however the path was written.
+    """Return the last part of a path or Hub id.
 
     Examples:
         >>> base_name("/data/STSB/"), base_name("local:STSB"), base_name("sentence-transformers/stsb")
@@ -42,18 +42,17 @@ def base_name(path: str) -> str:
 
 
 def check_path_known(path: str, key: str = "") -> None:
-    """Raise where a path was saved by its name.
+    """Raise if only the name of a path was saved.
 
     Args:
-        path: as a recipe has it.
+        path: from a recipe.
         key: the recipe's key, for the message.
 
     Raises:
-        FileNotFoundError: it was.
+        FileNotFoundError: the path begins with `local:`.
     """
     if path.startswith(LOCAL_PREFIX):
         what = f"{key}: {path!r}" if key else repr(path)
         raise FileNotFoundError(
-            f"{what} was stored by name, without the folder it was in; say where it is here: {key or 'PATH'}=FOLDER/"
-            f"{base_name(path)}"
+            f"{what} was saved by name, without its folder; set {key or 'PATH'}=FOLDER/{base_name(path)}"
         )

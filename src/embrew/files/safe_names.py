@@ -1,40 +1,40 @@
-"""Names in a folder's own files: they may lead to what is in the folder, and nowhere else."""
+"""Names in a folder's JSON files: they may refer to files in that folder only."""
 
 from pathlib import Path
 from typing import Any
 
 MAX_PART_BYTES = 255  # bytes of one part of a path, on all common file systems
-MAX_NAME_BYTES = 200  # bytes; what we add to names (a split, a suffix, a temporary file's prefix) has the rest
+MAX_NAME_BYTES = 200  # leaves room for what embrew adds: a split, a suffix, a temporary file's prefix
 CONTROL = frozenset(chr(code) for code in (*range(32), 127))
 NOT_IN_NAMES = CONTROL | frozenset('\\:*?"<>|')
 
 
 def path_inside(folder: Path, name: Any, *, source: str | Path, key: str) -> Path:
-    """Return the path of what a folder's JSON file calls `name`: a plain relative name, with `/` between its parts.
+    """Return the path of a name in a folder's JSON file; the name is relative, with `/` between its parts.
 
-    Links in the folder are followed, as Hugging Face's cache stores every file as one: who made the folder, or
-    unpacked it, placed them. A name is text of somebody else, and says nothing about other folders.
+    Links in the folder are followed: Hugging Face's cache stores every file as a link, and whoever made the folder
+    placed them. The name itself comes from an untrusted file.
 
     Args:
-        folder: where the name belongs.
-        name: as it was read.
-        source: the file that holds it, for the message.
-        key: what the file calls it, for the message.
+        folder: the folder that the name is relative to.
+        name: value from the file.
+        source: the file, for the message.
+        key: the name's key in the file, for the message.
 
     Raises:
-        ValueError: it is no text, is empty or absolute, has a part `.` or `..`, a drive, a backslash or a control
-            character, or a part of more than 255 bytes.
+        ValueError: the name is not a string, is empty or absolute, has a part `.` or `..`, a drive, a backslash or a
+            control character, or a part of more than 255 bytes.
     """
     if not is_safe_name(name):
         raise ValueError(
             f"{source}: {key} {str(name)[:80]!r} is not a name within its folder; allowed are names without '..', "
-            "backslash, colon or a leading '/'. The file is damaged or hostile: get the folder again from its source"
+            "backslash, colon or a leading '/'. The file is damaged or malicious: get the folder again from its source"
         )
     return folder / name
 
 
 def is_safe_name(name: Any) -> bool:
-    """Whether something is a relative path that stays within the folder it is read in, on any system.
+    """Return whether a name is a relative path within its folder, on every operating system.
 
     >>> (
     ...     is_safe_name("weights/model.safetensors"),
@@ -55,10 +55,10 @@ def is_safe_name(name: Any) -> bool:
 
 
 def check_file_name(name: Any, *, what: str) -> str:
-    """Return a name of a task, split or the like that becomes a part of a file's name, if it can.
+    """Return a name that becomes part of a file's name, such as a task's or split's, if it can.
 
     Raises:
-        ValueError: it is empty, `.` or `..`, has a slash, backslash or control character, or is too long.
+        ValueError: the name is empty, `.` or `..`, has a slash, backslash or control character, or is too long.
     """
     ends = isinstance(name, str) and name.strip() not in ("", ".", "..")
     if not ends or {"/", "\\", *CONTROL} & set(name) or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:

@@ -20,11 +20,11 @@ from embrew.objectives.embedding import no_embeddings
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """How large a chunk may be; one of the two.
+    """The size of a chunk, given as one of the two.
 
     Attributes:
-        rows: texts a chunk.
-        tokens: padded tokens a chunk (rows × longest row); a longer text goes alone.
+        rows: texts per chunk.
+        tokens: padded tokens per chunk (rows × longest row); a longer text is a chunk of its own.
     """
 
     rows: int | None = None
@@ -34,26 +34,26 @@ class Chunks:
 def cached_loss(
     objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks, *, alike: bool = False
 ) -> dict[str, Tensor]:
-    """The objective's loss on the whole batch, whose backward pass holds the activations of one chunk at a time.
+    """Return the objective's loss on the whole batch; its backward pass holds the activations of one chunk at a time.
 
     *Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup* (Gao et al., 2021): all texts are
-    embedded without a graph, the loss gives the gradient for every embedding, and each chunk is then embedded again,
-    under the random numbers of its first time, to carry its gradient on. The same loss and gradients as in one pass,
-    for a forward pass more.
+    embedded without a graph, the loss gives the gradient of every embedding, and each chunk is then embedded again,
+    with the random numbers of the first forward pass, to propagate its gradient. Loss and gradients equal those of a
+    single forward pass over the batch; the cost is a second forward pass.
 
-    Chunks hold texts of similar length, so that little is padded. The second pass runs within `backward()`. Where
-    embeddings go into further texts as vectors, these texts are embedded after the others and carried back before them:
-    the gradient for their vectors joins that of the embeddings they were made of.
+    Chunks hold texts of similar length, which keeps padding short. The second forward pass runs within `backward()`.
+    Where embeddings are inserted into further texts as vectors, these texts are embedded after the others and
+    propagated before them: the gradient of their vectors is added to that of the embeddings they are computed from.
 
     Args:
         objective: its loss must depend on the embeddings alone.
         encoder: what is trained.
         batch: as the objective collates it, on the encoder's device.
         chunks: their size.
-        alike: make as many passes as every other process does, which weights in pieces need.
+        alike: run as many forward passes as every other process, which sharded weights need.
 
     Returns:
-        As the objective's own call.
+        What calling the objective returns.
     """
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
@@ -102,7 +102,7 @@ def cached_loss(
 
     def replay(scale: Tensor) -> None:
         asked = {role: grad * scale for role, grad in wanted.items()}
-        if prompted:  # last first: what their vectors ask for is added to what the texts behind these are asked for
+        if prompted:  # last first: gradients of their vectors are added to those of the texts they come from
             sources = {role: leaves[role].detach().requires_grad_() for role in plain}
             with torch.enable_grad(), again():
                 table = inputs.prompt_vectors(encoder, sources, batch)
@@ -123,28 +123,29 @@ def cached_loss(
 
 
 def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-    """The objective's loss in as many passes as every other process makes, without a cache."""
+    """Return the objective's loss, in as many forward passes as every other process runs, without a cache."""
     inputs = objective.inputs
     batch = inputs.complete(encoder, batch)
     if inputs.prompted(batch):
-        raise TypeError(f"{type(objective).__name__} puts embeddings into texts, which weights in pieces do not allow")
+        raise TypeError(f"{type(objective).__name__} inserts embeddings into texts, which FSDP2 does not allow")
     embeddings: dict[str, Tensor] = {}
     for role, tokens in inputs.texts(batch).items():
         groups, idle = groups_of(tokens, Chunks(), alike=True)
         found = [inputs.embed(encoder, tokens.select(group)) for group in groups]
         order = torch.tensor([row for group in groups for row in group], device=encoder.device).argsort()
         vectors = torch.cat(found, dim=-2).index_select(-2, order)
-        for row in idle:  # part of the graph, so that its backward pass is made too
+        for row in idle:  # part of the graph, so that its backward pass runs too
             vectors = vectors + 0.0 * inputs.embed(encoder, tokens.select([row])).sum()
         embeddings[role] = vectors
     return objective.loss(embeddings, batch)
 
 
 def groups_of(tokens: Tokens, chunks: Chunks, *, alike: bool) -> tuple[list[list[int]], list[int]]:
-    """Rows in groups of similar length, one a pass, and rows to be passed once more for nobody's use.
+    """Return groups of rows of similar length, one per forward pass, and dummy rows.
 
-    How many groups there are depends on the lengths, and so on the process. Where weights are in pieces, each pass
-    gathers them from all processes, so that `alike` fills up to the most that any process has.
+    The number of groups depends on the lengths, so it differs between processes. Every forward pass through sharded
+    weights gathers them from all processes. With `alike`, there are as many dummy rows as this process has fewer groups
+    than the process with the most, so that every process runs the same number of forward passes.
     """
     groups = groups_by_length(tokens, batch_size=chunks.rows, batch_tokens=chunks.tokens)
     most = most_over_processes(len(groups), tokens.input_ids.device) if alike else len(groups)
@@ -153,13 +154,13 @@ def groups_of(tokens: Tokens, chunks: Chunks, *, alike: bool) -> tuple[list[list
 
 @dataclass(frozen=True)
 class _Piece:
-    rows: Tensor | None  # none: a pass that fills up
+    rows: Tensor | None  # None: a dummy forward pass
     tokens: Tokens
     random_state: tuple[Tensor, ...]
 
 
 class _Replay(torch.autograd.Function):
-    """A loss value whose backward pass is a function of the gradient that arrives (1, or what a scaler makes of it)."""
+    """A loss whose backward pass calls a function with the incoming gradient (1, or the gradient scaler's factor)."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, value: Tensor, replay: Callable[[Tensor], None]) -> Tensor:
@@ -173,7 +174,7 @@ class _Replay(torch.autograd.Function):
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, ...]:
-    """Of the CPU and, where dropout is drawn on another device, of that."""
+    """Return the random state of the CPU and, where dropout is drawn on another device, of that device."""
     if device.type == "cpu":
         return (torch.get_rng_state(),)
     return torch.get_rng_state(), torch.get_device_module(device).get_rng_state(device)
@@ -181,7 +182,7 @@ def _random_state(device: torch.device) -> tuple[Tensor, ...]:
 
 @contextmanager
 def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
-    """Random numbers as they were; those of the training go on afterwards as if nothing had been drawn."""
+    """Restore a random state; afterwards, training continues with its own, as if nothing had been drawn."""
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
         torch.set_rng_state(state[0])
@@ -191,6 +192,6 @@ def _replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]
 
 
 def _same_autocast(device_type: str) -> Callable[[], torch.autocast]:
-    """Autocast as it is now, for a backward pass that runs outside it."""
+    """Return the autocast settings that are active now, for a backward pass that runs outside them."""
     enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     return lambda: torch.autocast(device_type, dtype=dtype, enabled=enabled)

@@ -1,4 +1,4 @@
-"""What cannot be trained here, or not as it was launched, refused by name before anything is loaded."""
+"""Refuse stages that cannot be trained on this machine, or in the launcher's mode, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -12,51 +12,53 @@ from embrew.recipe import StageConfig
 def check_launch(
     stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool, evaluated: bool = False
 ) -> None:
-    """Raise where a stage cannot be trained as the launcher asks.
+    """Raise if a stage cannot be trained in the mode that the launcher requests.
 
     Args:
         stage: its settings.
         objective: built from them.
         args: built from them.
-        sharded: whether weights are cut in pieces, by FSDP2.
-        evaluated: whether the stage is evaluated on the way.
+        sharded: whether weights are sharded (FSDP2).
+        evaluated: whether the stage is evaluated while it is trained.
 
     Raises:
-        ValueError: names what does not go together, and what does.
+        ValueError: names the unsupported combination, and an alternative.
     """
     _check_reporting(stage, args)
     method = str(stage.objective["type"])
     if sharded and not isinstance(objective, EmbeddingObjective):
         raise ValueError(
-            f"stage {stage.name}: {method} under FSDP2: it looks at more than embeddings, and runs the language model "
-            "differently often on each process, which weights in pieces cannot follow; train this stage with plain "
-            "data parallelism (torchrun, or launch/ddp) in a recipe of its own, and go on under FSDP2 with --from DIR"
+            f"stage {stage.name}: {method} is not supported under FSDP2: it depends on more than embeddings, and "
+            "the number of its forward passes differs between processes, which sharded weights do not allow; train "
+            "this stage with plain data parallelism (torchrun, or launch/ddp) in a recipe of its own, and continue "
+            "under FSDP2 with --from DIR"
         )
     if sharded and evaluated:
         raise ValueError(
-            f"stage {stage.name}: evaluation.every or at under FSDP2: no process has the whole weights while they are "
-            "trained; leave it out, and the stage is evaluated at its end"
+            f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "
+            "process holds all weights; leave them out, and the stage is evaluated at its end"
         )
     if sharded and args.fp16:
-        raise ValueError(f"stage {stage.name}: fp16 under FSDP2: the loss scale is not spread; use bf16: true")
+        raise ValueError(f"stage {stage.name}: fp16 is not supported under FSDP2 (no gradient scaling); use bf16: true")
     if args.deepspeed_plugin is None:
         return
     if args.deepspeed_plugin.hf_ds_config.is_zero3():
         raise ValueError(
-            f"stage {stage.name}: DeepSpeed ZeRO stage 3 keeps weights in pieces that embrew cannot put together; use "
-            "FSDP2 for that (embrew recipe copy launch/fsdp2), or ZeRO stage 2"
+            f"stage {stage.name}: DeepSpeed ZeRO stage 3 is not supported, since embrew cannot gather its "
+            "sharded weights; use FSDP2 (embrew recipe copy launch/fsdp2), or ZeRO stage 2"
         )
     if stage.batch is not None and (stage.batch.mini_batch_size or stage.batch.mini_batch_num_tokens):
         raise ValueError(
-            f"stage {stage.name}: gradient caching under DeepSpeed: it makes one backward pass a chunk, and the engine "
-            "expects one in all; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe copy launch/fsdp2)"
+            f"stage {stage.name}: gradient caching is not supported under DeepSpeed: it runs one backward pass per "
+            "chunk, and the engine expects one per step; leave out batch.mini_batch_…, or use FSDP2 (embrew recipe "
+            "copy launch/fsdp2)"
         )
 
 
 def _check_reporting(stage: StageConfig, args: TrainingArguments) -> None:
-    """Raise where `training.report_to` names a library that is not installed; the Trainer would find out later."""
+    """Raise if `training.report_to` names a library that is not installed; the Trainer would raise later."""
     for name in list(args.report_to or ()):
-        if name not in (*get_available_reporting_integrations(), "flyte"):  # which transformers does not look for
+        if name not in (*get_available_reporting_integrations(), "flyte"):  # transformers does not check for it
             extra = "'embrew[tensorboard]'" if name == "tensorboard" else f"the library of {name}"
             raise ValueError(
                 f"stage {stage.name}: training.report_to={name} is not installed; pip install {extra}, or leave it out"

@@ -1,4 +1,4 @@
-"""Weights in pieces over the processes: FSDP2, which is PyTorch's `fully_shard`."""
+"""Sharded weights: FSDP2, which is PyTorch's `fully_shard`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.forward import layers_of
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
-PASSES = ("hidden_states", "read_layers")  # what of a backbone runs its layers
+PASSES = ("hidden_states", "read_layers")  # methods of the backbone that run its layers
 
 
 @contextmanager
 def asked_by_launcher() -> Iterator[bool]:
-    """Whether `accelerate launch` was told to shard; meanwhile nobody else is.
+    """Yield whether FSDP was requested from `accelerate launch`; accelerate's own flag is cleared meanwhile.
 
-    embrew shards by itself: accelerate would wrap the whole training step, within which gradient caching could not run
-    its passes, and does nothing at all on CPUs.
+    embrew shards by itself: accelerate would wrap the whole training step, which gradient caching does not support, and
+    does nothing on CPUs.
 
     Raises:
-        ValueError: FSDP of the first version, or offloading to the CPU, is asked for.
+        ValueError: FSDP version 1, or offloading to the CPU, is requested.
     """
     if os.environ.get(USE, "false").lower() != "true":
         yield False
         return
     if os.environ.get(VERSION, "1") != "2":
-        raise ValueError("the launcher asks for FSDP 1, which embrew does not offer; set fsdp_version: 2")
+        raise ValueError("the launcher requests FSDP 1, which embrew does not support; set fsdp_version: 2")
     if os.environ.get(OFFLOAD, "false").lower() == "true":
-        raise ValueError("the launcher asks for fsdp_offload_params, which embrew does not offer; set it to false")
+        raise ValueError("the launcher requests fsdp_offload_params, which embrew does not support; set it to false")
     value = os.environ.pop(USE)
     try:
         yield True
@@ -46,24 +46,26 @@ def asked_by_launcher() -> Iterator[bool]:
 
 
 def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None = None) -> None:
-    """Cut the backbone's weights, trained and frozen, into one piece a process; in place.
+    """Shard the backbone's weights, trained and frozen, over the processes; in place.
 
-    Each layer is gathered when it is run and let go after it; embeddings, final norm and memory tokens are gathered for
-    as long as a pass lasts. One pass through the backbone is one pass of FSDP's root, whatever calls it.
+    Each layer is gathered for its forward pass and released after it; embeddings, final norm and memory tokens are
+    gathered for a whole forward pass. Each forward pass through the backbone is one of FSDP's root module.
 
     Args:
-        encoder: its weights may still be on the CPU; they go to `device` in pieces.
+        encoder: its weights may still be on the CPU; the shards are moved to `device`.
         device: of this process.
-        compute: dtype that weights are gathered in, where it is not their own; gradients are summed in float32.
+        compute: dtype of gathered weights, if not their own; gradients are summed in float32.
 
     Raises:
-        ValueError: something is trained outside the backbone; trained weights of several dtypes.
+        ValueError: parameters outside the backbone are trained; trained weights have several dtypes.
     """
     backbone = encoder.backbone
     inside = {id(parameter) for parameter in backbone.parameters()}
     outside = [name for name, p in encoder.named_parameters() if p.requires_grad and id(p) not in inside]
     if outside:
-        raise ValueError(f"{', '.join(outside)}: trained outside the language model, which FSDP2 here does not cover")
+        raise ValueError(
+            f"{', '.join(outside)}: trained outside the language model, which is not sharded; train without FSDP2"
+        )
     dtypes = {str(p.dtype).removeprefix("torch.") for p in backbone.parameters() if p.requires_grad}
     if len(dtypes) > 1:
         raise ValueError(
@@ -84,24 +86,24 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether any part of a module is in pieces."""
+    """Return whether any part of a module is sharded."""
     return any(isinstance(part, FSDPModule) for part in module.modules())
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor put together from its pieces, on the CPU; all processes must call. Others as they are, on the CPU."""
+    """Return a sharded tensor gathered, or any other tensor, on the CPU; all processes must call."""
     detached = tensor.detach()
     return (detached.full_tensor() if isinstance(detached, DTensor) else detached).cpu().contiguous()
 
 
 def put(parameter: Tensor, value: Tensor) -> None:
-    """Write a whole tensor into a parameter, in pieces or not; all processes must call."""
+    """Write a whole tensor into a parameter, sharded or not; all processes must call."""
     with torch.no_grad():
         parameter.copy_(_like(value, parameter))
 
 
 def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's `state_dict` as one process would have it; all processes must call."""
+    """Return an optimiser's `state_dict` with gathered tensors, as of one process; all processes must call."""
     moments = {
         number: {key: whole(value) if isinstance(value, Tensor) else value for key, value in found.items()}
         for number, found in state["state"].items()
@@ -109,8 +111,8 @@ def whole_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "state": moments}
 
 
-def pieces_of_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What `whole_state` made, cut as the optimiser's parameters are; all processes must call."""
+def sharded_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Shard what `whole_state` returned as the optimiser's parameters are sharded; all processes must call."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = {
         number: {

@@ -1,4 +1,4 @@
-"""The encoder that a stage starts with, and what is set on it before training."""
+"""The encoder that a stage starts from, and its preparation for training."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from embrew.recipe import Recipe
 
 
 def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device: torch.device) -> Encoder:
-    """Open the encoder that stage `index` starts with, its adapter continued or merged.
+    """Open the encoder that stage `index` starts from; its adapter is continued or merged.
 
     Args:
         recipe: of the run.
         index: of the stage.
-        source: folder of the encoder before it; None: the recipe's own language model.
-        device: where to.
+        source: folder of the encoder; None: the recipe's language model.
+        device: of the encoder.
 
     Raises:
-        ValueError: the encoder that the first stage starts with has another template, attention or pooling.
+        ValueError: the first stage's `source` has another template, attention or pooling than the recipe.
     """
     set_seed(recipe.seed)
     if source is None:
@@ -38,7 +38,7 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
         merge_adapter=recipe.stages[index].adapter == "merge",
         trust_remote_code=recipe.encoder.trust_remote_code,
     )
-    if encoder.base.kind == "folder" and encoder.base_folder is None:  # its weights are all trained ones
+    if encoder.base.kind == "folder" and encoder.base_folder is None:  # all its weights are trained
         encoder.base_folder = Path(recipe.encoder.model)
     if not index:
         build.check_same_encoder(recipe, encoder, source)
@@ -49,7 +49,7 @@ def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device:
 
 
 def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Objective) -> None:
-    """Set attention, what is trained, and dtypes as stage `index` asks."""
+    """Set attention, trained parameters and dtypes for stage `index`."""
     encoder.train()
     stage = recipe.stages[index]
     for later in recipe.stages[index:]:  # before anything is trained

@@ -1,4 +1,4 @@
-"""A recipe's stages in order: each ends as a saved encoder; what is finished is kept, what was stopped goes on."""
+"""Train a recipe's stages in order and save the encoder after each; finished stages are skipped, others resume."""
 
 from __future__ import annotations
 
@@ -52,33 +52,34 @@ def train(
 ) -> Encoder:
     """Train a recipe.
 
-    Writes `output_dir/<stage>/` (a complete encoder) at the end of every stage and `output_dir/run.json` with scores
-    and times. With `evaluate`, the untrained encoder is scored first and the encoder after every stage. Where the
-    recipe's `evaluation.every` asks for it, it is scored within a stage too, and the stage ends with its best weights;
-    with `evaluation.at`, it is scored at log-spaced samples, and the stage ends with its last.
+    Writes `output_dir/<stage>/` (a complete encoder) after every stage, and `output_dir/run.json` with scores and
+    times. With `evaluate`, the untrained encoder and the encoder after every stage are scored. With the recipe's
+    `evaluation.every`, the encoder is also scored within stages, and a stage ends with its best weights; with
+    `evaluation.at`, it is scored after chosen numbers of samples, and a stage ends with its last weights.
 
     Args:
         recipe: what to train.
-        output_dir: where to; must not hold a run already, unless `resume`.
-        resume: skip stages that are finished with the same settings, and go on from the newest whole checkpoint.
-        evaluate: from an encoder to scores; `dev`, and `guard` and `guard/NAME` if there, are shown. If it is a
+        output_dir: output folder; must not hold a run, unless `resume`.
+        resume: skip stages that are finished with the same settings, and resume from the newest complete checkpoint.
+        evaluate: returns an encoder's scores; `dev`, `guard` and the `guard/NAME` that got worse are logged. If it is a
             `DevSets`, training rows that hold a text of these sets are counted.
-        verify: how a saved stage is proven: `fast`, `full`, `off`.
-        start: a trained encoder's folder to begin with, in place of the recipe's language model.
-        command: words of the command line that begin the same run; `embrew runs` says them.
+        verify: how a saved stage is verified: `fast`, `full`, `off`.
+        start: folder of a trained encoder to start from, instead of the recipe's language model.
+        command: words of the command line that starts the same run; `embrew runs` shows them.
 
     Returns:
         The encoder after the last stage.
 
     Raises:
-        FileExistsError: `output_dir` holds a run and `resume` is off; another process trains into it.
-        FileNotFoundError: a path of the recipe was stored by name.
-        ValueError: a finished stage was trained with other settings or on other data; too few rows; anything a recipe
-            can get wrong; `evaluation.metric` is no score; `start` has another template, attention or pooling than the
-            recipe.
+        FileExistsError: `output_dir` holds a run and `resume` is off, or another process trains into it.
+        FileNotFoundError: the recipe has a path of which only the name was saved.
+        ValueError: invalid settings; a finished stage was trained with other settings or data; too few rows;
+            `evaluation.metric` is not a score; `start` has another template, attention or pooling than the recipe.
     """
     if not recipe.stages:
-        raise ValueError("the recipe has no stages, so there is nothing to train; embrew evaluate takes it as it is")
+        raise ValueError(
+            "the recipe has no stages, so there is nothing to train; evaluate it as it is with embrew evaluate"
+        )
     with sharding.asked_by_launcher() as sharded:
         PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         with claimed_by_first(Path(output_dir), TRAINING):
@@ -90,7 +91,7 @@ def train(
 
 
 class Run:
-    """One run of a recipe in one folder."""
+    """A run of a recipe in a folder."""
 
     def __init__(
         self,
@@ -107,12 +108,12 @@ class Run:
         self.start = None if start is None else final_stage(Path(start))
         self.verify = verify
         self.trusts = recipe.encoder.trust_remote_code
-        self.before: dict[str, Any] | None = None  # the record of `start`
+        self.before: dict[str, Any] | None = None  # card facts of `start`
         self.settings = StageSettings(recipe, folder, self.start)
         self.started_with: dict[int, dict[str, Any]] = {}  # settings of stages of this process
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
-        build.check_recipe(recipe, here=True)  # wrong settings are found before anything is loaded
+        build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):
             evaluated = recipe.stage_evaluation(index) is not None
@@ -121,18 +122,20 @@ class Run:
             )
         self.results = RunResults(recipe, folder, evaluate, writes=self.process.is_main_process)
         if (folder / RUN).exists() and not resume:
-            raise FileExistsError(f"{folder} holds a run already; say --resume to go on, or choose another folder")
-        self.process.wait_for_everyone()  # all have looked before the first one writes
+            raise FileExistsError(
+                f"{folder} holds a run already; give --resume to continue it, or choose another folder"
+            )
+        self.process.wait_for_everyone()  # all processes have checked before the first one writes
 
     def all_stages(self) -> Encoder:
-        """Run what is not finished."""
+        """Train the stages that are not finished; return the encoder after the last one."""
         finished = decided(self._finished)
         self.results.write()
         encoder: Encoder | None = None
         for index in range(len(self.recipe.stages)):
             if finished[index]:
-                logger.info("%s  finished before, skipped", self.recipe.stages[index].name)
-                if self.process.is_main_process:  # checkpoints of a run that was stopped between saving and tidying up
+                logger.info("%s  already finished, skipped", self.recipe.stages[index].name)
+                if self.process.is_main_process:  # checkpoints of a run that was interrupted after saving
                     shutil.rmtree(self._work_folder(index), ignore_errors=True)
                 encoder = None
             else:
@@ -142,11 +145,11 @@ class Run:
         )
 
     def stage(self, index: int) -> Encoder | None:
-        """Train one stage and save it; the encoder, or None where this process only held pieces of it."""
+        """Train and save one stage; return the encoder, or None where this process only held shards of it."""
         stage, place = self.recipe.stages[index], self._stage_folder(index)
         encoder = self._train(index)
         if self.process.is_main_process and encoder is not None:
-            self.results.write()  # first: once the stage is there, nothing is left to be done for it
+            self.results.write()  # before the stage's folder, which marks it as finished
             encoder.record = self.results.facts_for_card(index, self.before)
             encoder.save_pretrained(
                 place,
@@ -157,11 +160,11 @@ class Run:
             )
             shutil.rmtree(self._work_folder(index), ignore_errors=True)
         self.process.wait_for_everyone()
-        logger.info("%s  saved and proven: %s", stage.name, place)
+        logger.info("%s  saved and verified: %s" if self.verify != "off" else "%s  saved: %s", stage.name, place)
         return encoder
 
     def _train(self, index: int) -> Encoder | None:
-        """The encoder after a stage's steps, scored; None where this process only held pieces of it."""
+        """Train a stage and score it; return the encoder, or None where this process only held shards of it."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
         encoder = self._start(index)
         if index == 0:
@@ -172,14 +175,14 @@ class Run:
         rows, order = self._rows(index, encoder, args)
         began = time.perf_counter()
         if self.sharded:
-            logger.info("%s  weights in %d pieces (FSDP2)", stage.name, self.process.num_processes)
+            logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
         evaluation = self.results.stage_evaluation(index, encoder)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, evaluation)
         steps = trainer.fit(checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None)
         self.results.add_counts(stage.name, steps=trainer.state.global_step)
         self.results.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
-        if self.sharded:  # the encoder is opened again, and what was trained is put in
+        if self.sharded:  # open the encoder again, and write the trained tensors into it
             trained = trained_tensors(trainer.step)
             del trainer, encoder
             if not self.process.is_main_process:
@@ -204,10 +207,10 @@ class Run:
         return encoder
 
     def _rows(self, index: int, encoder: Encoder, args: TrainingArguments) -> tuple[Dataset, MixedOrder | None]:
-        """The rows of a stage and their order; both are noted in `run.json` and logged."""
+        """Return the rows of a stage and their order; log them and record them in `run.json`."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
         keep = self._work_folder(index) / COMPUTED
-        with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as the steps are computed
+        with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
             parts = build.datasets(
                 stage,
                 objective,
@@ -225,13 +228,13 @@ class Run:
             )
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         if encoder.backbone.trains_all and args.bf16:
-            logger.info("%s  weights are trained in float32 and computed with in bfloat16 (autocast)", stage.name)
+            logger.info("%s  weights are trained in float32, with bfloat16 autocast", stage.name)
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
         self.results.add_data(stage, parts)
         return rows, order
 
     def _prepare_work_folder(self, index: int) -> None:
-        """The folder of checkpoints, and of what is computed once: empty, or of a run with these settings."""
+        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same."""
         work = self._work_folder(index)
 
         def begin() -> None:
@@ -260,7 +263,7 @@ class Run:
         return self.folder / self.recipe.stages[index].name
 
     def _finished(self) -> list[bool]:
-        """Whether each stage is there, trained with these settings; paths of the others are checked."""
+        """Return whether each stage is finished with these settings; check the paths of the others."""
         finished = [self.settings.holds(self._stage_folder(index), index) for index in range(len(self.recipe.stages))]
         if not finished[0] and self.start is None:
             check_path_known(self.recipe.encoder.model, "encoder.model")
@@ -271,7 +274,7 @@ class Run:
 
 
 def _check_data_paths(stage: StageConfig) -> None:
-    """Raise where a path of a stage's data was stored by name."""
+    """Raise if only the name of a path of a stage's data was saved."""
     several = isinstance(stage.data, list)
     for number, config in enumerate(stage.datasets):
         key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
@@ -288,4 +291,4 @@ def _chunks(stage: StageConfig) -> Chunks | None:
 def _trainable(encoder: Encoder) -> str:
     counts = [p.numel() for p in encoder.parameters() if p.requires_grad]
     share = sum(counts) / sum(p.numel() for p in encoder.parameters())
-    return f"{sum(counts):,} of the weights trained ({share:.1%})"
+    return f"{sum(counts):,} trained weights ({share:.1%})"

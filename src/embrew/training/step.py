@@ -1,4 +1,4 @@
-"""One training step as a module: what the trainer, and DDP, wrap."""
+"""One training step as a module, which the trainer and DDP wrap."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from embrew.training.sharding import is_sharded
 
 
 class TrainStep(nn.Module):
-    """Encoder + objective: a batch in, a dict with `loss` and its parts out. All passes happen inside `forward`.
+    """Encoder and objective: takes a batch, returns a dict with `loss` and its parts.
 
-    With `chunks`, the second passes of gradient caching happen in the loss' backward pass. Where the encoder's weights
-    are in pieces, every process makes the same number of passes.
+    All forward passes happen inside `forward`; with `chunks`, the second ones of gradient caching happen in the loss'
+    backward pass. Where the encoder's weights are sharded, every process runs the same number of forward passes.
 
     Attributes:
         learned: parameters that the objective needs in training only.
-        accepts_loss_kwargs: for the Trainer, which then divides every loss by the number of micro-batches and passes no
-            count of labels; what a token counts is said by `unit_weights`.
+        accepts_loss_kwargs: False tells the Trainer to divide every loss by the number of micro-batches and to pass no
+            count of labels; `unit_weights` holds the weight of a token.
     """
 
     accepts_loss_kwargs = False
@@ -32,7 +32,9 @@ class TrainStep(nn.Module):
     def __init__(self, encoder: Encoder, objective: Objective, chunks: Chunks | None = None) -> None:
         super().__init__()
         if chunks is not None and not isinstance(objective, EmbeddingObjective):
-            raise TypeError(f"{type(objective).__name__} looks at more than embeddings; it has no gradient cache")
+            raise TypeError(
+                f"{type(objective).__name__} depends on more than embeddings; it cannot use gradient caching"
+            )
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
@@ -40,20 +42,20 @@ class TrainStep(nn.Module):
         check_float32(self)
         if len(self.learned) and is_sharded(encoder):
             raise TypeError(
-                f"{type(objective).__name__} learns {', '.join(self.learned)} beside the encoder, which FSDP2 does not "
-                "keep alike on all processes; train it with plain data parallelism (torchrun, or launch/ddp)"
+                f"{type(objective).__name__} trains {', '.join(self.learned)} outside the encoder, which FSDP2 does "
+                "not synchronise; train it with plain data parallelism (torchrun, or launch/ddp)"
             )
         self.sharded = is_sharded(encoder)
         if self.sharded and not isinstance(objective, EmbeddingObjective):
             raise TypeError(
-                f"{type(objective).__name__} looks at more than embeddings; it cannot be trained under FSDP2"
+                f"{type(objective).__name__} depends on more than embeddings; it cannot be trained under FSDP2"
             )
 
     def forward(self, *, unit_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss.
 
         Args:
-            unit_weights: what the loss of a token, or row, counts; without, the batch is the whole optimiser step.
+            unit_weights: weight of the loss of a token, or row; None: the batch is the whole optimiser step.
             batch: as the objective collates it.
         """
         device = self.encoder.device
@@ -74,9 +76,9 @@ class TrainStep(nn.Module):
         self.encoder.backbone.causal_lm.activation_checkpointing_enable(**options)
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """The same under its name in older transformers."""
+        """Do the same, under the name that older transformers call."""
         self.encoder.backbone.causal_lm.gradient_checkpointing_enable(**options)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that are trained, by name."""
+        """Return the parameters that are trained, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}

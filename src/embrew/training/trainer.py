@@ -1,4 +1,4 @@
-"""A thin Trainer: trains a `TrainStep`, saves what is trained, evaluates a stage while it is trained."""
+"""Hugging Face's Trainer for a stage: saves trained tensors only, and evaluates while it trains."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ KEEP = 2  # checkpoints of a stage in progress
 class StageTrainer(Trainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
-    Checkpoints hold the trained tensors only (safetensors) beside the Trainer's own optimiser, schedule and RNG
-    state, and count from the moment their manifest is written. With `evaluation`, the stage is evaluated while it is
-    trained; where a best step is chosen, its trained tensors lie beside the checkpoints, and in each of them.
+    Checkpoints hold the trained tensors (safetensors) and the Trainer's optimiser, schedule and RNG state; they are
+    complete once their manifest is written. With `evaluation`, the stage is evaluated while it is trained; if the best
+    step is chosen, its trained tensors are kept in the work folder and in each checkpoint.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class StageTrainer(Trainer):
         evaluation: StageEvaluation | None = None,
     ) -> None:
         self.order, self.evaluation = order, evaluation
-        if args.n_gpu > 1:  # the Trainer would cut batches up for DataParallel, which ours are not made for
+        if args.n_gpu > 1:  # the Trainer would split batches for DataParallel, which TrainStep does not support
             args._n_gpu = 1
-            logger.warning("%s  one process uses one GPU of several; see docs/how-to/multi-gpu.md", name)
+            logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)
 
         def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Any]:
             epoch = int(self.state.epoch or 0)
             return step.objective.collate(batch, step.encoder, seed=args.seed * 1_000_003 + epoch)
 
-        # The Trainer wants data to evaluate on; `evaluation` has its own.
+        # The Trainer requires an evaluation data set; `evaluation` has its own.
         nothing = None if evaluation is None else rows.select([])
         super().__init__(model=step, args=args, train_dataset=rows, eval_dataset=nothing, data_collator=collate)
         self.step = step
-        if step.sharded:  # or accelerate would wrap what is in pieces in DistributedDataParallel
+        if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
             step.__dict__["_is_accelerate_prepared"] = True
         self.loss_parts: dict[str, list[float]] = {}
         self.remove_callback(PrinterCallback)
@@ -103,9 +103,11 @@ class StageTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The step's loss; its other parts are averaged until the next log line."""
+        """Return the step's loss; its other parts are averaged until the next log line."""
         progress = torch.tensor(self.state.global_step / max(self.state.max_steps, 1))
-        with self.accelerator.autocast() if self.step.sharded else nullcontext():  # elsewhere the model's own business
+        with (
+            self.accelerator.autocast() if self.step.sharded else nullcontext()
+        ):  # else the Trainer wraps the model in autocast
             outputs = model(**inputs, progress=progress)
         for name, value in outputs.items():
             if name != "loss":
@@ -114,14 +116,14 @@ class StageTrainer(Trainer):
         if not torch.isfinite(loss):
             raise ValueError(
                 f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}; lower the learning rate, "
-                "clip gradients (training.max_grad_norm), or look at the data of this batch"
+                "clip gradients (training.max_grad_norm), or check the data of this batch"
             )
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], None]:
-        """The micro-batches of an optimiser step, each with what a token, or row, counts in the whole step."""
+        """Return the micro-batches of an optimiser step, each with the weight of a token, or row, in the whole step."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if batches:
             weights = weights_of_units([self.step.objective.counts(batch) for batch in batches], device)
@@ -132,9 +134,9 @@ class StageTrainer(Trainer):
         return super()._get_train_sampler(train_dataset) if self.order is None else self.order
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        """The Trainer's own, except that several processes average the gradients of a cached step themselves.
+        """Run the Trainer's step; with gradient caching under DDP, average the gradients afterwards.
 
-        Its backward pass is one pass a chunk, and DistributedDataParallel allows one in all.
+        Gradient caching runs one backward pass per chunk, and DistributedDataParallel synchronises in each.
         """
         if self.step.chunks is None or not isinstance(model, DistributedDataParallel):
             return super().training_step(model, inputs, *args, **kwargs)
@@ -145,28 +147,28 @@ class StageTrainer(Trainer):
         return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the parts to a log line, averaged over micro-batches and processes as the loss is."""
+        """Add the parts of the loss to a log line, averaged over micro-batches and processes like the loss."""
         if "loss" in logs:
             logs |= mean_of_figures(self.loss_parts)
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
-        if not sharding.is_sharded(model):  # pieces are where they belong
+        if not sharding.is_sharded(model):  # shards are on their devices
             super()._move_model_to_device(model, device)
 
     @property
     def curve(self) -> list[Point]:
-        """Scores at the steps evaluated so far."""
+        """The learning curve so far."""
         return curve_from_log(self.state.log_history)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Score the weights as they are; keep the best, and stop where none better has come for long enough.
+        """Score the current weights; keep the best, with early stopping after `patience` evaluations.
 
-        The first process scores, and tells the others.
+        The first process scores and broadcasts the scores.
         """
         if self.evaluation is None:
-            raise ValueError("a stage without `evaluation` is not evaluated")
+            raise ValueError("the stage has no evaluation; pass evaluation= to StageTrainer")
         told = [self.evaluation.score() if self.args.process_index == 0 else None]
         scores = broadcast_object_list(told)[0]
         self.step.train()
@@ -180,7 +182,9 @@ class StageTrainer(Trainer):
             self.evaluation.report(curve, self.state.max_steps)
         if self.evaluation.should_stop(curve):
             self.control.should_training_stop = True
-            self.control.should_save = self.args.save_strategy != "no"  # so that it need not find this out again
+            self.control.should_save = (
+                self.args.save_strategy != "no"
+            )  # a resumed run then sees that the stage is finished
         return metrics
 
     @property
@@ -228,21 +232,21 @@ class StageTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def fit(self, checkpoint: Path | None) -> int:
-        """Train to the end, from a checkpoint where there is one; a stage whose best step is chosen ends with that.
+        """Train to the end, resuming from a checkpoint if given; load the best step's weights if one is chosen.
 
         Returns:
-            Optimiser steps that the weights have had.
+            The number of optimiser steps of the weights.
         """
         if self.args.should_save and checkpoint is not None and (checkpoint / BEST).exists():
-            link_or_copy(checkpoint / BEST, self._best)  # the one there may be of a later step
+            link_or_copy(checkpoint / BEST, self._best)  # an existing one may be of a later step
         self.accelerator.wait_for_everyone()
         if checkpoint is not None and self._is_done(checkpoint):
-            read_trained(self.step, checkpoint / WEIGHTS)  # only the stage's folder was not written yet
+            read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
         else:
             try:
                 with writing_to(Path(self.args.output_dir or ".")):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-            except UnpicklingError as error:  # tensors and numbers only are read, whatever the checkpoint holds
+            except UnpicklingError as error:  # only tensors and numbers are read
                 raise ValueError(checkpoints.not_state(checkpoint)) from error
             finally:
                 if self.progress is not None:
@@ -254,7 +258,7 @@ class StageTrainer(Trainer):
         return self.evaluation.best_point(self.curve)["step"]
 
     def _is_done(self, checkpoint: Path) -> bool:
-        """Whether nothing is left to train after a checkpoint; then its state becomes the trainer's."""
+        """Return whether training ended at a checkpoint; if so, take over its trainer state."""
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         stopped = self.evaluation is not None and self.evaluation.should_stop(curve_from_log(state.log_history))
         if state.global_step < state.max_steps and not stopped:

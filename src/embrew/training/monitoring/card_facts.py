@@ -1,4 +1,4 @@
-"""What a trained encoder says of its training: data, scores and recipe, without a path of this machine."""
+"""Facts for the card of a trained encoder: data, scores and recipe, without paths of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dataset_facts(config: DataConfig, rows: Dataset) -> dict[str, Any]:
-    """A data set as it was trained on: its name, split and revision, and its rows after all filters."""
+    """Describe a data set that was trained on: name, split, revision, and number of rows after all filters."""
     paths = [config.path] if isinstance(config.path, str) else config.path
     names = [public_name(path) for path in paths]
     found: dict[str, Any] = {
@@ -36,14 +36,14 @@ def card_facts(
     about: Mapping[str, Any] | None,
     before: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What the card of stage `index` is written from.
+    """Return the facts that the card of stage `index` is written from.
 
     Args:
         recipe: all stages.
         index: the last one trained.
         log: `run.json`: scores, data and curves of all stages so far.
         about: kind, split and metric of the dev and guard sets.
-        before: the record of the encoder that training began with, where it was trained before.
+        before: the facts of the encoder that training started from, if it was trained before.
     """
     names = [stage.name for stage in recipe.stages[: index + 1]]
     record: dict[str, Any] = {
@@ -62,6 +62,6 @@ def card_facts(
 
 
 def _named(objective: Mapping[str, Any]) -> str:
-    """An objective's type; where it has presets, which of them, since they are different sums."""
+    """An objective's type, with its preset if it has presets: they are different losses."""
     preset = getattr(build.objective(objective), "preset", None)
     return objective["type"] + ("" if preset is None else f", preset {preset}")

@@ -1,4 +1,4 @@
-"""Evaluation at chosen numbers of samples: points of a learning curve, without a checkpoint for each."""
+"""Evaluation at chosen numbers of samples: the points of a learning curve."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ EvaluationPoints = Literal["log"] | Sequence[int]
 
 
 def evaluation_steps(at: EvaluationPoints, *, last: int, per_step: int) -> list[int]:
-    """The optimiser steps after which an encoder is scored; the last one always is.
+    """Return the optimiser steps after which an encoder is scored; the last step is always one of them.
 
     Args:
-        at: `log`: 1, 2, 4, 8, …; or numbers of samples, each reached by the first step that has seen as many.
-        last: how many steps there are.
+        at: `log`: 1, 2, 4, 8, …; or numbers of samples: each is scored after the first step that has seen that many.
+        last: number of steps.
         per_step: samples per optimiser step.
 
     Examples:
@@ -32,12 +32,12 @@ def evaluation_steps(at: EvaluationPoints, *, last: int, per_step: int) -> list[
 
 
 def samples_per_step(args: TrainingArguments) -> int:
-    """Rows of an optimiser step, of all processes together."""
+    """Return the rows per optimiser step, over all processes."""
     return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
 
 
 class EvaluateAtSteps(TrainerCallback):
-    """Asks the Trainer to evaluate at the steps of a curve; a resumed run asks at the same ones."""
+    """Tell the Trainer to evaluate at the steps of a learning curve; a resumed run evaluates at the same steps."""
 
     def __init__(self, at: EvaluationPoints, per_step: int) -> None:
         self.at, self.per_step = at, per_step
@@ -45,7 +45,7 @@ class EvaluateAtSteps(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """After each optimiser step."""
+        """Request an evaluation after the chosen steps."""
         if state.global_step in evaluation_steps(self.at, last=state.max_steps, per_step=self.per_step):
             control.should_evaluate = True
         return control

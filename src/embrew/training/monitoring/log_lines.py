@@ -1,4 +1,4 @@
-"""The Trainer's figures as log lines."""
+"""The Trainer's logs through `logging`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogLines(TrainerCallback):
-    """Log lines through `logging` instead of printed dicts."""
+    """Write the Trainer's logs as lines instead of printed dicts."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class LogLines(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """One line a log event of the first process."""
+        """Log one line per event, from the first process."""
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
         parts = "  ".join(f"{name} {value:.4g}" for name, value in logs.items() if name != "epoch")

@@ -1,4 +1,4 @@
-"""`run.json`: what a run has found out so far (data, scores, curves, times), written whole after each change."""
+"""`run.json`: the results of a run so far (data, scores, curves, times), rewritten after each change."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RUN = formats.RUN.file
-LOST = "remove it and give --resume: scores and times of finished stages are lost with it, their models are not"
+LOST = "remove it and run again with --resume: scores and times of finished stages are lost, their models are not"
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the content of a run's `run.json`; `{}` where there is none.
+    """Return the content of a run's `run.json`, or `{}` if there is none.
 
     Raises:
         BrokenFile: the file is damaged.
@@ -44,23 +44,23 @@ def read_run(folder: Path) -> dict[str, Any]:
     with content_of(path, repair=LOST):
         for key in ("scores", "seconds", "data"):
             if not isinstance(values.get(key, {}), dict):
-                raise TypeError(f"{key} is no object")
+                raise TypeError(f"{key} is not an object")
     return values
 
 
 class RunResults:
-    """Scores the encoders of a run, looks at their data, and keeps what was found in `folder/run.json`.
+    """Scores and data of a run, kept in `folder/run.json`.
 
     Attributes:
-        values: the content of the file. `scores` and `seconds` by stage; `data`: what each stage is trained on, and
-            which of it are texts of the dev and guard sets; for stages that are evaluated on the way, `curves` and,
-            where it is chosen, `kept`, the step whose weights are saved; `stages`, and `final`, the last of them;
-            `command`, which began the run.
-            `rejected`: by stage, how many rows of each file cannot be read and are left out.
-            `samples`: how many rows each stage sees in a step and in an epoch, and its steps.
+        values: the content of the file. `scores` and `seconds` by stage; `data`: the data sets of each stage, and
+            their overlap with the dev and guard sets; for stages that are evaluated while they are trained, `curves`
+            and, if the best step is chosen, `kept`, the step whose weights are saved; `stages`, and `final`, the last
+            of them; `command`, which started the run.
+            `rejected`: rows of each file that cannot be read and are skipped, by stage.
+            `samples`: rows per step and per epoch of each stage, and its steps.
             `sets`: kind, split, size and metric of the dev and guard sets.
-        reserved: sorted fingerprints of dev rows that were split off training rows; None where there are none.
-        writes: whether this is the process that scores and writes.
+        reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
+        writes: whether this process scores and writes.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, evaluate: Evaluate | None, *, writes: bool) -> None:
@@ -77,7 +77,7 @@ class RunResults:
 
     @property
     def base(self) -> Mapping[str, float]:
-        """Scores of the encoder that training began with."""
+        """Scores of the encoder that training started from."""
         found: Mapping[str, float] = self.values["scores"].get("base", {})
         return found
 
@@ -87,14 +87,14 @@ class RunResults:
             self.values["command"] = list(map(public_setting, command))
 
     def write(self) -> None:
-        """Put the file in its place."""
+        """Write the file, from the process that writes."""
         if not self.writes:
             return
         with atomic_path(self.folder / RUN) as temporary:
             temporary.write_text(json.dumps(self.values, indent=2), encoding="utf-8")
 
     def score(self, name: str, encoder: Encoder) -> None:
-        """Score the encoder after a stage, or as it was before (`base`, which is done once), and say it."""
+        """Score the encoder after a stage, or the untrained one (`base`, scored once), and log the scores."""
         if self.evaluate is None or not self.writes:
             return
         scores = self.values["scores"]
@@ -114,7 +114,7 @@ class RunResults:
         return self.folder / f"{name}.rejects.jsonl" if self.writes else None
 
     def add_data(self, stage: StageConfig, parts: list[Dataset]) -> None:
-        """Note what a stage is trained on, and which of its rows hold a text that it is judged on."""
+        """Record the data sets of a stage, and how many of their rows hold a text of the dev and guard sets."""
         if not self.writes:
             return
         self._count_rejected(stage.name)
@@ -139,9 +139,9 @@ class RunResults:
             self.values.setdefault("rejected", {})[name] = dict(counts)
 
     def stage_evaluation(self, index: int, encoder: Encoder) -> StageEvaluation | None:
-        """How stage `index` is watched, or None where the recipe does not ask for it."""
+        """Return how stage `index` is evaluated while it is trained; None if the recipe does not ask for it."""
         config, name, evaluate = self.recipe.stage_evaluation(index), self.recipe.stages[index].name, self.evaluate
-        for key in ("curves", "kept"):  # what an earlier attempt has left
+        for key in ("curves", "kept"):  # of an earlier attempt
             self.values.get(key, {}).pop(name, None)
         if config is None or evaluate is None:
             return None
@@ -167,21 +167,23 @@ class RunResults:
         return evaluation
 
     def add_counts(self, name: str, **counts: int) -> None:
-        """Note how many rows a stage sees in an optimiser step (`a_step`) and in an epoch, and its `steps`."""
+        """Record a stage's rows per optimiser step (`a_step`) and per epoch (`an_epoch`), and its `steps`."""
         self.values.setdefault("samples", {}).setdefault(name, {}).update(counts)
 
     def add_curve(self, name: str, evaluation: StageEvaluation, curve: list[Point]) -> None:
-        """Note the curve of a watched stage that is done; its scores are those of the step that is kept."""
+        """Record the learning curve of a finished stage; its scores are those of the kept step."""
         best = evaluation.best_point(curve)
         self.values.setdefault("curves", {})[name] = curve
         self.values["scores"][name] = best["scores"]
         if evaluation.metric is not None:
             self.values.setdefault("kept", {})[name] = best["step"]
-            logger.info("%s  step %d is kept, the best of %d by %s", name, best["step"], len(curve), evaluation.metric)
+            logger.info(
+                "%s  kept step %d, the best of %d evaluations by %s", name, best["step"], len(curve), evaluation.metric
+            )
         self._log_scores(name, best["scores"])
 
     def facts_for_card(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What the saved encoder of stage `index` knows of its training."""
+        """Return the facts that the card of stage `index` is written from; `before` as in `card_facts`."""
         return card_facts(
             self.recipe,
             index,
@@ -197,28 +199,28 @@ class RunResults:
         return self.sets is not None and {*self.sets.about} != {*scores} - {"dev", "guard"}
 
     def _reserved(self) -> np.ndarray | None:
-        """What may not be trained on.
+        """Fingerprints of the dev rows that are split off training rows.
 
         Raises:
-            ValueError: the recipe splits dev rows off training rows, and nothing says which these are.
+            ValueError: the recipe splits dev rows off, but `evaluate` does not name their texts.
         """
         if self.recipe.evaluation is None or not self.recipe.evaluation.reserves:
             return None
         texts = getattr(self.evaluate, "reserved", None)
         if not texts:
             raise ValueError(
-                "evaluation.dev has rows that are split off training rows; pass evaluate=dev_sets_of(recipe) "
-                "(embrew.evaluation.dev), which says which rows may not be trained on"
+                "evaluation.dev splits rows off training rows; pass evaluate=dev_sets_of(recipe) "
+                "(embrew.evaluation.dev), which names the rows that are not trained on"
             )
         return np.unique(overlap.fingerprints(texts))
 
     def _check_metric(self, known: list[str] | None) -> None:
-        """Raise where the recipe chooses by a score that there is not."""
+        """Raise if the recipe evaluates within stages without `evaluate`, or chooses by an unknown score."""
         wanted = self.recipe.evaluation
         if wanted is None or (wanted.every is None and wanted.at is None):
             return
         if self.evaluate is None:
             asked = f"at={wanted.at}" if wanted.every is None else f"every={wanted.every}"
-            raise ValueError(f"the recipe has evaluation.{asked}, and train was given nothing to evaluate")
+            raise ValueError(f"the recipe has evaluation.{asked}, but train was called without evaluate=")
         if wanted.every is not None and known is not None and wanted.metric not in known:
-            raise ValueError(f"evaluation.metric={wanted.metric!r} is no score; choose from {', '.join(known)}")
+            raise ValueError(f"evaluation.metric={wanted.metric!r} is not a score; choose from {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Scores of dev and guard sets: who computes them, and how they are logged."""
+"""Scores of dev and guard sets: types, and the lines that are logged."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Evaluate = Callable[[Encoder], Scores]
 
 @runtime_checkable
 class DevSets(Protocol):
-    """An `Evaluate` that knows what it scores by; `embrew.evaluation.dev.dev_sets` makes one."""
+    """An `Evaluate` with named sets; `embrew.evaluation.dev.dev_sets` returns one."""
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the scores that a best step can be chosen by."""
+        """Names of the scores that can choose the best step."""
 
     @property
     def about(self) -> dict[str, dict[str, str]]:
-        """Kind, split and metric of each set, and its size once it is known, by the name of its score."""
+        """Kind, split, metric and, once known, size of each set, by the name of its score."""
 
     def __call__(self, encoder: Encoder) -> Scores:
-        """Scores of an encoder."""
+        """Return the scores of an encoder."""
 
     def texts(self) -> Mapping[str, Iterable[str]]:
-        """The texts of each set."""
+        """Return the texts of each set."""
 
 
 def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
-    """`dev 0.612 (base 0.588)  guard 0.701 (base 0.744)  got worse: STSB 0.744 → 0.701`.
+    """Return scores as a line: `dev 0.612 (base 0.588)  guard 0.701 (base 0.744)  got worse: STSB 0.744 → 0.701`.
 
-    Named are the mean of the dev sets and each guard set that is below the base; alignment and uniformity, where they
-    are asked for.
+    The line has the means of the dev and of the guard sets, alignment and uniformity if they were computed, and each
+    guard set whose score is below the base's.
     """
     said = []
     for name in ("dev", "guard", "alignment", "uniformity"):
@@ -50,7 +50,7 @@ def scores_line(scores: Mapping[str, float], base: Mapping[str, float]) -> str:
 
 
 def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each set that scores are of: `dev set STSB: split dev, 1500 pairs, Spearman`."""
+    """Return a line per set: `dev set STSB: split dev, 1500 pairs, Spearman`."""
     lines = []
     for name, facts in about.items():
         what = f"guard set {name.removeprefix(GUARD)}" if name.startswith(GUARD) else f"dev set {name}"
@@ -59,6 +59,6 @@ def set_lines(about: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def below_base(scores: Mapping[str, float], base: Mapping[str, float]) -> list[str]:
-    """Of the dev sets' mean and the guard sets, those whose score is below the base's."""
+    """Return the names, among `dev` and the guard sets, whose score is below the base's."""
     looked_at = [name for name in scores if name == "dev" or name.startswith(GUARD)]
     return [name for name in looked_at if name in base and scores[name] < base[name]]

@@ -11,7 +11,7 @@ from embrew.training.monitoring.scores import Scores
 
 
 class Point(TypedDict):
-    """Scores after so many steps of a stage."""
+    """Scores after a number of steps of a stage."""
 
     step: int
     scores: Scores
@@ -22,12 +22,11 @@ class StageEvaluation:
     """How a stage is evaluated while it is trained.
 
     Attributes:
-        score: the scores of the weights as they are; asked of the first process only.
-        report: told the curve after each evaluation, and how many steps the stage has.
-        metric: the score that the best step has the highest of; of equal ones, the first. None: nothing is chosen, the
-            weights of the last step stay.
-        patience: stop after so many evaluations without a better one.
-        at: where it is scored, if not every so many steps: see `evaluation_steps`.
+        score: returns the scores of the current weights; called in the first process only.
+        report: called after each evaluation with the curve and the number of steps of the stage.
+        metric: the score whose maximum, the first among equals, is the best step. None: the last step is kept.
+        patience: early stopping after `patience` evaluations without a better score.
+        at: the steps of evaluations, see `evaluation_steps`; None: at a fixed interval.
     """
 
     score: Callable[[], Scores]
@@ -37,24 +36,24 @@ class StageEvaluation:
     at: EvaluationPoints | None = None
 
     def best_point(self, curve: Sequence[Point]) -> Point:
-        """The point whose weights are kept: the best one (the first of equals), or the last where none is chosen."""
+        """Return the point whose weights are kept: the best (the first among equals), or the last without `metric`."""
         metric = self.metric
         return curve[-1] if metric is None else max(curve, key=lambda point: point["scores"][metric])
 
     def should_stop(self, curve: Sequence[Point]) -> bool:
-        """Whether patience is at its end."""
+        """Return whether the last `patience` evaluations were no better."""
         if self.patience is None or self.metric is None or not curve:
             return False
         return len(curve) - 1 - curve.index(self.best_point(curve)) >= self.patience
 
 
 def trainer_metrics(scores: Scores) -> dict[str, float]:
-    """Scores under the names that the Trainer's log, and what reads it, give to evaluations."""
+    """Return scores under the names that the Trainer gives to evaluations in its log."""
     return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def curve_from_log(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
-    """The curve that a Trainer's log holds, which each checkpoint keeps: all that is known of a watched stage."""
+    """Return the learning curve from a Trainer's log, which every checkpoint holds."""
     entries = [entry for entry in log_history if any(name.startswith("eval_") for name in entry)]
     return [
         {

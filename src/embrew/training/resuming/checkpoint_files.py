@@ -23,7 +23,7 @@ OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # the Trainer's own names
 
 
 def files_needed(args: TrainingArguments) -> tuple[str, ...]:
-    """Return the files, as patterns, without which a checkpoint cannot be continued to the same result."""
+    """Return the files, as patterns, that a checkpoint needs to be resumed to the same result."""
     found: tuple[str, ...] = (WEIGHTS, "trainer_state.json")
     if not args.save_only_model:
         found += ("rng_state*.pth",)
@@ -33,18 +33,18 @@ def files_needed(args: TrainingArguments) -> tuple[str, ...]:
 
 
 def trained_tensors(step: TrainStep) -> dict[str, Tensor]:
-    """Return what is trained, whole, on the CPU; all processes must call."""
+    """Return the trained tensors, gathered, on the CPU; all processes must call."""
     return {name: sharding.whole(parameter) for name, parameter in step.trainable().items()}
 
 
 def put_trained(step: TrainStep, tensors: Mapping[str, Tensor]) -> None:
-    """Put trained tensors, whole, into a step's parameters; all processes that share the parameters must call."""
+    """Write gathered tensors into a step's parameters; all processes that share the parameters must call."""
     for name, parameter in step.trainable().items():
         sharding.put(parameter, tensors[name])
 
 
 def write_trained(step: TrainStep, path: Path, *, writes: bool) -> None:
-    """Write what is trained; all processes must call where weights are sharded, and the one that `writes` writes."""
+    """Write the trained tensors; if weights are sharded, all processes must call; the one with `writes` writes."""
     tensors = trained_tensors(step)
     if writes:
         with atomic_path(path) as temporary:
@@ -52,20 +52,20 @@ def write_trained(step: TrainStep, path: Path, *, writes: bool) -> None:
 
 
 def read_trained(step: TrainStep, path: Path) -> None:
-    """Put a file's tensors into the model.
+    """Read a file of trained tensors into the model.
 
     Raises:
-        ValueError: it was written for other parameters.
+        ValueError: the file holds other parameters.
     """
     tensors, parameters = read_tensors(path), step.trainable()
     if tensors.keys() != parameters.keys():
         odd = sorted(tensors.keys() ^ parameters.keys())
-        raise ValueError(f"{path} holds other parameters than are trained now: {', '.join(odd[:3])}")
+        raise ValueError(f"{path} holds other parameters than this stage trains: {', '.join(odd[:3])}")
     put_trained(step, tensors)
 
 
 def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any, *, writes: bool) -> None:
-    """Write the state as one process would have it, so that any number of processes can resume; all must call."""
+    """Write optimiser and schedule as one process would, so that any number of processes can resume; all must call."""
     state = sharding.whole_state(optimizer.state_dict())
     if writes:
         torch.save(state, folder / OPTIMIZER)
@@ -75,12 +75,12 @@ def write_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, sche
 def read_sharded_optimizer(folder: Path, optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
     """Read what `write_sharded_optimizer` wrote; all processes must call."""
     state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(sharding.pieces_of_state(state, optimizer))
+    optimizer.load_state_dict(sharding.sharded_state(state, optimizer))
     scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file that is never written to again another name; copy it where the disk knows no links."""
+    """Hard-link a file that is not written to again; copy it where the file system has no hard links."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -1,4 +1,4 @@
-"""Which checkpoints are whole: a manifest with sha256 of every file, written last."""
+"""Complete checkpoints: a manifest with the sha256 of every file, written last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANIFEST = "manifest.json"
 
 
 def seal(checkpoint: Path) -> None:
-    """Flush a checkpoint's files to disk and write its manifest; from here on it counts."""
+    """Flush a checkpoint's files to disk and write its manifest, which makes it complete."""
     hashes = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
@@ -34,11 +34,11 @@ def seal(checkpoint: Path) -> None:
 
 
 def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
-    """Return whether the manifest lists all that is needed, and every file of it is there with its content.
+    """Return whether the manifest lists all needed files, and every file in it exists with its sha256.
 
     Args:
         checkpoint: a folder.
-        needed: names of files, as patterns: each must match one that the manifest lists.
+        needed: file names, as patterns; each must match a file of the manifest.
     """
     try:
         hashes = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
@@ -52,26 +52,26 @@ def is_whole(checkpoint: Path, needed: Collection[str] = ()) -> bool:
 
 
 def _is_entry(name: str, sha256: Any) -> bool:
-    """Whether a line of a manifest can be one: the name of a file within the checkpoint, and a sha256."""
+    """Whether a manifest entry is valid: the name of a file within the checkpoint, and a sha256."""
     return is_safe_name(name) and isinstance(sha256, str) and re.fullmatch(r"[0-9a-f]{64}", sha256) is not None
 
 
 def newest(folder: Path, needed: Collection[str] = ()) -> Path | None:
-    """Return the newest whole checkpoint of a run; broken ones are named and passed over. `needed`: see `is_whole`."""
+    """Return the newest complete checkpoint; log and skip incomplete ones. `needed`: see `is_whole`."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         if is_whole(checkpoint, needed):
             return checkpoint
-        logger.warning("%s is not whole (stopped while it was written, or damaged) and is passed over", checkpoint)
+        logger.warning("%s is incomplete (interrupted while it was written, or damaged) and is skipped", checkpoint)
     return None
 
 
 def not_state(checkpoint: Path | None) -> str:
-    """Return the message for a checkpoint with a file that holds more than an optimiser's state: objects, or damage."""
+    """Return the message for a checkpoint file that holds other objects than a trainer's state, or is damaged."""
     named = [str(path.name) for path in sorted((checkpoint or Path()).glob("*.pt*")) if not _is_state(path)]
     return (
-        f"{checkpoint}: {', '.join(named) or 'a file'} holds something else than the tensors and numbers of a trainer; "
-        "it is not read, since pickled objects could run code. Remove this checkpoint: --resume then takes an earlier "
-        "one, or begins the stage again"
+        f"{checkpoint}: {', '.join(named) or 'a file'} holds other objects than a trainer's tensors and numbers; it is "
+        "not read, since pickled objects can run code. Remove this checkpoint: --resume then takes an earlier one, or "
+        "starts the stage again"
     )
 
 
@@ -85,7 +85,7 @@ def _is_state(path: Path) -> bool:
 
 
 def rotate(folder: Path, keep: int) -> None:
-    """Remove sealed checkpoints but the newest `keep`; what was never sealed is left for `newest` to name."""
+    """Remove all complete checkpoints but the newest `keep`; incomplete ones stay, and `newest` logs them."""
     whole = [c for c in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True) if (c / MANIFEST).is_file()]
     for checkpoint in whole[keep:]:
         shutil.rmtree(checkpoint, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Stages that another run has finished with the same settings, taken over instead of trained again."""
+"""Reuse stages that another run has finished with the same settings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from embrew.training.resuming.stage_json import STAGE, StageSettings
 
 logger = logging.getLogger(__name__)
 KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept")
-"""What `run.json` says by stage."""
+"""Keys of `run.json` that hold values per stage."""
 
 
 def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[tuple[str, Path]]:
     """Copy the leading stages of a recipe from other runs that have finished them with the same settings.
 
-    It ends with the first stage that nobody has finished; stages that are in `folder` are left as they are. What
-    `run.json` says of a stage (scores, time, data) comes along; its card and `recipe.yaml` stay those of the other run.
+    Copying ends at the first stage that no other run has finished; stages that exist in `folder` are not changed. A
+    stage's entries in `run.json` (scores, time, data) are copied too; its card and `recipe.yaml` stay those of the
+    other run.
 
     Args:
-        recipe: whose stages are wanted.
+        recipe: whose stages are needed.
         folder: its run.
-        others: folders of runs to look in; those trained from another encoder (`start`) are passed over.
+        others: folders of runs to search; those trained from another encoder (`start`) are skipped.
 
     Returns:
-        The names of the stages that were copied, and the run each is from.
+        The names of the copied stages, each with the run it is from.
     """
     reused = []
     settings = StageSettings(recipe, folder)
@@ -44,13 +45,13 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
         _copy_results(stage.name, found, folder)
         with atomic_folder(folder / stage.name, marker=STAGE) as new:
             shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
-        logger.info("%s  taken over from %s", stage.name, found)
+        logger.info("%s  reused from %s", stage.name, found)
         reused.append((stage.name, found))
     return reused
 
 
 def _copy_results(stage: str, theirs: Path, ours: Path) -> None:
-    """Add what one run knows of a stage, and of the untrained encoder, to `run.json` of another."""
+    """Copy the results of a stage, and of the untrained encoder, to `run.json` of another run."""
     known, found = {"format": formats.RUN.newest, **read_run(ours)}, read_run(theirs)
     for key in KEYS_BY_STAGE:
         for name in ("base", stage):

@@ -1,4 +1,4 @@
-"""`stage.json`: what a stage was trained with, and whether that is what it would be trained with now."""
+"""`stage.json`: the settings and inputs that a stage was trained with, compared with the current ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OR = "choose another output folder, or remove this stage and those after it"
 
 
 class StageSettings:
-    """What decides the outcome of a recipe's stages, compared with what folders say.
+    """Settings and inputs that a recipe's stages depend on, compared with those of existing folders.
 
     Args:
         recipe: of the run.
         folder: of the run.
-        start: folder of the encoder that training begins with, where it is not the recipe's language model.
+        start: folder of the encoder that training starts from, if not the recipe's language model.
     """
 
     def __init__(self, recipe: Recipe, folder: Path, start: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class StageSettings:
         self.inputs = TrainingInputs(recipe, folder)
 
     def of_stage(self, index: int) -> dict[str, Any]:
-        """Return what decides the outcome of stage `index`, without a path of this machine."""
+        """Return the settings and inputs that stage `index` depends on, without paths of this machine."""
         return {
             "format": formats.STAGE.newest,
             "hash": self.recipe.stage_hash(index),
@@ -45,7 +45,7 @@ class StageSettings:
 
     @cached_property
     def started_with(self) -> dict[str, str]:
-        """Hashes of the encoder that training began with, where it is not the recipe's language model."""
+        """Hashes of the encoder that training starts from; empty if it is the recipe's language model."""
         if self.start is None:
             return {}
         encoder = Encoder.from_pretrained(
@@ -57,7 +57,7 @@ class StageSettings:
         """Return whether a folder holds stage `index`, finished or in progress, with these settings.
 
         Raises:
-            ValueError: it holds the stage with other settings, or of other data; names them.
+            ValueError: it holds the stage with other settings or inputs; names them.
         """
         if (folder / SETTINGS).is_file():
             check_folder(folder, large=False)
@@ -80,13 +80,13 @@ class StageSettings:
                 f"trained on; {OR}"
             )
         ours = self.started_with
-        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions did not note the tokenizer
+        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions have no tokenizer
         if any(started.get(name) != ours.get(name) for name in ("start", "start_vectors")):
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
     def could_reuse(self, folder: Path, index: int) -> bool:
-        """Return whether a folder holds stage `index` with these settings, begun with the recipe's language model."""
+        """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
         written = read_stage(folder)
         if written is None or "start" in written or self.differing_keys(written, index) is not None:
             return False
@@ -95,7 +95,7 @@ class StageSettings:
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
 
-        Earlier versions compared paths as they were written.
+        Earlier versions compared paths as written.
         """
         by_name = "content" in written
         if written["hash"] == self.recipe.stage_hash(index, by_name=by_name):
@@ -118,11 +118,11 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     path = folder / STAGE
     if not path.is_file():
         return None
-    repair = f"remove {folder} and give --resume: the stage is trained again"
+    repair = f"remove {folder} and run again with --resume: the stage is trained again"
     written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE, repair=repair)
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
-            raise TypeError("hash is no text, or recipe no object")
+            raise TypeError("hash is not a string, or recipe not an object")
         if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):
-            raise TypeError("content is no object of objects")
+            raise TypeError("content is not an object of objects")
     return written

@@ -1,4 +1,4 @@
-"""What a run was trained on: its data sets and its language model by name and content, wherever they are."""
+"""The inputs of training: data sets and language model, by name and content, independent of their folders."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ Identity = Mapping[str, Any]
 
 
 class TrainingInputs:
-    """Names and sha256 of what a recipe is trained on.
+    """Names and sha256 of a recipe's data sets and language model.
 
-    Files of 16 MiB and more are noted in `content.json` with size and times, without
-    their path, so that a run that is resumed reads a large corpus once less.
+    The sha256 of files of 16 MiB or more are kept in `content.json`, by size and times and without paths, so that a
+    resumed run does not read a large corpus again to hash it.
 
     Args:
-        recipe: names them.
+        recipe: names the inputs.
         folder: of the run.
     """
 
@@ -55,7 +55,7 @@ class TrainingInputs:
         self.recipe, self.path = recipe, folder / HASHES
 
     def of_stage(self, index: int) -> dict[str, Identity]:
-        """Return what decides the outcome of stage `index`, by the recipe's key: see `data_identity`."""
+        """Return the inputs that stage `index` depends on, by the recipe's key: see `data_identity`."""
         found: dict[str, Identity] = {MODEL: self._model()}
         for i, stage in enumerate(self.recipe.stages[: index + 1]):
             several = isinstance(stage.data, list)
@@ -76,7 +76,7 @@ class TrainingInputs:
         return data_identity(path, split=split, revision=revision, sha256=self._sha256)
 
     def _model(self) -> Identity:
-        """Of a folder, the sha256 of weights, configuration and tokenizer; of a Hub model, the commit."""
+        """The sha256 of a folder's weights, configuration and tokenizer; the commit of a Hub model."""
         name, revision = self.recipe.encoder.model, self.recipe.encoder.revision
         found: dict[str, Any] = {"name": base_name(name)}
         folder = ASSETS.get(name) or Path(name)
@@ -111,14 +111,14 @@ class TrainingInputs:
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))["files"]
             return {str(key): str(value) for key, value in found.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is made again
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # it is computed again
             return {}
 
 
 def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
-    """Return the keys of what is another data set or model now, of which `theirs` holds what was trained on.
+    """Return the keys of data sets or models that differ from `theirs`, the inputs of an earlier training.
 
-    What is unknown on one side, such as the sha256 of files that are not here, is not compared.
+    A value that is unknown on one side, such as the sha256 of missing files, is not compared.
     """
     return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
 
