@@ -48,7 +48,7 @@ def test_a_bar_shows_description_rate_elapsed_and_remaining_time():
         bar.note("loss 0.5")
         bar.shown.refresh()
         shown = stderr.getvalue()
-    assert re.search(r"STSB: encode:  25%.* 50/200 \[00:00<00:00, +\d+(\.\d+)? texts/s, loss 0\.5\]", shown), shown
+    assert re.search(r"STSB: encode:  25%.* 50/200 \[00:00<00:00, *\d+(\.\d+)?text/s, loss 0\.5\]", shown), shown
     assert stderr.getvalue().rstrip(" ").endswith("\r"), "the bar is removed"
 
 

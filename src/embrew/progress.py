@@ -66,7 +66,7 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
     style = _style or ("bar" if shown else terminal_style())
     name = _context.get()
     options: dict[str, Any] = {"desc": f"{name}: {description}" if name else description, "total": total}
-    options |= {"unit": f" {unit}s", "initial": initial, "leave": False, **_width()}
+    options |= {"unit": unit, "initial": initial, "leave": False, **_width()}
     if shown is False or style == "off":
         return Bar(tqdm(disable=True, **options), unit)
     return Bar(LogLines(**options) if style == "lines" else notebook_or_terminal(**options), unit)
@@ -139,7 +139,7 @@ class LogLines(tqdm):
         state = self.format_dict
         done, total, elapsed = state["n"], state["total"], state["elapsed"]
         rate = state["rate"] or ((done - state["initial"]) / elapsed if elapsed else 0.0)
-        unit = state["unit"].strip()
+        unit = f"{state['unit']}s"
         counted = f"{done:,} {unit}" if total is None else f"{done:,} of {total:,} {unit} ({done / max(total, 1):.0%})"
         parts = [counted, f"{rate:,.1f} {unit}/s" if rate >= 1 or not rate else f"{1 / rate:,.1f} s/{unit[:-1]}"]
         parts.append(f"{self.format_interval(elapsed)} elapsed")

@@ -16,6 +16,7 @@ from embrew.data import describe
 from embrew.data.mixing import MixedOrder, shares
 from embrew.data.overlap import RESERVED
 from embrew.data.rejects import MAX_RATE, Rejects, reject_file
+from embrew.data.row_text import row_text
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import EmbeddingObjective, Objective
@@ -59,7 +60,7 @@ def datasets(
         understood = describe(part)
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
-            logger.info("    %s", example)
+            logger.info("    %s", row_text(example))
         short = part if config.max_tokens is None else _short(part, config.max_tokens, encoder)
         place = None if keep is None else keep / str(number)
         parts[number] = built.precompute(built.prepare(short, encoder), encoder, place)

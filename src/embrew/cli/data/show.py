@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,7 +77,7 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
     paths = config.path if isinstance(config.path, str) else ", ".join(config.path)
     console.print(Text(f"{paths}  {found['columns']}", style="bold"))
     for number, example in enumerate(found["examples"], start=1):
-        console.print(Padding(Text(f"{number}. {row_text(example)}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"{number}. {data.row_text(example)}"), (0, 0, 0, 2)))
     lengths = []
     for column in columns(list(rows), encoder):
         whole = encoder.template.rows(column.texts, instruction=column.instructions)
@@ -93,17 +92,6 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
         console.print(Text(f"texts of more than {config.max_tokens} tokens are left out in training", style="dim"))
     console.print()
     return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **found}
-
-
-def row_text(row: Mapping[str, Any]) -> str:
-    """Return the columns of a row that hold something, as `query: "a"; negatives: "b", "c"`."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, list):
-            return ", ".join(map(shown, value))
-        return json.dumps(value, ensure_ascii=False)
-
-    return "; ".join(f"{name}: {shown(value)}" for name, value in row.items() if value not in (None, []))
 
 
 def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
