@@ -81,7 +81,7 @@ def test_the_kind_can_be_said(tmp_path, retrieval_folder):
 
 
 def test_folders_that_cannot_be_judged(tmp_path):
-    with pytest.raises(ValueError, match="neither a test nor a dev split; give one of train as split"):
+    with pytest.raises(ValueError, match="neither a test nor a dev split; choose split from train"):
         find_task(folder(tmp_path / "x", rows=STS, files=("train.jsonl",)))
     with pytest.raises(FileNotFoundError, match="no data folder"):
         find_task(tmp_path / "missing")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embrew.analysis.uniformity import alignment_uniformity, positive_pairs
 from embrew.data.datasets import load
-from embrew.data.reading import expand, read, splits
+from embrew.data.reading import DEV_SPLITS, expand, read, splits
 from embrew.data.record import same_name
 from embrew.data.sampling import sample_in_order
 from embrew.evaluation.dev import DevSets, dev_sets_of
@@ -126,8 +126,8 @@ def add_uniformity(
 
 
 def _split(path: str | Path, split: str | None) -> str:
-    place = Path(expand(path))
-    if split is not None or not place.is_dir():
+    folder = Path(expand(path))
+    if split is not None or not folder.is_dir():
         return split or "train"
-    there = splits(place)
-    return next((name for name in ("dev", "validation", "valid", "test") if name in there), "train")
+    there = splits(folder)
+    return next((name for name in (*DEV_SPLITS, "test") if name in there), "train")

@@ -76,10 +76,10 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
         FileNotFoundError: the folder has no `run.json`.
         ValueError: no such stage, or it was not evaluated during training.
     """
-    place = Path(folder) / RUN
-    if not place.is_file():
+    file = Path(folder) / RUN
+    if not file.is_file():
         raise FileNotFoundError(f"{folder} holds no {RUN}; give a folder that embrew train wrote")
-    log = read_json(place, keys=("scores",), kind=formats.RUN)
+    log = read_json(file, keys=("scores",), kind=formats.RUN)
     scores, curves, samples = log["scores"], log.get("curves", {}), log.get("samples", {})
     names = list(samples)  # in the order in which they were started
     if stage is not None and stage not in names:
@@ -90,7 +90,7 @@ def read_curve(folder: str | Path, *, name: str | None = None, stage: str | None
         raise ValueError(
             f"{folder} was not evaluated during training; train with evaluation.at=log (and evaluation.dev=[FOLDER])"
         )
-    with content_of(place):
+    with content_of(file):
         before = names[: names.index(stage)] if stage else []
         start = next((name for name in reversed(before) if name in scores), "base")
         first = stage or names[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from embrew.analysis.vectors import Side
 from embrew.data.datasets import load
 from embrew.data.documents import read_documents
-from embrew.data.reading import expand, find_file, read, splits, stem
+from embrew.data.reading import DEV_SPLITS, expand, find_file, read, splits, stem
 from embrew.data.record import named
 from embrew.data.sampling import sample_in_order
 
@@ -32,11 +32,11 @@ class Texts:
 
 def find_split(path: str | Path, split: str | None = None) -> str:
     """Return `split`, or a folder's default: `test`, else `dev` (`validation`, `valid`), else `train`."""
-    place = Path(expand(path))
-    if split is not None or not place.is_dir():
+    folder = Path(expand(path))
+    if split is not None or not folder.is_dir():
         return split or "train"
-    names = splits(place)
-    return next((name for name in ("test", "dev", "validation", "valid") if name in names), "train")
+    names = splits(folder)
+    return next((name for name in ("test", *DEV_SPLITS) if name in names), "train")
 
 
 def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | None = None, seed: int = 42) -> Texts:
@@ -49,16 +49,16 @@ def read_texts(path: str | Path, *, split: str | None = None, max_texts: int | N
         max_texts: size of a seeded sample; default: all.
         seed: random seed of the sample.
     """
-    place = Path(expand(path))
-    if find_file(place, "corpus") if place.is_dir() else stem(place) == "corpus":
+    source = Path(expand(path))
+    if find_file(source, "corpus") if source.is_dir() else stem(source) == "corpus":
         if split is not None:
-            logger.warning("%s is a corpus: split=%r has no effect", place, split)
-        contents = [document.content for document in read_documents(place)]
+            logger.warning("%s is a corpus: split=%r has no effect", source, split)
+        contents = [document.content for document in read_documents(source)]
         found, side = [content for content in contents if content.strip()], "document"
         if len(found) < len(contents):
-            logger.warning("%s: %d blank documents are excluded", place, len(contents) - len(found))
+            logger.warning("%s: %d blank documents are excluded", source, len(contents) - len(found))
     else:
-        split = find_split(place, split)
+        split = find_split(source, split)
         columns = _text_columns(path, split)
         found = [row["text"] for column in columns for row in load(path, kind="text", split=split, columns=column)]
         side = "text"

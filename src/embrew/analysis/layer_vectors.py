@@ -66,12 +66,12 @@ class LayerVectors:
 
     def at(self, layer: int, dim: int) -> Reader:
         """Return the encoder truncated to this number of layers and dimensions."""
-        place = self.layers.index(layer)
+        index = self.layers.index(layer)
 
         def read(call: Call, texts: Sequence[str]) -> np.ndarray:
             if call not in self._kept:
                 self._kept[call] = self._encode(call, texts)
-            vectors = self._kept[call][:, place, :dim].contiguous()
+            vectors = self._kept[call][:, index, :dim].contiguous()
             return (normalize(vectors, dim=-1) if self.encoder.normalize else vectors).numpy()
 
         return Reader(self.encoder, read)

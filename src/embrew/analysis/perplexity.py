@@ -64,7 +64,7 @@ def perplexity_of(
         encoder: the encoder; its adapter is active.
         texts: texts to predict; empty ones are skipped.
         window: maximum tokens per window, the first token included.
-        batch_tokens: padded tokens a batch.
+        batch_tokens: padded tokens per batch.
 
     Raises:
         ValueError: all texts are empty; the tokenizer has neither BOS nor EOS; a window of fewer than two tokens.

@@ -114,7 +114,7 @@ def _front(axes: Any, found: Surface, picked: Cell | None, *, by: str) -> None:
         axes.plot(getattr(picked, by), 100 * picked.score, "o", color=PICKED, markersize=11, fillstyle="none")
     if times:
         axes.set_xlim(left=0)
-        axes.set_xlabel("milliseconds a text")
+        axes.set_xlabel("milliseconds per text")
         return
     axes.set_xscale("log", base=2)
     axes.set_xticks([4 * dim for dim in found.dims], [str(4 * dim) for dim in found.dims], fontsize=8)

@@ -84,7 +84,8 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
     dtype: Computes = Dtype.AUTO,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Judge again what is judged in the output folder, and replace it.")
+        bool,
+        typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder."),
     ] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens per batch.")] = None,
     as_json: AsJson = False,

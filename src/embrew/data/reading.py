@@ -14,7 +14,8 @@ from embrew.files.public_paths import check_path_known
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "dev", "validation", "valid", "test")
+DEV_SPLITS = ("dev", "validation", "valid")
+SPLITS = ("train", *DEV_SPLITS, "test")
 _SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
 
 

@@ -87,22 +87,11 @@ def evaluate(
         raise TypeError(f"data={data!r}; give a list of folders")
     given = data.tasks if isinstance(data, Suite) else data
     found = [_find(one, split, kind, sts_protocol) if isinstance(one, str | Path) else one for one in given]
-    found = [_in_context(one, encoder, context) for one in found]
-    tasks = [cell for one in found for cell in _cells(one, generator)]
-    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
-    for name, named_split in names:
-        if names.count((name, named_split)) > 1:
-            raise ValueError(f"two tasks are called {name} ({named_split}); rename a folder, or evaluate it alone")
-    for task in tasks:
-        if isinstance(task, Task):
-            check_settings(task)
-            _check_demonstrations(task, encoder)
-        else:
-            load_task(task)
-    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
+    tasks = _checked([cell for one in found for cell in _cells(_in_context(one, encoder, context), generator)], encoder)
     if generator is not None and not any(_has_setting(task, "generator") for task in tasks):
         kinds = ", ".join(kind.name for kind in KINDS.values() if "generator" in kind.settings)
         raise ValueError(f"generator={generator!r}, but no task of the kind {kinds} asks for answers; leave it out")
+    options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     folder = Path(output_dir) if output_dir else None
     sidecar = describe_run(encoder, batch_tokens=batch_tokens) if folder else {}
     generators = _generators(tasks)
@@ -127,6 +116,21 @@ def evaluate(
             write_result(result, folder, run)
         results.append(result)
     return results
+
+
+def _checked(tasks: list[Task | MtebTask], encoder: TextEncoder) -> list[Task | MtebTask]:
+    """Return the tasks; raise if two have the same name, or one has unknown settings or its own demonstrations."""
+    names = [(task.name, task.shown_split if isinstance(task, Task) else task.split) for task in tasks]
+    for name, split in names:
+        if names.count((name, split)) > 1:
+            raise ValueError(f"two tasks are called {name} ({split}); rename a folder, or evaluate it alone")
+    for task in tasks:
+        if isinstance(task, Task):
+            check_settings(task)
+            _check_demonstrations(task, encoder)
+        else:
+            load_task(task)
+    return tasks
 
 
 def _result_of(encoder: TextEncoder, task: Task, options: Mapping[str, Any], cache: GridCache) -> Result:

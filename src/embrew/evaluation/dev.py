@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from embrew import evaluation
-from embrew.data.reading import SPLITS, expand, stem
+from embrew.data.reading import DEV_SPLITS, SPLITS, expand, stem
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import size_of
@@ -23,7 +23,6 @@ from embrew.recipe import DevRows, Recipe
 from embrew.text_encoder.interface import TextEncoder
 
 RESERVED = ("dev", "guard")
-DEV = ("dev", "validation", "valid")
 FILE = "file"  # split of a file whose name contains none
 Given = str | Path | DevRows
 
@@ -130,39 +129,39 @@ def dev_task(given: Given, *, left_out: Iterable[str] = ()) -> Task:
         ValueError: it has no dev split.
     """
     if isinstance(given, DevRows):
-        place = Path(expand(given.path))
-        if place.is_file():
+        source = Path(expand(given.path))
+        if source.is_file():
             raise ValueError(
-                f"{place} is a file; give a data folder, whose training rows rows={given.rows} are split off"
+                f"{source} is a file; give a data folder, whose training rows rows={given.rows} are split off"
             )
-        if place.exists() and "train" not in split_names(place):
-            there = ", ".join(split_names(place)) or "none"
-            raise ValueError(f"{place} has no train split to split rows={given.rows} off; it has {there}")
+        if source.exists() and "train" not in split_names(source):
+            there = ", ".join(split_names(source)) or "none"
+            raise ValueError(f"{source} has no train split to split rows={given.rows} off; it has {there}")
         part = Part(given.rows, given.seed, tuple(left_out))
         return find_task(given.path, split="train", part=part)
-    place = Path(expand(given))
-    if place.is_file():
-        split = _split_of(place)
+    source = Path(expand(given))
+    if source.is_file():
+        split = _split_of(source)
         if split in ("train", "test"):
             raise ValueError(
-                f"{place} is a {split} split by its name. {_advice(place.parent)}; or rename a file of dev rows"
+                f"{source} is a {split} split by its name. {_advice(source.parent)}; or rename a file of dev rows"
             )
-        return find_task(given, split=split, name=_name_of(place))
-    if not place.exists():
-        raise FileNotFoundError(f"no data folder {place}")
-    has = split_names(place)
-    split = next((split for split in DEV if split in has), "")
+        return find_task(given, split=split, name=_name_of(source))
+    if not source.exists():
+        raise FileNotFoundError(f"no data folder {source}")
+    has = split_names(source)
+    split = next((split for split in DEV_SPLITS if split in has), "")
     if not split:
-        raise ValueError(f"{place} has no dev split; it has {', '.join(has) or 'none'}. {_advice(place)}")
+        raise ValueError(f"{source} has no dev split; it has {', '.join(has) or 'none'}. {_advice(source)}")
     return find_task(given, split=split)
 
 
 def _guard_task(path: str | Path) -> Task:
-    place = Path(expand(path))
-    if place.is_file():
-        return find_task(path, split=_split_of(place), name=_name_of(place))
-    has = split_names(place) if place.exists() else []
-    return find_task(path, split=next((split for split in DEV if split in has), None))
+    source = Path(expand(path))
+    if source.is_file():
+        return find_task(path, split=_split_of(source), name=_name_of(source))
+    has = split_names(source) if source.exists() else []
+    return find_task(path, split=next((split for split in DEV_SPLITS if split in has), None))
 
 
 def _advice(folder: Path) -> str:

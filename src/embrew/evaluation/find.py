@@ -6,7 +6,7 @@ from typing import Any
 
 from embrew.data.beir import is_beir, qrels_file, qrels_files
 from embrew.data.formats import read_file
-from embrew.data.reading import SPLITS, expand, find_file, split_files, splits, stem
+from embrew.data.reading import DEV_SPLITS, SPLITS, expand, find_file, split_files, splits, stem
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.task import Part, Task, TaskKind
 
@@ -87,10 +87,10 @@ def _named_files(folder: Path, kind: TaskKind, settings: Mapping[str, Any]) -> l
 
 
 def _default_split(folder: Path, names: list[str]) -> str:
-    for split in ("test", "dev", "validation", "valid"):
+    for split in ("test", *DEV_SPLITS):
         if split in names:
             return split
-    raise ValueError(f"{folder} has neither a test nor a dev split; give one of {', '.join(names) or 'none'} as split")
+    raise ValueError(f"{folder} has neither a test nor a dev split; choose split from {', '.join(names) or 'none'}")
 
 
 def _recognise(file: Path, folder: Path) -> TaskKind:

@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class GridCache:
-    """One value per name, kept until a value for another key is asked for: two corpora's vectors may not fit."""
+    """The last value of each name: vectors of two corpora may not fit into memory."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Any, Any]] = {}

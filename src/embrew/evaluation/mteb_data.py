@@ -14,12 +14,12 @@ AGAIN = "remove its folder, and fetch the data again (embrew data fetch)"
 ABOUT = "mteb-task.json"  # describes the stored task; written last, so it marks a complete folder
 
 
-def keep(task: Any, place: Path) -> bool:
-    """Load the data of mteb's task and store it in `place`; return False if that revision is already there."""
-    if _revision(place) == str(task.metadata.revision):
+def keep(task: Any, folder: Path) -> bool:
+    """Load the data of mteb's task and store it in `folder`; return False if that revision is already there."""
+    if _revision(folder) == str(task.metadata.revision):
         return False
-    shutil.rmtree(place, ignore_errors=True)  # of another revision
-    with atomic_folder(place, marker=ABOUT) as new:
+    shutil.rmtree(folder, ignore_errors=True)  # of another revision
+    with atomic_folder(folder, marker=ABOUT) as new:
         parts = {}
         for one in _parts(task):
             one.load_data()
@@ -29,18 +29,18 @@ def keep(task: Any, place: Path) -> bool:
     return True
 
 
-def use_kept(task: Any, place: Path) -> None:
-    """Load the data that is stored in `place` into mteb's task.
+def use_kept(task: Any, folder: Path) -> None:
+    """Load the data that is stored in `folder` into mteb's task.
 
     Raises:
         ValueError: the folder holds another revision than this version of mteb asks for.
     """
-    name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(place)
+    name, wanted, found = task.metadata.name, str(task.metadata.revision), _revision(folder)
     if found != wanted:
-        raise ValueError(f"{place} holds revision {found} of {name}, but mteb here evaluates {wanted}; fetch it again")
-    about = read_json(place / ABOUT, keys=("parts",), repair=AGAIN)
+        raise ValueError(f"{folder} holds revision {found} of {name}, but mteb here evaluates {wanted}; fetch it again")
+    about = read_json(folder / ABOUT, keys=("parts",), repair=AGAIN)
     for one in _parts(task):
-        one.dataset = _load(about["parts"][one.metadata.name], place / one.metadata.name)
+        one.dataset = _load(about["parts"][one.metadata.name], folder / one.metadata.name)
         one.data_loaded = True
 
 
@@ -49,43 +49,43 @@ def _parts(task: Any) -> list[Any]:
     return list(getattr(task, "tasks", None) or [task])
 
 
-def _revision(place: Path) -> str | None:
+def _revision(folder: Path) -> str | None:
     try:
-        return str(read_json(place / ABOUT)["revision"])
+        return str(read_json(folder / ABOUT)["revision"])
     except (OSError, BrokenFile, KeyError):
         return None
 
 
-def _save(value: Any, place: Path) -> Any:
+def _save(value: Any, path: Path) -> Any:
     """Store nested mappings and data sets; return a JSON description of their structure for `_load`."""
     from datasets import Dataset
 
     if isinstance(value, Dataset):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        value.to_parquet(place.with_name(place.name + ".parquet"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        value.to_parquet(path.with_name(path.name + ".parquet"))
         return "dataset"
     if isinstance(value, Mapping) and _is_plain(value):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.with_name(place.name + ".json").write_text(json.dumps(value), encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(path.name + ".json").write_text(json.dumps(value), encoding="utf-8")
         return "json"
     if isinstance(value, Mapping):
-        kinds = {key: _save(item, place / check_file_name(key, what="the part")) for key, item in value.items()}
+        kinds = {key: _save(item, path / check_file_name(key, what="the part")) for key, item in value.items()}
         return {"kind": "splits" if all(kind == "dataset" for kind in kinds.values()) else "mapping", "parts": kinds}
     if value is None:
         return "none"
-    raise TypeError(f"{place.name}: mteb has a {type(value).__name__} here, which cannot be stored")
+    raise TypeError(f"{path.name}: mteb has a {type(value).__name__} here, which cannot be stored")
 
 
-def _load(kind: Any, place: Path) -> Any:
+def _load(kind: Any, path: Path) -> Any:
     from datasets import Dataset, DatasetDict
 
     if kind == "none":
         return None
     if kind == "dataset":
-        return Dataset.from_parquet(str(place.with_name(place.name + ".parquet")), keep_in_memory=True)
+        return Dataset.from_parquet(str(path.with_name(path.name + ".parquet")), keep_in_memory=True)
     if kind == "json":
-        return read_json(place.with_name(place.name + ".json"), repair=AGAIN)
-    parts = {key: _load(item, place / check_file_name(key, what="the part")) for key, item in kind["parts"].items()}
+        return read_json(path.with_name(path.name + ".json"), repair=AGAIN)
+    parts = {key: _load(item, path / check_file_name(key, what="the part")) for key, item in kind["parts"].items()}
     return DatasetDict(parts) if kind["kind"] == "splits" else parts
 
 

@@ -15,7 +15,7 @@ def evaluate_task(
 ) -> Evaluated:
     """Return scores and counts of an encoder on a task; `options` go to its encode methods.
 
-    Tasks of one grid that are given the same `cache` share what is expensive.
+    Tasks of one grid share data, generator and vectors through `cache`.
     """
     return prepare(task, cache)(encoder, options)
 

@@ -96,12 +96,12 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
         FileNotFoundError: no such suite, or missing data (all of it is named).
         ValueError: not YAML, an unknown key, or a setting that is not one of the task's kind.
     """
-    suite, source, place = _parse(name_or_path)
+    suite, source, at = _parse(name_or_path)
     if suite.instructions is not None and suite.instructions not in EVALUATION_INSTRUCTIONS:
         known = ", ".join(EVALUATION_INSTRUCTIONS)
-        raise ValueError(f"{place(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
+        raise ValueError(f"{at(('instructions',))}instructions={suite.instructions!r}; choose from {known}")
     if "{instruction}" not in suite.prompt:
-        raise ValueError(f"{place(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
+        raise ValueError(f"{at(('prompt',))}prompt={suite.prompt!r} has no {{instruction}} to fill in")
     sources = {i: source_of(entry) for i, entry in enumerate(suite.tasks) if entry.hub is not None}
     local = [entry.data for entry in suite.tasks if entry.data is not None]
     local += [found.folder for found in sources.values()]
@@ -122,13 +122,13 @@ def read_suite(name_or_path: str | Path, *, data: str | Path | None = None) -> S
             else:
                 tasks.append(_mteb_task(root, entry, suite))
         except (ValueError, FileNotFoundError) as error:
-            raise type(error)(f"{place(('tasks', i))}{error}") from None
+            raise type(error)(f"{at(('tasks', i))}{error}") from None
     names = {task.name for task in tasks}
     for average, members in suite.averages.items():
         unknown = [member for member in members if member not in names]
         if unknown or not members:
             raise ValueError(
-                f"{place(('averages', average))}{', '.join(unknown) or 'nothing'} is not a task of the suite; "
+                f"{at(('averages', average))}{', '.join(unknown) or 'nothing'} is not a task of the suite; "
                 + choose_from(", ".join(unknown), sorted(names))
             )
     averages = {name: tuple(members) for name, members in suite.averages.items()}
@@ -164,17 +164,17 @@ def _parse(name_or_path: str | Path) -> tuple[SuiteFile, str, Callable[[KeyPath]
     if not isinstance(values, dict):
         raise ValueError(f"{source}: a suite is a mapping with the keys {', '.join(SuiteFile.model_fields)}")
 
-    def place(path: KeyPath) -> str:
+    def at(path: KeyPath) -> str:
         line = line_of(text, path)
         return f"{source}:{line}: " if line else f"{source}: "
 
     try:
         suite = SuiteFile.model_validate(values)
     except ValidationError as error:
-        raise ValueError(explain(error, SuiteFile, values, place=place)) from None
+        raise ValueError(explain(error, SuiteFile, values, place=at)) from None
     if not suite.tasks:
         raise ValueError(f"{source}: tasks is empty; give at least one, e.g. tasks: [{{data: STSB}}]")
-    return suite, source, place
+    return suite, source, at
 
 
 def _folder(root: Path, data: str) -> Path:

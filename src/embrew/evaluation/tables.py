@@ -35,10 +35,9 @@ def read_folder(folder: str | Path) -> list[tuple[Result, dict[str, Any]]]:
     Raises:
         FileNotFoundError: no such folder, or it holds no results.
     """
-    place = Path(folder)
-    files = sorted(file for file in place.glob("*.json") if file.with_suffix(".run.json").is_file())
+    files = sorted(file for file in Path(folder).glob("*.json") if file.with_suffix(".run.json").is_file())
     if not files:
-        raise FileNotFoundError(f"{place} holds no results; embrew evaluate --output {place} writes them")
+        raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {folder} writes them")
     return [read_result(file) for file in files]
 
 

@@ -63,7 +63,7 @@ def evaluate_classification(
         raise ValueError(f"the test rows have classes that no training row has: {', '.join(unseen[:5])}")
     draws = undersample(known, samples_per_label, experiments=experiments, seed=seed)
     drawn = sorted(set().union(*draws))
-    place = {row: i for i, row in enumerate(drawn)}
+    position = {row: i for i, row in enumerate(drawn)}
     drawn_texts = [train_texts[i] for i in drawn]
     vectors = checked_vectors(encoder.encode(drawn_texts, **options), what="training texts", texts=drawn_texts)
     queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts", texts=test_texts)
@@ -71,7 +71,7 @@ def evaluate_classification(
     right = np.zeros(len(wanted))  # in how many experiments each test text is predicted correctly
     for rows in draws:
         classifier = LogisticRegression(max_iter=100, random_state=seed)
-        classifier.fit(vectors[[place[row] for row in rows]], known[rows])
+        classifier.fit(vectors[[position[row] for row in rows]], known[rows])
         predicted = classifier.predict(queries)
         accuracies.append(float((predicted == wanted).mean()))
         right += predicted == wanted
