@@ -19,7 +19,7 @@ from embrew.progress import progress
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import versions
-from embrew.text_encoder.vectors import unit_vectors
+from embrew.text_encoder.vectors import BLOCK, checked_vectors, unit_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +114,14 @@ class SearchIndex:
         if not documents or len(vectors) != len(documents):
             raise ValueError(f"{len(vectors)} vectors for {len(documents)} documents; give one vector per document")
         if not unit:
-            vectors = unit_vectors(vectors, what="documents", texts=[document.content for document in documents])
+            vectors = checked_vectors(vectors, what="documents", texts=[document.content for document in documents])
         index = faiss.IndexFlatIP(vectors.shape[1])
-        index.add(vectors)
+        index.codes.resize(vectors.nbytes)  # all memory at once: it would be doubled while vectors are added
+        index.codes.resize(0)
+        for start in range(0, len(vectors), BLOCK):
+            block = vectors[start : start + BLOCK]
+            texts = [document.content for document in documents[start : start + BLOCK]]
+            index.add(block if unit else unit_vectors(block, what="documents", texts=texts))
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
 
     def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from embrew.files.writing import atomic_path
 from embrew.modeling.embedding.batching import NotFinite
 from embrew.modeling.storage.loading import check_speed
 from embrew.text_encoder.interface import TextEncoder, encode_options
+from embrew.text_encoder.vectors import BLOCK
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384
 
@@ -136,7 +138,14 @@ def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
 
 def read_shard(path: Path) -> tuple[list[str], np.ndarray]:
     """Ids and codes `(rows, columns)` of a shard."""
-    table = pq.read_table(path)
-    lists = table.column("vector").combine_chunks()
-    codes = lists.flatten().to_numpy(zero_copy_only=True).reshape(-1, lists.type.list_size)
-    return table.column("id").to_pylist(), codes
+    ids, codes = zip(*read_blocks(path), strict=True)
+    return [name for some in ids for name in some], np.concatenate(codes)
+
+
+def read_blocks(path: Path) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Ids and codes of a shard, `BLOCK` rows at a time: Parquet's reader takes several times the memory of all."""
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        for batch in file.iter_batches(batch_size=BLOCK):
+            lists = batch.column("vector")
+            codes = lists.flatten().to_numpy(zero_copy_only=True).reshape(-1, lists.type.list_size)
+            yield batch.column("id").to_pylist(), codes

@@ -11,7 +11,7 @@ import numpy as np
 from embrew.corpus.layout import manifest_name, restore
 from embrew.corpus.manifest import Manifest, read_manifest
 from embrew.corpus.precision import Ranges, dequantize
-from embrew.corpus.shards import is_whole, read_shard
+from embrew.corpus.shards import is_whole, read_blocks, read_shard
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ class Vectors:
         return self.manifest.ranges
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
+        return map(read_shard, self._files())
+
+    def _files(self) -> Iterator[Path]:
+        """The shards, each compared with the manifest when it is its turn."""
         for number in sorted(self.manifest.shards):
             entry = self.manifest.shards[number]
             try:
@@ -53,7 +57,7 @@ class Vectors:
                 if read_manifest(self.folder) != self.manifest:
                     raise ValueError(f"{self.folder} was written again while it was read; open it again") from error
                 raise
-            yield read_shard(self.folder / entry.file)
+            yield self.folder / entry.file
 
     def dequantize(self, codes: np.ndarray) -> np.ndarray:
         """Float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
@@ -63,9 +67,10 @@ class Vectors:
         """All ids, and all vectors in memory, float32 `(rows, dimensions)`."""
         ids: list[str] = []
         vectors = np.empty((len(self), self.dimensions), dtype=np.float32)
-        for some, codes in self:
-            vectors[len(ids) : len(ids) + len(some)] = self.dequantize(codes)
-            ids += some
+        for file in self._files():
+            for some, codes in read_blocks(file):
+                vectors[len(ids) : len(ids) + len(some)] = self.dequantize(codes)
+                ids += some
         return ids, vectors
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+BLOCK = 8192  # vectors
+
 
 def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Vectors as float32; one that has no direction is an error, not a score.
@@ -13,7 +15,7 @@ def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = No
     nothing to pool there, and corpora hold empty documents.
     """
     array: np.ndarray = np.asarray(vectors, dtype=np.float32)
-    norms = np.linalg.norm(array, axis=-1)
+    norms = norms_of(array)
     bad = norms == 0
     if texts is not None:
         bad &= np.array([bool(text.strip()) for text in texts], dtype=bool)
@@ -26,9 +28,15 @@ def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = No
     return array
 
 
+def norms_of(array: np.ndarray) -> np.ndarray:
+    """Lengths of vectors, `(vectors,)`; the squares are those of `BLOCK` vectors at a time."""
+    blocks = [np.linalg.norm(array[start : start + BLOCK], axis=-1) for start in range(0, len(array), BLOCK)]
+    return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
+
+
 def unit_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
     """Vectors as float32 of length 1; a zero vector that `texts` excuses stays zero, its cosine with anything is 0."""
     array = checked_vectors(vectors, what=what, texts=texts)
-    norms = np.linalg.norm(array, axis=-1, keepdims=True)
+    norms = norms_of(array)[:, None]
     unit: np.ndarray = array / np.where(norms > 0, norms, 1)
     return unit
