@@ -49,7 +49,9 @@ class Engine(StrEnum):
 
 def encode(
     model: Model,
-    corpus: Annotated[str, typer.Argument(metavar="INPUT", help=".jsonl, .parquet, .txt, or a folder of them.")],
+    corpus: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder.")
+    ],
     folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the shards.")],
     prompt_name: Annotated[Side, typer.Option(help="Encode as documents or as queries.")] = Side.DOCUMENT,
     precision: Annotated[Precision, typer.Option(help="int8 takes a quarter of the bytes, binary a 32nd.")] = (

@@ -5,6 +5,7 @@ import io
 import logging
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -55,5 +56,11 @@ def _separator(header: str, path: Path) -> str:
     plain = re.sub(r'"[^"]*"', "", header)
     found = max(SEPARATORS, key=lambda separator: (plain.count(separator), separator == default))
     if found != default:
-        logger.info("%s: columns are separated by %s, as in its header line", path, SEPARATORS[found])
+        _say(path, SEPARATORS[found])
     return found
+
+
+@cache
+def _say(path: Path, separators: str) -> None:
+    """Log it once: a file is read several times in a run."""
+    logger.info("%s: columns are separated by %s, as in its header line", path, separators)
