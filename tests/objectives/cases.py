@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from datasets import Dataset
+from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.demonstrations import Demonstrations
@@ -122,3 +123,13 @@ def prepared(objective: Objective, encoder: Encoder) -> list[dict[str, Any]]:
     """Rows as training gives them to the objective."""
     rows = rows_for(objective)
     return list(objective.precompute(Dataset.from_list(rows), encoder)) if isinstance(objective, Alignment) else rows
+
+
+def loss_and_gradients(
+    encoder: Encoder, objective: Objective, batch: dict[str, Any]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, and the gradient of each trained weight by name."""
+    encoder.zero_grad(set_to_none=True)
+    loss = objective(encoder, batch)["loss"]
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}

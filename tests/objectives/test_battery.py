@@ -10,7 +10,7 @@ import yaml
 
 from embrew import build, objectives
 from embrew.objectives import OBJECTIVES, Objective
-from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, VARIANTS, prepared
+from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, VARIANTS, loss_and_gradients, prepared
 
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
@@ -25,13 +25,6 @@ def ready(make_encoder, name, settings, *, dropout=False):
     if not dropout:
         encoder.backbone.set_attention_dropout(0.0)
     return encoder.train(), objective, objective.collate(prepared(objective, encoder), encoder)
-
-
-def loss_and_gradients(encoder, objective, batch):
-    encoder.zero_grad(set_to_none=True)
-    loss = objective(encoder, batch)["loss"]
-    loss.backward()
-    return loss.detach(), {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
 
 
 def classes_on_disk():

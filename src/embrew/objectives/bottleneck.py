@@ -15,7 +15,7 @@ from embrew.modeling.model.attention import Attention
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.rows import RowsKind, instructions_of
+from embrew.objectives.rows import RowsKind, instructions_of, usable
 from embrew.objectives.settings import Count
 from embrew.objectives.targets import check_target_fits, end_ids, target_count, target_nll, text_ids
 
@@ -87,9 +87,8 @@ class Bottleneck(Objective):
         if self.target != "rest":
             return dataset
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= 2 * self.min_tokens]
-        if not keep:
-            raise ValueError(f"none of {len(dataset)} texts has {2 * self.min_tokens} tokens; lower min_tokens")
-        return dataset.select(keep)
+        none = f"none of {len(dataset)} texts has {2 * self.min_tokens} tokens; lower min_tokens"
+        return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: what is read, the memory, and the target. The place of `rest` is decided by seed and text alone."""

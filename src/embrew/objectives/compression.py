@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,16 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.losses import token_kl, token_nll
-from embrew.modeling.embedding.batching import embed_by_length, groups_by_length
+from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.precomputed import PrecomputedGradient
-from embrew.objectives.rows import RowsKind, instructions_of
+from embrew.objectives.frozen_decoder import PrecomputedGradient, check_memory, memory_states
+from embrew.objectives.rows import RowsKind, instructions_of, usable
 from embrew.objectives.settings import Count, CountOrNone, NotNegative
 from embrew.objectives.targets import check_target_fits, end_ids, target_count, text_ids
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -82,11 +79,7 @@ class Compression(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
         encoder.backbone.check_decoder("context compression")
-        if encoder.backbone.memory is None:
-            raise ValueError(
-                "compression needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
-            )
-        encoder.template.check_all_memory("compression")
+        check_memory(encoder, "compression")
         end_ids(encoder, end=self.end)  # raises without an EOS token
         self._check_lengths(encoder)
         encoder.keep_frozen_lm()
@@ -103,16 +96,9 @@ class Compression(Objective):
         shortest = sum(self._fewest(encoder))
         texts = list(dataset["text"])
         keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= shortest]
-        if not keep:
-            raise ValueError(f"none of {len(texts)} texts has {shortest} tokens, the least that compression can split")
-        if len(keep) < len(texts):
-            logger.info(
-                "compression leaves out %d of %d texts shorter than %d tokens",
-                len(texts) - len(keep),
-                len(texts),
-                shortest,
-            )
-        return dataset.select(keep)
+        none = f"none of {len(texts)} texts has {shortest} tokens, the least that compression can split"
+        shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
+        return usable(dataset, keep, otherwise=none, left_out=shorter)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Split every text at a random site (or take pairs as they are), and lay out context, student and teacher.
@@ -191,9 +177,7 @@ class Compression(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Encode with the adapter on; decode, and differentiate, with it off; both in groups of similar length."""
-        k = len(encoder.template.memory_ids)
-        flat = embed_by_length(lambda tokens: encoder.memory(tokens).flatten(1), batch["context"])
-        memory = flat.view(len(flat), k, -1)
+        memory = memory_states(encoder, batch["context"])
         training = torch.is_grad_enabled() and memory.requires_grad
         with encoder.backbone.frozen_lm() as lm:
             leaf = memory.detach().requires_grad_(training)

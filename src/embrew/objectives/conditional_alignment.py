@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,20 +13,19 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.losses import conditional_alignment_loss, token_divergences, token_log_probs
-from embrew.modeling.embedding.batching import embed_by_length, groups_by_length
+from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.precomputed import PrecomputedGradient
+from embrew.objectives.frozen_decoder import PrecomputedGradient, check_memory, memory_states
 from embrew.objectives.references import keyed_scores
-from embrew.objectives.rows import RowsKind, instructions_of
+from embrew.objectives.rows import RowsKind, instructions_of, usable
 from embrew.objectives.settings import Positive
 from embrew.objectives.targets import check_target_fits, end_ids, text_ids
 from embrew.text_encoder.hashes import vectors_hash
 
-logger = logging.getLogger(__name__)
 ROWS = 64  # rows whose reference scores are computed at a time
 
 
@@ -72,11 +70,7 @@ class Alignment(Objective):
     def setup(self, encoder: Encoder) -> None:
         """Keep the original LM; needs memory tokens."""
         encoder.backbone.check_decoder("conditional distribution alignment")
-        if encoder.backbone.memory is None:
-            raise ValueError(
-                "alignment needs memory tokens; set encoder.memory_tokens and put {memory} in the template"
-            )
-        encoder.template.check_all_memory("alignment")
+        check_memory(encoder, "alignment")
         end_ids(encoder, end=self.end)  # raises without an EOS token
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")
@@ -90,11 +84,8 @@ class Alignment(Objective):
             ValueError: no row has a negative.
         """
         keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
-        if not keep:
-            raise ValueError(f"none of {len(dataset)} rows has negatives; alignment contrasts with one or more")
-        if len(keep) < len(dataset):
-            logger.info("alignment leaves out %d of %d rows without negatives", len(dataset) - len(keep), len(dataset))
-        return dataset.select(keep)
+        none = f"none of {len(dataset)} rows has negatives; alignment contrasts with one or more"
+        return usable(dataset, keep, otherwise=none, left_out="alignment leaves out {} of {} rows without negatives")
 
     def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
         """Add `reference`, the scores of the encoder as it is now, and `reference_key`, a hash of the row's texts.
@@ -132,7 +123,7 @@ class Alignment(Objective):
     def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[list[float]]:
         """[a, c_1, …] of each row, with the encoder as it is."""
         batch = {name: part.to(encoder.device) for name, part in self._lay_out(rows, encoder).items()}
-        memory = self._memory(encoder, batch["text"])
+        memory = memory_states(encoder, batch["text"])
         with encoder.backbone.frozen_lm() as lm:
             values = self._log_probs(lm, memory, batch, (0, 2))
         found: list[list[float]] = [[] for _ in rows]
@@ -196,7 +187,7 @@ class Alignment(Objective):
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Encode every text once; decode, compare and differentiate with the adapter off."""
-        memory = self._memory(encoder, batch["text"])
+        memory = memory_states(encoder, batch["text"])
         training = torch.is_grad_enabled() and memory.requires_grad
         with encoder.backbone.frozen_lm() as lm:
             leaf = memory.detach().requires_grad_(training)
@@ -205,11 +196,6 @@ class Alignment(Objective):
                 return {"loss": loss, **parts}
             (grad,) = torch.autograd.grad(loss, leaf)
         return {"loss": PrecomputedGradient.apply(memory, grad, loss.detach()), **parts}
-
-    def _memory(self, encoder: Encoder, tokens: Tokens) -> Tensor:
-        k = len(encoder.template.memory_ids)
-        flat = embed_by_length(lambda group: encoder.memory(group).flatten(1), tokens)
-        return flat.view(len(flat), k, -1)
 
     def _loss(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and the parts worth logging."""

@@ -16,7 +16,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.angle import Angle
 from embrew.objectives.embedding import EmbeddingObjective
-from embrew.objectives.inputs import Inputs, every_layer
+from embrew.objectives.inputs import Inputs
 from embrew.objectives.nested import Nested, check_layers
 from embrew.objectives.settings import Count, NotNegative, Positive
 
@@ -136,7 +136,7 @@ class Espresso(Nested, EmbeddingObjective):
     @property
     def inputs(self) -> Inputs:
         """The base objective's texts, embedded at every layer."""
-        return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else every_layer)
+        return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else Encoder.layers)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """α · express + β · compress, and the two."""

@@ -66,12 +66,7 @@ def compare_demonstrated(
 ) -> dict[str, Tensor]:
     """InfoNCE of queries that follow demonstrations, and how similar they are to these.
 
-    Args:
-        objective: how they are compared.
-        queries: `(batch, hidden)`.
-        documents: `(documents, hidden)`: positives, then negatives.
-        batch: as `DemonstratedPairs` completes it.
-        mask_demonstrations: a query leaves the texts of its demonstrations out.
+    With `mask_demonstrations`, a query leaves the texts of its demonstrations out. Else as `InfoNCE.compare`.
     """
     candidates = objective.candidates(queries, documents, batch)
     shown = of_demonstrations(batch, everywhere=objective.gather and objective.in_batch_negatives)
@@ -83,9 +78,7 @@ def compare_demonstrated(
 def of_demonstrations(batch: dict[str, Any], *, everywhere: bool) -> Tensor:
     """`(queries, columns)` bool: candidates that are the positive, or a negative, of a demonstration of the query.
 
-    Args:
-        batch: as `DemonstratedPairs` completes it.
-        everywhere: the candidates are those of all processes.
+    With `everywhere`, the candidates are those of all processes.
     """
     drawn: Drawn = batch["drawn"]
     owners, size = batch["owners"] + drawn.here.offset, len(drawn.rows)
@@ -96,13 +89,7 @@ def of_demonstrations(batch: dict[str, Any], *, everywhere: bool) -> Tensor:
 
 @torch.no_grad()
 def demonstration_similarities(queries: Tensor, candidates: Candidates, shown: Tensor) -> dict[str, Tensor]:
-    """`demo_similarity` and `other_similarity` of `InContext`; nothing where there are no such candidates.
-
-    Args:
-        queries: `(queries, hidden)`.
-        candidates: their columns.
-        shown: as `of_demonstrations` returns it.
-    """
+    """`demo_similarity` and `other_similarity` of `InContext`, of the candidates that `of_demonstrations` returns."""
     with_some = shown.any(-1)
     if not bool(with_some.any()):
         return {}

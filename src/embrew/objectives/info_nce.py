@@ -33,13 +33,9 @@ class Candidates(NamedTuple):
 
 
 def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: bool) -> Candidates:
-    """Return the candidates of queries; `shared`: with the documents of other processes.
+    """Return the candidates of queries: documents `(documents, hidden)`, positives first, with keys `(documents,)`.
 
-    Args:
-        queries: `(queries, hidden)`.
-        documents: `(documents, hidden)`: the positives in the order of the queries, then negatives.
-        keys: `(documents,)`.
-        shared: gather them over processes.
+    With `shared`, they are gathered over all processes.
     """
     size = len(queries)
     labels = torch.arange(size, device=queries.device)

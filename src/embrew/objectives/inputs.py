@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,9 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
-from embrew.objectives.rows import RowsKind, instructions_of, text_keys
+from embrew.objectives.rows import RowsKind, instructions_of, text_keys, usable
 
-logger = logging.getLogger(__name__)
 Embed = Callable[[Encoder, Tokens], Tensor]
-
-
-def pooled(encoder: Encoder, tokens: Tokens) -> Tensor:
-    """Embeddings `(rows, hidden)`."""
-    vectors: Tensor = encoder(tokens)
-    return vectors
-
-
-def every_layer(encoder: Encoder, tokens: Tokens) -> Tensor:
-    """Embeddings of the model truncated to each number of layers: `(layers, rows, hidden)`."""
-    return encoder.layers(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +27,7 @@ class Inputs:
         embed: from encoder and tokens to embeddings `(..., rows, hidden)`.
     """
 
-    embed: Embed = pooled
+    embed: Embed = Encoder.__call__
 
     @property
     def rows_kind(self) -> RowsKind:
@@ -142,13 +129,8 @@ class Pairs(Inputs):
         if not self.with_negatives:
             return dataset
         keep = [i for i, negatives in enumerate(dataset["negatives"]) if negatives]
-        if not keep:
-            raise ValueError(f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true")
-        if len(keep) < len(dataset):
-            logger.info(
-                "contrastive leaves out %d of %d rows without negatives", len(dataset) - len(keep), len(dataset)
-            )
-        return dataset.select(keep)
+        none = f"none of {len(dataset)} rows has negatives; set in_batch_negatives: true"
+        return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Tokens by role, keys of their texts, and `owners`: the row of each document.

@@ -14,6 +14,7 @@ from embrew.modeling.model.attention import Attention
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
+from embrew.objectives.rows import usable
 from embrew.objectives.targets import end_ids, target_count, target_nll, text_ids
 
 
@@ -48,9 +49,8 @@ class LanguageModel(Objective):
         """
         shortest = 1 if encoder.template.bos_ids else 2
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
-        if not keep:
-            raise ValueError(f"none of {len(dataset)} texts has {shortest} tokens; there is nothing to predict")
-        return dataset.select(keep)
+        none = f"none of {len(dataset)} texts has {shortest} tokens; there is nothing to predict"
+        return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """`text`: BOS and the text as TARGET; its first token is only read where the tokenizer has no BOS."""

@@ -19,6 +19,7 @@ from embrew.modeling.model.frozen import trained_head
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.modeling.text.truncated import split_where_truncated
 from embrew.objectives.base import Objective
+from embrew.objectives.rows import usable
 from embrew.objectives.settings import NotNegative
 from embrew.objectives.targets import text_ids
 
@@ -82,9 +83,8 @@ class Llama2Vec(Objective):
             ValueError: nothing is left.
         """
         keep = [i for i, text in enumerate(dataset["text"]) if len(split_sentences(text)) > 1]
-        if not keep:
-            raise ValueError(f"none of {len(dataset)} texts has two sentences, one to read and one that follows")
-        return dataset.select(keep)
+        none = f"none of {len(dataset)} texts has two sentences, one to read and one that follows"
+        return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
         """Texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the text and of what follows it.

@@ -15,7 +15,7 @@ from torch.nn import functional
 from embrew.distributed import share_of_rows
 from embrew.modeling.encoder import Encoder
 from embrew.objectives.embedding import EmbeddingObjective
-from embrew.objectives.inputs import Inputs, every_layer
+from embrew.objectives.inputs import Inputs
 from embrew.objectives.nested import Nested, check_layers
 from embrew.objectives.settings import Count, CountOrNone, NotNegative, Positive
 
@@ -132,7 +132,7 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
     @property
     def inputs(self) -> Inputs:
         """The base objective's texts, embedded at every layer."""
-        return replace(self.base.inputs, embed=every_layer)
+        return replace(self.base.inputs, embed=Encoder.layers)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
         """The weighted sum; `last`, `shallow` and `kl` are its parts."""

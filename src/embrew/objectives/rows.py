@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 
+logger = logging.getLogger(__name__)
 RowsKind = Literal["text", "pairs", "scored"]
 """What a row holds: `text`; `pairs`: query, positive, negatives; `scored`: sentence1, sentence2, score."""
 COLUMNS = {"query": "instruction", "document": "document_instruction"}
@@ -28,3 +31,22 @@ def text_keys(texts: Sequence[str]) -> Tensor:
     """`(texts,)` int64 from a hash of the text, the same on every process and machine."""
     keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
     return torch.tensor(keys, dtype=torch.long)
+
+
+def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: str | None = None) -> Dataset:
+    """Return the rows that an objective can use.
+
+    Args:
+        dataset: all rows.
+        rows: indices of those that it can use.
+        otherwise: the error where there are none.
+        left_out: describes the others in the log, for example `compression leaves out {} of {} texts`.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not rows:
+        raise ValueError(otherwise)
+    if left_out is not None and len(rows) < len(dataset):
+        logger.info(left_out.format(len(dataset) - len(rows), len(dataset)))
+    return dataset.select(rows)
