@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any, TypeVar
 
+from torch import nn
+
 from embrew.modeling.embedder import Embedder
-from embrew.modeling.model.forward import layers_of, path_of_layers, with_layers
+from embrew.modeling.model.layers import layers_of, path_of_layers, with_module
 from embrew.modeling.text.numbers import whole
 
 E = TypeVar("E", bound=Embedder)
@@ -52,7 +54,7 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     inner = backbone.inner
     place = next(name for name, module in backbone.model.named_modules() if module is inner)
     path = ".".join(filter(None, (place, path_of_layers(inner))))
-    made.backbone.model = with_layers(backbone.model, layers_of(inner)[:num_layers], path)
+    made.backbone.model = with_module(backbone.model, path, nn.ModuleList(layers_of(inner)[:num_layers]))
     config = _cut_config(inner.config, backbone.num_layers, num_layers)
     made.backbone.inner.config = made.backbone.causal_lm.config = config
     return made

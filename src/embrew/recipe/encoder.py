@@ -76,6 +76,11 @@ class EncoderConfig(EncoderSettings, BackboneConfig):
     @model_validator(mode="after")
     def _check_recipe(self) -> EncoderConfig:
         self.check_learned_tokens(self.memory_tokens, self.soft_prompt_tokens or 0)
+        if self.attention == "memory_causal" and not self.memory_tokens:
+            raise ValueError(
+                "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
+                "so give memory_tokens and {memory}, or choose causal or bidirectional"
+            )
         if not any(pattern.has_instruction for pattern in self.patterns) and any(dict(self.prompts).values()):
             raise ValueError(f"prompts are set, but template={self.template!r} has no {{instruction}} to put them in")
         return self

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from embrew.distributed import world_size
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.forward import layers_of
+from embrew.modeling.model.layers import layers_of
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
 PASSES = ("hidden_states", "read_layers")  # methods of the backbone that run its layers

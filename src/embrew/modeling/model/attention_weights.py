@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.forward import forward, layers_of, path_of_layers, with_layers
+from embrew.modeling.model.forward import forward
+from embrew.modeling.model.layers import Wrapper, layers_of, with_layers, with_module
 from embrew.modeling.text.tokens import Tokens
 
 Read = Callable[[int, Tensor], None]
@@ -40,7 +41,7 @@ def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Atte
         read(number, weights)
 
     layers = [_tapped(layer, config, number, taken) for number, layer in enumerate(layers_of(inner), start=1)]
-    view = with_layers(inner, layers, path_of_layers(inner))
+    view = with_layers(inner, layers)
     view.config = config
     forward(view, embedded, tokens, attention, None)
     if seen[0] != len(layers):
@@ -53,39 +54,23 @@ def _tapped(layer: nn.Module, config: Any, number: int, read: Read) -> nn.Module
         if path and type(module).__name__.endswith("Attention") and hasattr(module, "config"):
             eager = copy.copy(module)
             eager.config = config
-            return _replaced(layer, path, _Shown(eager, number, read))
+            replaced: nn.Module = with_module(layer, path, _Shown(eager, number, read))
+            return replaced
     raise ValueError(f"{type(layer).__name__} has no module that is called …Attention and has a configuration")
 
 
-def _replaced(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
-    """A shallow copy of a module with one of its parts, by dotted path, replaced."""
-    copied: nn.Module = copy.copy(module)
-    copied._modules = dict(module._modules)
-    name, _, rest = path.partition(".")
-    copied._modules[name] = _replaced(getattr(module, name), rest, part) if rest else part
-    return copied
-
-
-class _Shown(nn.Module):
-    """An attention module that hands its weights on and returns none, so that nobody gathers them."""
+class _Shown(Wrapper):
+    """An attention module that passes its weights to a callback and returns none, so that they are not gathered."""
 
     def __init__(self, module: nn.Module, number: int, read: Read) -> None:
-        super().__init__()
-        self.module = module
+        super().__init__(module)
         self.number = number
         self.read = read
 
-    def __getattr__(self, name: str) -> Any:
-        """What a layer asks of its attention, such as whether it slides."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("module"), name)
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the attention."""
-        output, weights, *rest = self.module(*args, **kwargs)
+        output, weights, *rest = self.wrapped(*args, **kwargs)
         if weights is None:
-            raise ValueError(f"{type(self.module).__name__} shows no attention weights")
+            raise ValueError(f"{type(self.wrapped).__name__} shows no attention weights")
         self.read(self.number, weights)
         return (output, None, *rest)

@@ -35,7 +35,7 @@ def _count(*_: Any) -> None:
 register_optimizer_step_post_hook(_count)  # also called for fused optimisers, which torch's count of writes misses
 
 
-def state_of(model: nn.Module) -> tuple[Any, ...] | None:
+def fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
     """Return a value that stays equal as long as nothing changed that the model's outputs depend on.
 
     A change is an optimiser step in this process (of any model), a write into a tensor, a replaced or moved tensor, a
@@ -56,13 +56,13 @@ def state_of(model: nn.Module) -> tuple[Any, ...] | None:
         return None
     reader = _Attributes()
     settings = [reader.of(module) for module in modules]
-    weights = tensors_state(chain(_tensors_of(modules), reader.tensors))
+    weights = tensors_fingerprint(chain(_tensors_of(modules), reader.tensors))
     return None if weights is None else (_Steps.taken, hooks, settings, weights)
 
 
-def weights_of(model: nn.Module) -> tuple[Any, ...] | None:
-    """Return the part of `state_of` that is about parameters and buffers; None where it cannot be told."""
-    return tensors_state(_tensors_of(_modules_of(model)))
+def weights_fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
+    """Return the part of `fingerprint` that is about parameters and buffers; None where it cannot be told."""
+    return tensors_fingerprint(_tensors_of(_modules_of(model)))
 
 
 def _modules_of(model: nn.Module) -> list[nn.Module]:
@@ -83,7 +83,7 @@ def _tensors_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
                 yield from (tensor for tensor in tensors.values() if tensor is not None)
 
 
-def tensors_state(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
+def tensors_fingerprint(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
     """Return a value that stays equal as long as no tensor is written to or replaced; None if that cannot be told."""
     found: list[Any] = []
     samples: dict[tuple[torch.device, int], list[Tensor]] = {}

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.forward import forward, layers_of, path_of_layers, with_layers
+from embrew.modeling.model.forward import forward
+from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, with_layers
 from embrew.modeling.model.reach import FAILED, at_rest
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
@@ -115,14 +116,13 @@ def _is_float32(inner: Any) -> bool:
 
 
 def _in_float32(inner: Any) -> Any:
-    """A shallow copy whose layers run in float32, one at a time; its input embeddings stay as they are."""
-    path = path_of_layers(inner)
-    layers: list[nn.Module] = [_Float32(layer) for layer in layers_of(inner)]
-    return with_layers(_others_in_float32(inner, path, inner.get_input_embeddings()), layers, path)
+    """Return a shallow copy whose layers run in float32, one at a time; its input embeddings stay as they are."""
+    others = _others_in_float32(inner, path_of_layers(inner), inner.get_input_embeddings())
+    return with_layers(others, [_Float32(layer) for layer in layers_of(inner)])
 
 
 def _others_in_float32(module: Any, path: str, words: nn.Module) -> Any:
-    """A shallow copy with float32 copies of all but the layers and the embeddings of words."""
+    """Return a shallow copy with float32 copies of all but the layers and the embeddings of words."""
     copied = copy.copy(module)
     copied._modules = dict(module._modules)
     name, _, rest = path.partition(".")
@@ -134,20 +134,9 @@ def _others_in_float32(module: Any, path: str, words: nn.Module) -> Any:
     return copied
 
 
-class _Float32(nn.Module):
-    """A layer that runs as a copy in float32, which is there for the time of a call."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def __getattr__(self, name: str) -> Any:
-        """What a model asks of its layer, such as whether it slides."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
+class _Float32(Wrapper):
+    """A layer that runs as a copy in float32, which exists for the time of a call."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer."""
-        return copy.deepcopy(self.layer).float()(*args, **kwargs)
+        return copy.deepcopy(self.wrapped).float()(*args, **kwargs)

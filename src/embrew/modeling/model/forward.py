@@ -1,4 +1,4 @@
-"""Running a model's layers over labelled tokens: the pass, a view of the model under another configuration, taps."""
+"""Run a model's layers over labelled tokens, under an attention pattern; read single layers."""
 
 from __future__ import annotations
 
@@ -12,47 +12,13 @@ from torch import Tensor, nn
 
 from embrew.modeling.model.attention import MODES, Attention
 from embrew.modeling.model.bottleneck import Walls, fits, use_two_calls
+from embrew.modeling.model.layers import LAYERS, Wrapper, has_module, layers_of, path_of_layers, with_layers
 from embrew.modeling.model.positions import check_positions
 from embrew.modeling.model.reach import follows
 from embrew.modeling.text.tokens import Segment, Tokens
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
-LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
 POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
-
-
-def path_of_layers(inner: Any) -> str:
-    """Where a model without its head keeps its layers, as a dotted path.
-
-    Raises:
-        ValueError: under no name known here.
-    """
-    for path in LAYERS:
-        if _has(inner, path):
-            return path
-    raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
-
-
-def _has(module: Any, path: str) -> bool:
-    try:
-        module.get_submodule(path)
-    except AttributeError:
-        return False
-    return True
-
-
-def layers_of(inner: Any) -> list[nn.Module]:
-    """The layers of a model without its head."""
-    return list(inner.get_submodule(path_of_layers(inner)))
-
-
-def with_layers(module: Any, layers: list[nn.Module], path: str) -> Any:
-    """A shallow copy of a model with other layers in place of its own; the modules and weights are the same."""
-    copied = copy.copy(module)
-    copied._modules = dict(module._modules)
-    name, _, rest = path.partition(".")
-    copied._modules[name] = with_layers(getattr(module, name), layers, rest) if rest else nn.ModuleList(layers)
-    return copied
 
 
 def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
@@ -188,9 +154,9 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
     config.is_causal = is_causal
     if num_layers is not None:
         config.num_hidden_layers = num_layers
-    path = next((path for path in LAYERS if "." in path and _has(inner, path)), "")
+    path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")
     if path or (num_layers is not None and num_layers < len(layers_of(inner))):
-        copied = with_layers(inner, layers_of(inner)[:num_layers], path_of_layers(inner))
+        copied = with_layers(inner, layers_of(inner)[:num_layers])
     else:
         copied = copy.copy(inner)
     copied.config = config
@@ -218,7 +184,7 @@ def read_layers(
     found: list[Tensor] = []
     *below, top = layers_of(inner)
     taps = [_Tap(layer, after=lambda states: found.append(read(norm(states)))) for layer in below]
-    last = forward(with_layers(inner, [*taps, top], path), embedded, tokens, attention, None)
+    last = forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
     return [*found, read(last)]
 
 
@@ -230,12 +196,12 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     """
     found: list[Tensor] = []
     taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
-    last = forward(with_layers(inner, taps, path_of_layers(inner)), embedded, tokens, attention, None)
+    last = forward(with_layers(inner, taps), embedded, tokens, attention, None)
     return [*found, last]
 
 
-class _Tap(nn.Module):
-    """A layer that also hands its input or its output to somebody; otherwise the layer itself."""
+class _Tap(Wrapper):
+    """A layer that also passes its input or its output to a callback."""
 
     def __init__(
         self,
@@ -244,20 +210,14 @@ class _Tap(nn.Module):
         before: Callable[[Tensor], None] | None = None,
         after: Callable[[Tensor], None] | None = None,
     ) -> None:
-        super().__init__()
-        self.layer, self.before, self.after = layer, before, after
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("layer"), name)
+        super().__init__(layer)
+        self.before, self.after = before, after
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer."""
         if self.before is not None:
             self.before(args[0] if args else kwargs["hidden_states"])
-        output = self.layer(*args, **kwargs)
+        output = self.wrapped(*args, **kwargs)
         if self.after is not None:
             self.after(output[0] if isinstance(output, tuple) else output)
         return output

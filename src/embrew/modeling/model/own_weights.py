@@ -10,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 
-from embrew.modeling.model.changes import weights_of
+from embrew.modeling.model.changes import weights_fingerprint
 
 
 def without_adapter(model: nn.Module) -> Any:
@@ -38,11 +38,11 @@ def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:
 class Noted:
     """Weights under an adapter, remembered as they were at one time; without a copy of them.
 
-    See `state_of` for the changes that show.
+    See `fingerprint` for the changes that show.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._found = weights_of(without_adapter(model))
+        self._found = weights_fingerprint(without_adapter(model))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies of a model, here or in another process, have other tensors with the same values."""
@@ -50,16 +50,16 @@ class Noted:
 
     def are_those_of(self, model: nn.Module) -> bool:
         """Whether a model's weights have been neither written to nor moved since; False where that cannot be told."""
-        return self._found is not None and weights_of(without_adapter(model)) == self._found
+        return self._found is not None and weights_fingerprint(without_adapter(model)) == self._found
 
     def equal_those_of(self, model: nn.Module) -> bool:
         """Whether a model's weights have the same values, wherever they are; False where that cannot be told."""
-        found = weights_of(without_adapter(model))
+        found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] == self._found[-1]
 
     def differ_from_those_of(self, model: nn.Module) -> bool:
         """Whether a model's weights have other values, wherever they are; False where that cannot be told."""
-        found = weights_of(without_adapter(model))
+        found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] != self._found[-1]
 
 

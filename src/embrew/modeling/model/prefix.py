@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.modeling.model.changes import state_of
+from embrew.modeling.model.changes import fingerprint
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter beginning costs less than the call that would save it
@@ -179,21 +179,21 @@ class _Before(CacheLayerMixin):
 
 
 class Prefixes:
-    """A `Prefix` that lives as long as the model stays as it is: see `state_of`."""
+    """A `Prefix` that lives as long as the model stays as it is: see `fingerprint`."""
 
     def __init__(self) -> None:
         self._now: tuple[Any, Prefix] = (None, Prefix())
 
     def of(self, model: torch.nn.Module) -> Prefix:
         """What this model, as it is now, has computed; an empty one where that cannot be told, or it has changed."""
-        state, (before, prefix) = state_of(model), self._now
+        state, (before, prefix) = fingerprint(model), self._now
         if state is None or state != before:
             prefix = Prefix()
             self._now = (state, prefix)
         return prefix
 
     def forget(self) -> None:
-        """Compute every beginning anew, for changes that `state_of` says it may miss."""
+        """Compute every beginning anew, for changes that `fingerprint` says it may miss."""
         self._now = (None, Prefix())
 
     def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:

@@ -32,7 +32,7 @@ class Weights(nn.Module):
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
         from_disk: whether these weights are those that a reader gets, as long as they are as noted.
-        switches: between training and evaluation; part of `state_of`, since training may have come between.
+        switches: between training and evaluation; part of `fingerprint`, since training may have come between.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -152,11 +152,6 @@ class EncoderSettings(BaseModel):
             raise ValueError(
                 f"memory_ratio={self.memory_ratio:g} with template={self.template!r}; it goes without {{echo}}"
             )
-        if self.attention == "memory_causal" and not has_memory:
-            raise ValueError(
-                "attention='memory_causal' with memory_tokens=0; it orders memory tokens among themselves, "
-                "so give memory_tokens and {memory}, or choose causal or bidirectional"
-            )
         if self.demonstrations and (len(self.patterns) > 1 or "{instruction}" in self.patterns[0].after):
             raise ValueError(
                 f"demonstrations with template={self.template!r}; demonstrations stand before the text, each with its "

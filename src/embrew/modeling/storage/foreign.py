@@ -6,7 +6,7 @@ an attention kernel from the Hub, put an adapter on a model, read weights of ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,8 @@ def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
     Raises:
         ValueError: it does.
     """
-    for file in files:
-        path = file_of(source, file, **options)
-        for key, value in () if path is None else _other_weights(read_json(Path(path))):
+    for file, found in _read_each(source, files, **options):
+        for key, value in _other_weights(found):
             if key != "transformers_weights" or not is_safe_name(value) or not value.endswith(".safetensors"):
                 raise ValueError(
                     f"{name}: its {file} asks for other weights ({key}: {str(value)[:80]!r}); embrew reads "
@@ -144,10 +143,8 @@ def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
     Raises:
         ValueError: it does.
     """
-    for file in files:
-        path = file_of(source, file, **options)
-        kernel = None if path is None else next(_kernels(read_json(Path(path))), None)
-        if kernel is not None:
+    for file, found in _read_each(source, files, **options):
+        for kernel in _kernels(found):
             raise ValueError(
                 f"{name}: its {file} asks for the attention kernel {kernel[:80]!r} of the Hub, which is code and is "
                 "not run unasked; remove it there, or choose a kernel yourself (attn_implementation: sdpa)"
@@ -161,6 +158,14 @@ def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
             yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
     elif named and isinstance(values, str) and "/" in values:
         yield values
+
+
+def _read_each(source: str, files: Sequence[str], **options: Any) -> Iterator[tuple[str, Any]]:
+    """Those of a model's JSON files that exist: their names and what they hold."""
+    for file in files:
+        path = file_of(source, file, **options)
+        if path is not None:
+            yield file, read_json(Path(path))
 
 
 def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> str | None:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.text.pattern import HOLE, WordsAfter, check_learned, check_words_after, split_pattern
 from embrew.modeling.text.ratio import memory_count, with_fewer
+from embrew.modeling.text.rows import repeated, truncated
 from embrew.modeling.text.specials import first_of, last_of
 from embrew.modeling.text.strings import Strings
 from embrew.modeling.text.texts import PREPARATIONS, Preparation, check_text
@@ -184,7 +185,7 @@ class Template:
                 before = len(begin.ids) + len(body.ids)
                 suffix = with_fewer(suffix, before, ratio=self.memory_ratio, max_length=max_length)
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
-                row = self._truncate(begin + body, max_length - len(suffix.ids), segment) + suffix
+                row = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
                 row = Row(begin.ids + body.ids + suffix.ids, begin.segments + body.segments + suffix.segments)
             if not row.ids:
@@ -261,41 +262,21 @@ class Template:
     def _repeated(
         self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
     ) -> Row:
-        """The text, the words between, and the text again; both copies lose as many tokens where the limit asks for it.
+        """The text, the words between, and the text again.
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """
-        start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))
-        text = again = head.ids[start:]
-        between = self._between_ids
+        words, again = Row.of(self._between_ids, Segment.PROMPT), None
         if self.words_after == "joined" and isinstance(given, str):
             found = self.strings.behind((self.between or "") + given)
             size = sum(end <= len(self.between or "") for _, end in found)
-            between, again = [i for i, _ in found[:size]], [i for i, _ in found[size:]]
-        if max_length is not None:
-            room = max_length - start - len(between) - len(suffix.ids)
-            if room < 2:
-                raise ValueError(
-                    f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition beside the "
-                    f"template's own {max_length - room}; raise max_length or shorten the instruction"
-                )
-            text, again = text[: room // 2], again[: room // 2]
-        before = Row(head.ids[:start], head.segments[:start])
-        middle = Row.of(between, Segment.PROMPT)
-        return before + Row.of(text, segment) + middle + Row.of(again, Segment.ECHO) + suffix
+            words = Row.of([i for i, _ in found[:size]], Segment.PROMPT)
+            again = [i for i, _ in found[size:]]
+        return repeated(head, words, again, suffix, max_length=max_length, segment=segment)
 
     @cached_property
     def _between_ids(self) -> list[int]:
         return self.after_text(self.between or "")
-
-    def _truncate(self, head: Row, room: int, segment: Segment) -> Row:
-        start = next((i for i, s in enumerate(head.segments) if s == segment), len(head.ids))
-        if start >= room:
-            raise ValueError(
-                f"max_length leaves {room} tokens before the suffix, and BOS with the instruction already takes "
-                f"{start}; raise max_length or shorten the instruction"
-            )
-        return Row(head.ids[:room], head.segments[:room])
 
     def _bodies(self, texts: Sequence[str | Sequence[int]], instructions: list[str], segment: Segment) -> list[Row]:
         prefixes = [self.around(filled)[0] for filled in instructions]

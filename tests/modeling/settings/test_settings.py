@@ -104,7 +104,6 @@ def test_a_setting_at_its_default_is_not_written() -> None:
         ({"default_prompt_name": "task"}, ValueError, "default_prompt_name='task'; choose from document, query"),
         ({"pooling": Pooling("mean", "memory")}, ValueError, "pooling over memory needs memory_tokens"),
         ({"pooling": Pooling("mean", "echo")}, ValueError, "put {echo} after {text}"),
-        ({"attention": "memory_causal"}, ValueError, "it orders memory tokens among themselves"),
     ],
 )
 def test_what_is_refused_in_python(given: dict[str, Any], error: type[Exception], words: str) -> None:

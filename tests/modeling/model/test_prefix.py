@@ -15,7 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import prefix as module
-from embrew.modeling.model.changes import tensors_state
+from embrew.modeling.model.changes import tensors_fingerprint
 from embrew.modeling.model.prefix import Prefix, shared_beginning
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
@@ -313,10 +313,10 @@ def test_hooks_of_the_library_leave_it_in_place(make_encoder):
 def test_writes_that_torch_does_not_count_show_in_tensors_of_any_layout(make):
     whole = torch.randn(400, 512)
     tensor = make(whole)
-    before = tensors_state([tensor])
-    assert tensors_state([tensor]) == before
+    before = tensors_fingerprint([tensor])
+    assert tensors_fingerprint([tensor]) == before
     whole.data.mul_(1.01)
-    assert tensors_state([tensor]) != before
+    assert tensors_fingerprint([tensor]) != before
 
 
 def test_it_is_forgotten_when_asked(make_encoder):

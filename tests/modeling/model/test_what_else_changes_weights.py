@@ -121,13 +121,13 @@ def test_the_hash_sees_weights_that_were_written_to(opened) -> None:
 
 @pytest.mark.parametrize("shape", [(32, 64), (3, 97), (300,), (64, 4096), (289,)])
 def test_the_end_of_a_tensor_is_seen(shape: tuple[int, ...]) -> None:
-    from embrew.modeling.model.changes import weights_of
+    from embrew.modeling.model.changes import weights_fingerprint
 
     module = nn.Module()
     module.weight = nn.Parameter(torch.randn(shape))
-    before = weights_of(module)
+    before = weights_fingerprint(module)
     for part in (slice(-1, None), slice(0, 1)):
         module.weight.data[part] += 1.0
-        after = weights_of(module)
+        after = weights_fingerprint(module)
         assert after != before
         before = after

@@ -1,0 +1,70 @@
+"""Which encoders stock Sentence-Transformers modules can reproduce."""
+
+from __future__ import annotations
+
+from embrew.modeling.encoder import Encoder
+
+OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
+
+
+def check_stock(encoder: Encoder) -> None:
+    """Refuse what stock modules cannot say."""
+    reason, model = None, encoder.backbone.causal_lm
+    pooling, template, limit = encoder.pooling, encoder.template, encoder.max_seq_length
+    positions = getattr(encoder.backbone.inner.config, "max_position_embeddings", limit)
+    if encoder.head is not None:
+        reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
+    elif limit > positions:
+        reason = (
+            f"its max_length is {limit}, and stock tokenizers cut at the {positions} positions of the model's config"
+        )
+    elif type(model).__module__.startswith(OWN_CODE) or type(model.config).__module__.startswith(OWN_CODE):
+        reason = f"its language model is code of its own ({type(model).__name__}), which no stock folder runs"
+    elif len(encoder.templates) > 1:
+        reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
+    elif template.between is not None:
+        reason = f"template={template.pattern!r} repeats the text, which stock modules do not"
+    elif template.after and template.words_after == "joined":
+        reason = (
+            f"template={template.pattern!r} is one string with the text, tokenised once, and stock tokenizers add what "
+            "follows a text on their own; an encoder made, and trained, with words_after: separate can be exported"
+        )
+    elif template.preparation != "none":
+        reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
+    elif encoder.attention.is_causal is None:
+        reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
+    elif encoder.attention.is_causal is False and encoder.backbone.bidirectional_by != "flag":
+        reason = (
+            f"attention=bidirectional goes by an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
+            "not follow is_causal in its configuration, and a stock folder has nothing else; attention: causal is stock"
+        )
+    elif pooling.mode == "concat" and not pools_last_token(encoder):
+        reason = (
+            "it puts the states of several memory tokens behind each other, for which there is no stock module; their "
+            "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
+        )
+    elif pooling.mode != "mean" and pooling.over != "all" and not pools_last_token(encoder):
+        reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
+    elif pooling.over == "text" and (template.after or encoder.contexts or any(stock_prompts(encoder).values())):
+        reason = (
+            f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
+            "from the text; pool over all, or over memory tokens"
+        )
+    if reason:
+        raise ValueError(f"this encoder cannot be a stock Sentence-Transformers folder: {reason}")
+
+
+def pools_last_token(encoder: Encoder) -> bool:
+    """One memory token at the very end: its state is the last token's."""
+    return (
+        encoder.pooling.over == "memory"
+        and len(encoder.template.memory_ids) == 1
+        and encoder.template.tail[-1] == "memory"
+    )
+
+
+def stock_prompts(encoder: Encoder) -> dict[str, str]:
+    """The template's words before the text with every prompt filled in: what Sentence-Transformers puts in front."""
+    prompts = {name: encoder.template.before.replace("{instruction}", text) for name, text in encoder.prompts.items()}
+    bare = encoder.template.before.replace("{instruction}", "")
+    return {**prompts, "text": bare} if bare else prompts

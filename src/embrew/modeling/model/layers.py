@@ -1,0 +1,66 @@
+"""The layers of a model without its head: find them, and replace modules in a shallow copy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+LAYERS = ("layers", "h", "encoder.layer", "transformer.layer", "decoder.layers")
+
+
+def path_of_layers(inner: Any) -> str:
+    """Return where a model without its head keeps its layers, as a dotted path.
+
+    Raises:
+        ValueError: under no name known here.
+    """
+    for path in LAYERS:
+        if has_module(inner, path):
+            return path
+    raise ValueError(f"{type(inner).__name__} has no layers under a name known here ({', '.join(LAYERS)})")
+
+
+def has_module(module: Any, path: str) -> bool:
+    """Return whether a module has one of that dotted path."""
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
+def layers_of(inner: Any) -> list[nn.Module]:
+    """Return the layers of a model without its head."""
+    return list(inner.get_submodule(path_of_layers(inner)))
+
+
+def with_module(module: Any, path: str, part: nn.Module) -> Any:
+    """Return a shallow copy with `part` at a dotted path; all other modules and weights are the same."""
+    copied = copy.copy(module)
+    copied._modules = dict(module._modules)
+    name, _, rest = path.partition(".")
+    copied._modules[name] = with_module(getattr(module, name), rest, part) if rest else part
+    return copied
+
+
+def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
+    """Return a shallow copy of a model without its head, with other layers in place of its own."""
+    return with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
+
+
+class Wrapper(nn.Module):
+    """A module around another one, which has all attributes of that one."""
+
+    def __init__(self, wrapped: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what a model asks of its layer, such as whether its attention has a sliding window."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("wrapped"), name)
