@@ -14,6 +14,7 @@ from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.grid import cells
 from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest
 from embrew.evaluation.tables import grid, rows_of
+from embrew.evaluation.task_texts import check_apart
 from tests.conftest import data_folder
 
 
@@ -244,6 +245,12 @@ def test_an_empty_document_is_not_found(folder, monkeypatch):
     (result,) = evaluate(encoder, [rag(folder)])
     assert result.examples["retrieved"] == ["d2", "d2"]
     assert (result.counts["documents"], result.counts["empty_documents"]) == (3, 1)
+
+
+def test_demonstrations_are_no_questions_of_the_task(folder):
+    check_apart(["Who was Ada?"], [rag(folder)])
+    with pytest.raises(ValueError, match="1 of 2 demonstrations are rows of qa dev, for example 'where was  ada BORN"):
+        check_apart(["Who was Ada?", "where was  ada BORN?"], [rag(folder)])
 
 
 def test_an_instruction_and_a_sample(folder):
