@@ -138,7 +138,7 @@ def test_detached_memory_of_the_text_itself(variant, make_encoder):
     again, others = loss_and_gradients(encoder, detached, batch)
     assert again.item() == pytest.approx(loss.item(), rel=1e-6)
     assert any((others[name] - grad).abs().max() > 1e-4 * grad.abs().max() for name, grad in grads.items())
-    leaf = plain._memory(encoder, batch["text"]).detach().requires_grad_()
+    leaf = memory_states(encoder, batch["text"]).detach().requires_grad_()
     with encoder.backbone.frozen_lm() as lm:
         (grad,) = torch.autograd.grad(detached._loss(lm, leaf, batch)[0], leaf)
     assert (grad[len(ROWS) :] == 0).all() and (grad[: len(ROWS)].abs().amax((1, 2)) > 0).all()
