@@ -12,6 +12,7 @@ from embrew import build
 from embrew.data.prompts import AUTOREGEMBED_CODE, AUTOREGEMBED_PAPER
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Segment
+from embrew.objectives.frozen_decoder import memory_states
 from embrew.recipe import Recipe
 from tests.conftest import SENTENCES
 from tests.objectives.cases import loss_and_gradients
