@@ -60,7 +60,7 @@ def test_add_list_remove(model, demos):
     [
         (["add", "MODEL", "a/b", "--instruction", "x"], "a name is letters, digits"),
         (["add", "MODEL", "name"], "nothing to add; give --instruction, --demos FILE, or both"),
-        (["add", "MODEL", "name", "--demos", "DEMOS"], "says no instruction; give --instruction"),
+        (["add", "MODEL", "name", "--demos", "DEMOS"], "has no instruction; give --instruction"),
         (["add", "MODEL", "name", "--instruction", "x", "--demos", "no/file.csv"], "no file or folder no/file.csv"),
         (["list", "no/model"], "no/model has no embrew.json"),
         (["remove", "no/model", "name"], "no/model has no embrew.json"),

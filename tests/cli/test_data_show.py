@@ -46,7 +46,7 @@ def test_every_stage_is_shown_as_the_model_sees_it(folder):
     memory = [line for line in said.splitlines() if line.strip().startswith("MEMORY")]
     assert len(memory) == 2 + 3  # a text in two stages; query, positive and negatives in the third
     assert all("<memory 0>" in line and "<memory 7>" in line and "all pooled" in line for line in memory)
-    assert "bidirectional: every token reads every token" in said
+    assert "bidirectional: every token attends to every token" in said
     assert "mean over memory" in said
     prompts = [line for line in said.splitlines() if line.strip().startswith("PROMPT")]
     assert len(prompts) == 5

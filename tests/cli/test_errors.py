@@ -51,7 +51,7 @@ NO_DEV = "evaluation=null"
         (["train", "llm2comp/nano", "encoder.model", "-o", "x"], "write key.path=value"),
         (["evaluate", "nano", "--data", "no/such/folder"], "no data folder no/such/folder"),
         (["evaluate", "nano", "--data", "$EMBREW_NOT_SET/x"], "environment variable EMBREW_NOT_SET"),
-        (["search", "nano", "--index", "no/such/index", "a question"], "make it with --build DOCUMENTS"),
+        (["search", "nano", "--index", "no/such/index", "a question"], "build it with --build DOCUMENTS"),
         (["data", "show", "baselines/mean"], "has no stages"),
     ],
 )
@@ -129,7 +129,14 @@ def test_train_hands_down_what_was_asked(tmp_path, fake_stages):
     ((recipe, output, options),) = fake_stages.calls
     assert recipe.seed == 7
     assert output == tmp_path / "out"
-    assert options == {"resume": True, "evaluate": None, "verify": "off", "start": tmp_path / "before"}
+    command = ["train", "llm2comp/nano", "seed=7", NO_DEV, "--from", str(tmp_path / "before")]
+    assert options == {
+        "resume": True,
+        "evaluate": None,
+        "verify": "off",
+        "start": tmp_path / "before",
+        "command": command,
+    }
     assert "compress → unsupervised → supervised" in done.stdout
 
 
@@ -269,7 +276,7 @@ def test_export_refuses_what_is_there_before_opening_a_model(tmp_path, fake_buil
 def test_help_fits_one_screen_and_names_every_verb():
     result = run("--help")
     assert result.exit_code == 0
-    verbs = "train domain evaluate table diff analyze encode search export merge recipe data"
+    verbs = "train domain evaluate table diff analyze encode search export merge runs doctor context recipe data"
     for verb in verbs.split():
         assert verb in result.stdout
     assert len(result.stdout.splitlines()) <= 40

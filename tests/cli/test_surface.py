@@ -84,7 +84,7 @@ def test_everything_it_writes(models, sts, tmp_path):
         assert sum(row["pareto"] == "1" for row in own) == len(found.pareto())
         name = "'two words'" if place else "one"
         assert f"embrew export {name} DIR --layers {picked.layers} --dim {picked.dim}" in result.stdout
-        assert "scored on STS test, 20 pairs" in result.stdout and "picked on a test split" in result.stdout
+        assert "scored on STS test, 20 pairs" in result.stdout and "chosen on a test split" in result.stdout
         assert model["tasks"][0]["size"] == "20 pairs"
         assert f"≺Avg {100 * found.shallow_average():.2f} at 32 dimensions" in result.stdout
     assert "encode" not in result.stderr  # no bar where nobody watches
@@ -104,14 +104,14 @@ def test_a_suite_s_tasks(models, sts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["one"], "nothing to score on; give --data DIR"),
+        (["one"], "nothing to evaluate on; give --data DIR"),
         (["one", "--data", "STS", "--pick", "98"], 'write "≥ 98 %", or 0.98'),
         (["one", "--data", "STS", "--pick", "0.9"], "STS has no dev split; it has test"),
         (["one", "--data", "STS", "--layers", "all"], "'all' is not a list of numbers"),
         (["one", "--data", "STS", "--plot", "x.jpg"], "choose from .png, .pdf, .svg"),
         (["one", "--data", "STS", "--csv", "STS"], "--overwrite to replace it"),
         (["one", "--data", "no/such/folder"], "no data folder"),
-        (["one", "--suite", "quick", "--split", "dev"], "--suite says tasks and splits"),
+        (["one", "--suite", "quick", "--split", "dev"], "--suite defines tasks and splits"),
     ],
 )
 def test_mistakes_are_told_before_a_model_is_opened(arguments, message, models, sts):

@@ -37,7 +37,7 @@ def test_encode_says_what_it_wrote_and_goes_on(stub: Stub, corpus: Path, tmp_pat
     vectors = read_vectors(out)
     assert np.abs(vectors.load()[1] - expected)[:25].max() <= max(vectors.ranges.step)  # type: ignore[union-attr]
     again = run(corpus, out, *options)
-    assert "3 shards, 3 of them from before" in again.stdout
+    assert "3 shards, 3 of them from an earlier run" in again.stdout
     refused = run(corpus, out, *options, "--precision", "float32")
     assert refused.exit_code == 1 and "precision ('int8' there, 'float32' now)" in refused.stderr
 

@@ -97,8 +97,8 @@ def test_a_suite_says_what_to_fetch_and_then_finds_it(loads, tmp_path):
     ):
         read_suite(suite, data=tmp_path)
     done = CliRunner().invoke(app, ["data", "fetch", str(suite), "--to", str(tmp_path)])
-    assert "hotpotqa/hotpot_qa: fetched" in done.output
-    assert "yours to bring: mine" in done.output
+    assert "hotpotqa/hotpot_qa: downloaded" in done.output
+    assert "folders yourself: mine" in done.output
     suite.write_text("tasks:\n  - {hub: hotpotqa/hotpot_qa, name: hot, subset: distractor, dims: [2, 4]}\n")
     found = read_suite(suite, data=tmp_path)
     assert [(task.name, task.kind, task.split) for task in found.tasks] == [
@@ -106,4 +106,4 @@ def test_a_suite_says_what_to_fetch_and_then_finds_it(loads, tmp_path):
         ("hot-d4", "rag", "validation"),
     ]
     again = CliRunner().invoke(app, ["data", "fetch", str(suite), "--to", str(tmp_path)])
-    assert "hotpotqa/hotpot_qa: there already" in again.output
+    assert "hotpotqa/hotpot_qa: already there" in again.output

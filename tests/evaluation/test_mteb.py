@@ -245,7 +245,7 @@ def test_a_suite_finds_what_was_fetched(tmp_path, monkeypatch):
     (tmp_path / "data" / "mine" / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": 1}\n')
     done = CliRunner().invoke(app, ["data", "fetch", str(tmp_path / "s.yaml"), "--to", str(tmp_path / "data")])
     assert done.exit_code == 0, done.output
-    assert "not fetched, since they are yours to bring: mine" in done.output
+    assert "not downloaded, provide these folders yourself: mine" in done.output
     tasks = read_suite(tmp_path / "s.yaml", data=tmp_path / "data").tasks
     assert [getattr(task, "data", None) for task in tasks] == [
         tmp_path / "data" / "mteb" / "STS17-en-en", tmp_path / "data" / "mteb" / "SciFact", None

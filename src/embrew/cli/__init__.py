@@ -1,4 +1,4 @@
-"""The command line: one file a verb; each parses, calls one function and shows what came out."""
+"""The command line. One file per command: it parses arguments, calls one function and prints the result."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ app.command("export")(export.export)
 app.command("merge")(merge.merge)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
+app.add_typer(analyze.app, name="analyze", help="Analyse a model's vectors: dimensions, memory tokens, layers.")
 app.add_typer(
-    analyze.app, name="analyze", help="Look inside a model's vectors: dimensions, memory tokens, spread, layers."
+    context.app,
+    name="context",
+    help="Add, list and remove prompts with demonstrations of a model.",
 )
-app.add_typer(context.app, name="context", help="Prompts with demonstrations, kept beside a model and used by name.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
-app.add_typer(
-    data.app, name="data", help="Look at training data as the model will see it; find hard negatives; fetch test data."
-)
+app.add_typer(data.app, name="data", help="Show training data, mine hard negatives, download test data.")
 
 
 def _version(asked: bool) -> None:
@@ -79,5 +79,5 @@ def main() -> None:
     signals.listen()
     try:
         app(prog_name="embrew")
-    except KeyboardInterrupt as error:  # before a verb has begun
+    except KeyboardInterrupt as error:  # before a command has begun
         sys.exit(signals.exit_code(error))

@@ -1,4 +1,4 @@
-"""Arguments that several verbs take."""
+"""Arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from embrew.cli.console import show_json_only
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings of the recipe, e.g. encoder.max_length.query=256."),
+    typer.Argument(metavar="KEY=VALUE", help="Override a setting of the recipe, e.g. encoder.max_length.query=256."),
 ]
 Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
         autocompletion=completion.recipes,
-        help="Trained folder, Sentence-Transformers folder, Hub id, or recipe.",
+        help="Folder of a trained encoder or Sentence-Transformers model, Hub id, or recipe.",
     ),
 ]
 
@@ -43,13 +43,13 @@ Quiet = Annotated[
         "--quiet",
         "-q",
         callback=_switch_off,
-        help="Show results, warnings and errors only, no progress and no log lines.",
+        help="Show results, warnings and errors only: no progress, no log lines.",
     ),
 ]
 
 
 class Dtype(StrEnum):
-    """What a model computes in."""
+    """Data type of a model."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -57,5 +57,5 @@ class Dtype(StrEnum):
 
 
 Computes = Annotated[
-    Dtype, typer.Option("--dtype", help="What the model computes in; auto is what it was saved in, or its recipe says.")
+    Dtype, typer.Option("--dtype", help="Data type of the model; auto = as it was saved, or as its recipe says.")
 ]

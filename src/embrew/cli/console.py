@@ -1,4 +1,4 @@
-"""What the terminal shows: results on stdout, log lines and errors on stderr, both from the first process only."""
+"""Output: results on stdout, log lines and errors on stderr, both from the first process only."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _json_only = False
 
 
 def rank() -> int:
-    """Which of the launcher's processes this is."""
+    """Return the rank of this process; 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
 def out() -> Console:
-    """Results. Silent on all processes but the first, and where --json is given."""
+    """Return the console for results; silent on all processes but the first, and with --json."""
     return Console(quiet=rank() != 0 or _json_only, highlight=False)
 
 
 def show_json_only(asked: bool) -> bool:
-    """Print one JSON document on stdout and nothing else, or tables and text (the default); return `asked`."""
+    """Print only a JSON document to stdout if `asked`, else tables and text; return `asked`."""
     global _json_only
     _json_only = asked
     return asked
@@ -39,7 +39,7 @@ def wants_json() -> bool:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print what a command found as one JSON document, where --json is given; numbers that are not finite are null."""
+    """Print the result of a command as one JSON document if --json is given; numbers that are not finite are null."""
     if _json_only and rank() == 0:
         text = json.dumps(document, default=lambda value: value.item() if hasattr(value, "item") else str(value))
         finite = json.loads(text, parse_constant=lambda _: None)
@@ -47,12 +47,12 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def err() -> Console:
-    """Log lines and errors."""
+    """Return the console for log lines and errors."""
     return Console(stderr=True, highlight=False)
 
 
 class TerminalHandler(logging.Handler):
-    """A log record as one line on stderr; from WARNING on it says so."""
+    """Handler that prints a log record as one line on stderr, prefixed with its level from WARNING up."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record."""
@@ -63,7 +63,7 @@ class TerminalHandler(logging.Handler):
 
 
 def loading(what: object) -> None:
-    """Say what is being loaded: importing the libraries that open it takes seconds."""
+    """Log what is being loaded: importing the libraries that open it takes seconds."""
     logging.getLogger("embrew").info("loading %s", what)
 
 
@@ -74,7 +74,7 @@ def quiet() -> None:
 
 
 def log_to_terminal() -> None:
-    """Show embrew's own log lines: all from INFO on the first process, warnings on the others."""
+    """Print embrew's own log records: from INFO up on the first process, from WARNING up on the others."""
     progress.set_style(progress.terminal_style() if rank() == 0 else "off")
     logger = logging.getLogger("embrew")
     logger.setLevel(logging.INFO if rank() == 0 else logging.WARNING)

@@ -1,4 +1,4 @@
-"""`embrew context`: prompts with demonstrations, kept beside a model and used by name."""
+"""`embrew context`: prompts with demonstrations, stored with a model and used by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from embrew.modeling.settings.demonstrations import Demonstration
 
 app = typer.Typer(no_args_is_help=True)
-Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What encode takes as prompt_name.")]
+Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder or of a training run.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context; encode(…, prompt_name=NAME) uses it.")]
 KnownName = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=completion.contexts, help="Name of the context.")
 ]
@@ -38,40 +38,52 @@ def add(
     model: Folder,
     name: Name,
     instruction: Annotated[
-        str | None, typer.Option(help="What stands before the texts; by default what the demonstrations' file says.")
+        str | None, typer.Option(help="Instruction before queries; by default that of the file of demonstrations.")
     ] = None,
     demos: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Demonstrations: rows with query and response, as JSON Lines, JSON, CSV or Parquet."
+            metavar="FILE",
+            help="File of demonstrations with columns query and response: JSON Lines, JSON, CSV or Parquet.",
         ),
     ] = None,
     passage_instruction: Annotated[
         str | None,
-        typer.Option(help="The same of their passages; by default the prompt of documents."),
+        typer.Option(help="Instruction before the demonstrations' passages; by default the document prompt."),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--max-demos", min=0, metavar="N", help="Take the first N demonstrations.")
+        int | None,
+        typer.Option(
+            "--max-demos",
+            min=0,
+            metavar="N",
+            help="Maximum number of demonstrations, from the first on; by default all.",
+        ),
     ] = None,
     choose: Annotated[
         str | None,
-        typer.Option(metavar="0..8", help="Try so many of the demonstrations, and keep what is best on --dev."),
+        typer.Option(
+            metavar="0..8", help="Numbers of demonstrations to try; the number with the best score on --dev is kept."
+        ),
     ] = None,
     dev: Annotated[
         list[str] | None,
-        typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose; may be given again."),
+        typer.Option("--dev", metavar="DIR", help="Data folder with a dev split, for --choose. Repeatable."),
     ] = None,
     dev_from_train: Annotated[
         int | None,
         typer.Option(
-            "--dev-from-train", min=1, metavar="N", help="Choose on N training rows of each --dev folder instead."
+            "--dev-from-train",
+            min=1,
+            metavar="N",
+            help="Evaluate --choose on N training rows of each --dev folder, not on its dev split.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a context of this name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing context of this name.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Embed the demonstrations of a task once, and keep them beside the model."""
+    """Embed the demonstrations of a task and store them with the model as a context."""
     loading(model)
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
@@ -86,7 +98,9 @@ def add(
     words, pairs = _given(instruction, demos)
     pairs = pairs if most is None else pairs[:most]
     if (choose is None) != (not dev):
-        raise ValueError("--choose and --dev go together: numbers of demonstrations to try, and what they are tried on")
+        raise ValueError(
+            "--choose and --dev need each other: numbers of demonstrations to try, and data to try them on"
+        )
     if dev_from_train is not None and not dev:
         raise ValueError("--dev-from-train splits rows off the training rows of --dev; give --choose and --dev as well")
     encoder = Encoder.from_pretrained(folder)
@@ -137,7 +151,7 @@ def _given(instruction: str | None, demos: str | None) -> tuple[str, tuple[Demon
     found = read_demonstrations(demos)
     words = found.instruction if instruction is None else instruction
     if words is None:
-        raise ValueError(f"{demos} says no instruction; give --instruction (it may be empty)")
+        raise ValueError(f"{demos} has no instruction; give --instruction (it may be empty)")
     return words, found.demonstrations
 
 

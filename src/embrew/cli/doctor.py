@@ -20,13 +20,14 @@ def doctor(
         bool, typer.Option("--self-test/--no-self-test", help="Open, train, save and export the shipped model.")
     ] = True,
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where you write results: its disk is examined.")
+        Path, typer.Option("--folder", metavar="DIR", help="Folder for your results; its disk is examined.")
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Examine versions, hardware, disks and file systems, and test embrew in about 10 seconds.
+    """Examine this machine and test embrew, in about 10 seconds.
 
-    Each line is ok, a warning or failed, with what to do. The exit code is 1 where a line has failed.
+    Versions, hardware, disks and file systems are examined. Each line is ok, a warning or failed, with what to do. The
+    exit code is 1 if a line has failed.
     """
     from embrew.doctor import Finding, as_report, examine, worst
     from embrew.doctor.private import without_private

@@ -1,4 +1,4 @@
-"""`embrew domain`: documents and some questions in, an encoder of that domain and a report out."""
+"""`embrew domain`: an encoder for a domain, and a report, from documents and some questions."""
 
 from __future__ import annotations
 
@@ -25,42 +25,68 @@ class Learn(StrEnum):
 
 
 def domain(
-    documents: Annotated[str, typer.Argument(metavar="DOCS", help="Folder of .txt, .md, .jsonl or .pdf files.")],
+    documents: Annotated[
+        str, typer.Argument(metavar="DOCS", help="Folder of documents: .txt, .md, .jsonl or .pdf files.")
+    ],
     overrides: Overrides = None,
     pairs: Annotated[
         str | None,
         typer.Option(
-            "--pairs", metavar="PAIRS", help="Questions and answers, or multiple choice: JSONL, CSV, Parquet."
+            "--pairs",
+            metavar="PAIRS",
+            help="File of question-answer pairs or multiple-choice questions: JSON Lines, CSV or Parquet.",
         ),
     ] = None,
-    model: Annotated[str, typer.Option(help="nano, a folder or Hub id of a causal language model.")] = "nano",
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where all of it goes.")] = Path(
-        "domain"
-    ),
+    model: Annotated[str, typer.Option(help="Causal language model to train: nano, a folder or a Hub id.")] = "nano",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for data, models, results and report.")
+    ] = Path("domain"),
     general: Annotated[
-        str | None, typer.Option("--general", "-g", metavar="PATH", help="General pairs or texts, to compare with.")
+        str | None,
+        typer.Option(
+            "--general", "-g", metavar="PATH", help="General pairs or texts that the domain is compared with."
+        ),
     ] = None,
     column: Columns = None,
     learn: Annotated[
         Learn,
-        typer.Option(help="pairs: answers; text, rest: the documents; auto: by the number of pairs."),
+        typer.Option(
+            help="What the first stage learns from: pairs = answers to questions, text and rest = documents, "
+            "auto = by the number of pairs."
+        ),
     ] = Learn.AUTO,
     min_pairs: Annotated[
-        int, typer.Option("--min-pairs", min=1, metavar="N", help="Training pairs from which on auto is pairs.")
+        int,
+        typer.Option(
+            "--min-pairs", min=1, metavar="N", help="Number of training pairs from which --learn auto chooses pairs."
+        ),
     ] = 500,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Steps of learning; representing has 0.3 times as many."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Optimiser steps of the first stage; the second has 0.3 times as many. By default by the "
+            "amount of data.",
+        ),
     ] = None,
-    max_chars: Annotated[int, typer.Option("--max-chars", min=50, help="Characters of a passage.")] = 600,
+    max_chars: Annotated[
+        int, typer.Option("--max-chars", min=50, help="Maximum number of characters per passage.")
+    ] = 600,
     max_documents: Annotated[
-        int, typer.Option("--max-documents", min=10, help="Texts that held-out questions are searched in.")
+        int,
+        typer.Option(
+            "--max-documents", min=10, help="Maximum number of texts that held-out questions are searched in."
+        ),
     ] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of training.")] = 42,
-    export: Annotated[bool, typer.Option(help="Write a stock Sentence-Transformers folder.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the split and for training.")] = 42,
+    export: Annotated[bool, typer.Option(help="Also export a Sentence-Transformers folder.")] = True,
     quiet: Quiet = False,
 ) -> None:
-    """Learn a domain, then represent it, and evaluate each step on held-out questions; resumes a stopped run."""
+    """Train an encoder for a domain, from documents and questions.
+
+    Each step is evaluated on held-out questions. The same command resumes a run that was stopped.
+    """
     mapping = columns_of(column)
     sample = None if general is None else read_sample(general, {}, 200)
     from embrew.domain import Settings, run
@@ -78,7 +104,7 @@ def domain(
         overrides=tuple(overrides or ()),
         export=export,
     )
-    with stopping(lambda: f"what is finished is in {output}; the same command resumes"):
+    with stopping(lambda: f"finished parts are in {output}; the same command resumes"):
         run(documents, pairs, output, settings)
     console = out()
     console.print((output / "report.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)

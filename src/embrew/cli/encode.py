@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Side(StrEnum):
-    """Which prompt and length limit texts get."""
+    """Which prompt and length limit texts are encoded with."""
 
     QUERY = "query"
     DOCUMENT = "document"
 
 
 class Precision(StrEnum):
-    """What is stored of a vector."""
+    """Data type of the stored vectors."""
 
     FLOAT32 = "float32"
     INT8 = "int8"
@@ -34,14 +34,14 @@ class Precision(StrEnum):
 
 
 class OnBadRows(StrEnum):
-    """What is done about a row that cannot be encoded."""
+    """What to do with a row that cannot be encoded."""
 
     STRICT = "strict"
     SKIP = "skip"
 
 
 class Engine(StrEnum):
-    """Who does the work."""
+    """Where texts are encoded."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -50,44 +50,69 @@ class Engine(StrEnum):
 def encode(
     model: Model,
     corpus: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these."
+        ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of the shards.")],
-    prompt_name: Annotated[Side, typer.Option(help="Encode as documents or as queries.")] = Side.DOCUMENT,
-    precision: Annotated[Precision, typer.Option(help="int8 takes a quarter of the bytes, binary a 32nd.")] = (
-        Precision.FLOAT32
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the vectors.")],
+    prompt_name: Annotated[
+        Side, typer.Option(help="Which prompt and length limit to use: those of documents or of queries.")
+    ] = Side.DOCUMENT,
+    precision: Annotated[
+        Precision,
+        typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
+    ] = (Precision.FLOAT32),
     dtype: Computes = Dtype.AUTO,
-    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Number of leading dimensions to keep.")] = None,
-    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run.")] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Number of leading dimensions to keep; by default all.")
+    ] = None,
+    num_layers: Annotated[int | None, typer.Option(min=1, help="Number of layers to run; by default all.")] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Padded tokens per batch; 16384 on a GPU, 2048 on a CPU.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of tokens per batch, padding included; 16384 on a GPU, 2048 on a CPU by default.",
+        ),
     ] = None,
     shard_rows: Annotated[
-        int, typer.Option(min=1, help="Rows per shard; a killed run loses one shard at most.")
+        int, typer.Option(min=1, help="Rows per shard. A killed run loses at most one shard.")
     ] = 32_768,
-    id_column: Annotated[str | None, typer.Option(help="By default _id or id, else the row's number.")] = None,
-    text_column: Annotated[str | None, typer.Option(help="By default text, after title if there is one.")] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="Column of the ids; by default _id or id, or the row's number where there is neither."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; by default text, after title where there is one.")
+    ] = None,
     on_bad_rows: Annotated[
         OnBadRows,
-        typer.Option(help="strict stops at a row that cannot be encoded; skip lists it in __embrew__/rejects.jsonl."),
+        typer.Option(
+            help="What to do with a row that cannot be encoded: strict = stop, skip = list it in "
+            "__embrew__/rejects.jsonl."
+        ),
     ] = OnBadRows.STRICT,
     max_reject_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="With skip: stop when a larger share of the rows is bad.")
+        float,
+        typer.Option(min=0, max=1, help="With --on-bad-rows skip: largest share of bad rows before the run stops."),
     ] = 0.01,
-    engine: Annotated[Engine, typer.Option(help="ray: all devices of a Ray cluster that share a file system.")] = (
-        Engine.LOCAL
-    ),
+    engine: Annotated[
+        Engine, typer.Option(help="local = this process, ray = all devices of a Ray cluster that share a file system.")
+    ] = (Engine.LOCAL),
     update: Annotated[
         bool,
         typer.Option(
             "--update",
-            help="OUTPUT holds an older version of INPUT: keep the vectors of its texts, encode new ones, drop others.",
+            help="Update OUTPUT, which holds an earlier version of INPUT: keep vectors of known texts, encode "
+            "new ones, remove the others.",
         ),
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Encode a corpus into Parquet shards; the same command resumes a run that was stopped."""
+    """Encode a corpus into Parquet shards.
+
+    The same command resumes a run that was stopped.
+    """
     if update and engine == Engine.RAY:
         raise ValueError("--update works with --engine local only; leave out --engine ray, or encode into a new folder")
     settings: dict[str, Any] = {
@@ -110,7 +135,7 @@ def encode(
     corpus_files(corpus)  # before a model is opened
     if update:
         read_vectors(folder, partial=True)
-    kept = f"{folder} is as it was; what was encoded is kept" if update else f"finished shards are in {folder}"
+    kept = f"{folder} is unchanged; vectors encoded so far are kept" if update else f"finished shards are in {folder}"
     with stopping(lambda: f"{kept}; the same command resumes"):
         if engine == Engine.RAY:
             from embrew.corpus.on_ray import encode_corpus_on_ray
@@ -134,10 +159,10 @@ def _open(model: str, dtype: str) -> Any:
 
 
 def show(summary: Summary, folder: Path) -> None:
-    """What is in the folder, in a line or two."""
+    """Print what the folder holds."""
     again = summary.kept or summary.changes
     speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not again and summary.seconds else ""
-    kept = f", {summary.kept} of them from before" if summary.kept else ""
+    kept = f", {summary.kept} of them from an earlier run" if summary.kept else ""
     out().print(
         f"[bold]{escape(str(folder))}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
         f"{summary.shards} shards{kept}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",

@@ -1,4 +1,4 @@
-"""One place where a user's mistake becomes one line and an exit code."""
+"""Turn errors of users into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from embrew.cli.console import err, log_to_terminal, rank, show_json_only
 from embrew.cli.signals import exit_code
 
 USER_ERRORS = (ValueError, TypeError, OSError)
-"""What we raise for things a user can mend. Anything else is our own mistake and keeps its traceback."""
+"""Errors that a user can correct. Any other error is a bug and keeps its traceback."""
 
 
 class Commands(TyperGroup):
-    """Runs a verb; prints `error: ...` and exits with 1 where it was used wrongly; 130 on Ctrl-C, 143 on SIGTERM."""
+    """Command group that prints `error: …` and exits with 1 on a user's error, 130 on Ctrl-C and 143 on SIGTERM."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
+        """Run the command."""
         log_to_terminal()
         show_json_only(False)
         try:
@@ -33,7 +33,7 @@ class Commands(TyperGroup):
             code = exit_code(error)
             if code is not None:
                 if rank() == 0:
-                    err().print("stopped; what was not finished was not written; give the same command again")
+                    err().print("stopped; nothing unfinished was written; give the same command again")
                 raise typer.Exit(code) from None
             if not isinstance(error, USER_ERRORS):
                 raise
@@ -45,7 +45,7 @@ class Commands(TyperGroup):
 
 
 def message(error: BaseException) -> str:
-    """What an exception says, in one paragraph."""
+    """Return the message of an exception."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__

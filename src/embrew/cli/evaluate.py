@@ -43,20 +43,23 @@ def evaluate(
     model: Model,
     overrides: Overrides = None,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
+        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder. Repeatable.")
     ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
             metavar="SUITE",
             autocompletion=completion.suites,
-            help="quick, evidence, sts, full, rag or a YAML file; --data holds its folders.",
+            help="Name of a shipped suite (quick, evidence, sts, full, rag, …) or a YAML file; --data is the "
+            "folder of its data sets.",
         ),
     ] = None,
     mteb: Annotated[
-        list[str] | None, typer.Option("--mteb", metavar="TASK", help="A task of MTEB by name; may be given again.")
+        list[str] | None, typer.Option("--mteb", metavar="TASK", help="Name of an MTEB task. Repeatable.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split to score; by default test, else dev.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split to evaluate; by default test, or dev where there is no test split.")
+    ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -67,31 +70,52 @@ def evaluate(
         ),
     ] = None,
     sts_protocol: Annotated[
-        StsProtocol | None, typer.Option(help="STS of several subsets: all pairs together, or the mean of the subsets.")
+        StsProtocol | None,
+        typer.Option(
+            help="How an STS task with subsets is scored: all = all pairs together, per-subset = mean over the "
+            "subsets. Default: all."
+        ),
     ] = None,
     generator: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="A causal LM that answers the questions of rag tasks: nano, folder, Hub id."
+            metavar="MODEL",
+            help="Causal language model that answers the questions of rag tasks: nano, a folder or a Hub id. By "
+            "default none.",
         ),
     ] = None,
     context: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", autocompletion=completion.contexts, help="A context of the model, before texts and queries."
+            metavar="NAME",
+            autocompletion=completion.contexts,
+            help="Name of a context of the model to encode with: queries, and all texts of symmetric tasks. By "
+            "default none.",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write results here.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
+    ] = None,
     dtype: Computes = Dtype.AUTO,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder."),
     ] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Padded tokens per batch.")] = None,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Maximum number of tokens per batch, padding included; by default a batch has 32 texts.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a model, or an untrained recipe, on data folders or a suite of them."""
+    """Evaluate a model on data folders, a suite or MTEB tasks.
+
+    A recipe is evaluated untrained.
+    """
     loading(model)
     from embrew.evaluation import find_task
 
@@ -102,7 +126,7 @@ def evaluate(
         from embrew.evaluation.suites import read_suite
 
         if len(data or ()) > 1 or mteb or split or kind or protocol:
-            raise ValueError("--suite says tasks, splits, kinds and protocols; give it with one --data at most")
+            raise ValueError("--suite defines tasks, splits, kinds and protocols; give it with at most one --data")
         tasks = read_suite(suite, data=data[0] if data else None)
         named = tasks.averages
     elif data or mteb:
@@ -110,10 +134,10 @@ def evaluate(
             find_task(folder, split=split, kind=kind)
         tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
     else:
-        raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK, or --suite with one of its names")
+        raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
     from embrew import build, evaluation
 
-    kept = "no results are kept without --output" if output is None else f"finished tasks are in {output}"
+    kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
         encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value)
         results = evaluation.evaluate(
@@ -155,7 +179,7 @@ def _mteb_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def results_table(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> Table:
-    """A row a task, scores times 100, and their averages where there are several."""
+    """Return a table with one row per task, scores times 100, and their averages where there are several."""
     from embrew.evaluation import table
 
     header, rows = table(results, named)

@@ -1,4 +1,4 @@
-"""`embrew export`: write a stock Sentence-Transformers folder."""
+"""`embrew export`: write a folder that Sentence-Transformers opens without embrew."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from embrew.cli.arguments import Model, Quiet
 from embrew.cli.console import loading, out
 
 
-class Proof(StrEnum):
-    """How an export is proven."""
+class Verification(StrEnum):
+    """How an export is verified."""
 
     FULL = "full"
     OFF = "off"
@@ -23,32 +23,46 @@ class Proof(StrEnum):
 def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
     verify: Annotated[
-        Proof, typer.Option(help="full opens DIR in a fresh process without embrew and compares vectors.")
-    ] = Proof.FULL,
+        Verification,
+        typer.Option(
+            help="Verify the export: full = open DIR in a fresh process without embrew and compare vectors, off "
+            "= do not."
+        ),
+    ] = Verification.FULL,
     prompt_name: Annotated[
         str | None,
-        typer.Option(help="Which prompt is baked in, where the template has the instruction after the text."),
+        typer.Option(
+            help="Prompt to export where the template has the instruction after the text, so that the folder "
+            "can hold one only."
+        ),
     ] = None,
     max_length: Annotated[
         int | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Tokens that the folder truncates every text to, prompts and contexts included; required where the "
-            "model has one length for queries and another for documents.",
+            help="Maximum number of tokens per text, prompts and contexts included; by default the model's. "
+            "Required where the model has different limits for queries and documents.",
         ),
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep the first N layers and delete the others.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of layers to keep, from the first on; by default all."),
     ] = None,
     dim: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Keep K leading dimensions, then normalise.")
+        int | None,
+        typer.Option(
+            min=1, metavar="K", help="Number of leading dimensions to keep, normalised afterwards; by default all."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model as a folder that SentenceTransformer(DIR) opens by itself, with the same vectors."""
+    """Export a model as a Sentence-Transformers folder.
+
+    SentenceTransformer(DIR) opens it without embrew and gives the same vectors.
+    """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
     loading(model)

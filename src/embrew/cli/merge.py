@@ -1,4 +1,4 @@
-"""`embrew merge`: adapters added to the weights for good."""
+"""`embrew merge`: merge adapters into the base model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from embrew.cli.train import Verify
 
 
 def merge(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder, or of a training run.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained encoder or of a training run.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
     dtype: Annotated[
-        Dtype, typer.Option(help="Of the weights written; auto is what the encoder was saved in.")
+        Dtype, typer.Option(help="Data type of the merged weights; auto = as the encoder was saved.")
     ] = Dtype.AUTO,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
     verify: Annotated[
-        Verify, typer.Option(help="Proof of what is written: full loads DIR in a fresh process, fast compares here.")
+        Verify,
+        typer.Option(
+            help="Verify the merged model: fast = compare vectors in this process, full = load DIR in a fresh process."
+        ),
     ] = Verify.FULL,
     quiet: Quiet = False,
 ) -> None:
-    """Merge an encoder's adapters into its base, in float32: full weights, with the same vectors."""
+    """Merge an encoder's adapters into its base model.
+
+    Weights are added in float32; vectors stay the same.
+    """
     loading(model)
     from embrew.modeling.merging import merge_encoder
 

@@ -76,11 +76,9 @@ def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[
 def show(
     name: NameOrLaunch,
     overrides: Overrides = None,
-    resolved: Annotated[
-        bool, typer.Option("--resolved", help="With every default filled in, without comments.")
-    ] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Fill in all defaults and leave out comments.")] = False,
 ) -> None:
-    """Show a recipe as it was written, or resolved (always so with overrides)."""
+    """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in."""
     from embrew.recipe import Recipe, list_launches, read_launch, read_recipe
 
     if name in list_launches() and not overrides and not resolved:
@@ -98,10 +96,12 @@ def show(
 @app.command()
 def copy(
     name: NameOrLaunch,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="By default the recipe's own name.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it is there.")] = False,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="File to write; by default the recipe's name with - for /.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
-    """Copy a recipe, or a configuration for several GPUs, with its comments, to edit it."""
+    """Copy a recipe, or a configuration for several GPUs, to a file, with its comments."""
     from embrew.recipe import list_launches, read_launch, read_recipe
 
     launch = name in list_launches()

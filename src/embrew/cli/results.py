@@ -22,25 +22,31 @@ if TYPE_CHECKING:
 def table(
     results: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME=]DIR...", help="Result folders; those of one NAME are seeds of one row."),
+        typer.Argument(
+            metavar="[NAME=]DIR...", help="Result folders; folders with the same NAME are seeds of one model."
+        ),
     ],
     suite: Annotated[
         str | None,
-        typer.Option(metavar="SUITE", autocompletion=completion.suites, help="Add the averages this suite names."),
+        typer.Option(
+            metavar="SUITE", autocompletion=completion.suites, help="Add the averages that this suite defines."
+        ),
     ] = None,
-    averages: Annotated[bool, typer.Option("--averages", help="Averages only, no tasks.")] = False,
+    averages: Annotated[bool, typer.Option("--averages", help="Show averages only, without tasks.")] = False,
     intervals: Annotated[
         bool,
-        typer.Option("--intervals", help="95 % bootstrap intervals over a task's examples, where there is one seed."),
+        typer.Option(
+            "--intervals", help="Show 95 % bootstrap intervals over a task's examples, for models with one seed."
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it: .md or .csv.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the table to a .md or .csv file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the scores of several models side by side."""
     if output is not None and output.suffix not in (".md", ".csv"):
-        raise ValueError(f"{output}: a table is written as .md or .csv; name the file so")
+        raise ValueError(f"{output}: a table is written as .md or .csv; give a file with one of these suffixes")
     from embrew.evaluation.tables import as_csv, as_markdown, grid, rows_of
     from embrew.files.writing import atomic_path
 
@@ -55,7 +61,7 @@ def table(
     shown.add_column("model", style="bold")
     for row in rows:
         shown.add_column(row.name, justify="right")
-    for i, column in enumerate(header[1:], start=1):  # a line a task: there are more tasks than models
+    for i, column in enumerate(header[1:], start=1):  # one row per task: there are more tasks than models
         shown.add_row(escape(column), *(line[i] for line in cells))
     out().print(shown)
     if output is not None:
@@ -82,11 +88,14 @@ def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> di
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A result folder.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another result folder.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Result folder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Result folder to compare with A.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say which settings and scores differ between two result folders, with a paired test."""
+    """Compare settings and scores of two result folders.
+
+    Differences of scores are tested by a paired bootstrap.
+    """
     from embrew.evaluation.tables import difference
 
     changed = difference(a, b)

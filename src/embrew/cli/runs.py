@@ -22,13 +22,13 @@ STYLES = {"running": "cyan", "stopped": "yellow", "damaged": "bold red"}
 def runs(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder that a command wrote, or a folder with several of these."),
+        typer.Argument(metavar="DIR", help="Folder that embrew wrote, or a folder that contains such folders."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show what a folder holds, where it stopped, and the command that resumes or opens it.
+    """Show what a folder holds, and how to resume or open it.
 
-    Training runs, sweeps, encoders, exports, vectors, indexes, results and domain runs. Reads JSON files only.
+    Knows training runs, sweeps, encoders, exports, vectors, indexes, results and domain runs. Reads JSON files only.
     """
     found = inspect(folder)
     console = out()

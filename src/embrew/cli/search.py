@@ -1,4 +1,4 @@
-"""`embrew search`: make an index of documents and ask it questions."""
+"""`embrew search`: build an index of documents and search it."""
 
 from __future__ import annotations
 
@@ -30,37 +30,47 @@ def search(
         ),
     ],
     questions: Annotated[
-        list[str] | None, typer.Argument(metavar="QUESTION", help="Without any: read questions from the terminal.")
+        list[str] | None,
+        typer.Argument(
+            metavar="QUESTION", help="Questions to search for; without any, they are read from stdin, one per line."
+        ),
     ] = None,
     build: Annotated[
         str | None,
-        typer.Option("--build", metavar="DOCUMENTS", help="Make the index first: BEIR folder, .jsonl, .parquet, .txt."),
+        typer.Option(
+            "--build",
+            metavar="DOCUMENTS",
+            help="Build the index first, from a BEIR folder or a .jsonl, .parquet or .txt file.",
+        ),
     ] = None,
     update: Annotated[
         str | None,
         typer.Option(
             "--update",
             metavar="DOCUMENTS",
-            help="First make DIR hold this newer version: known texts keep their vectors, others are encoded.",
+            help="Update the index first to this version of the documents: vectors of known texts are kept, new "
+            "texts are encoded.",
         ),
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(help="With a folder of embrew encode: the corpus it encoded, whose texts are shown with the ids."),
+        typer.Option(
+            help="Corpus that embrew encode encoded, to show texts and not only ids; for an --index of vectors."
+        ),
     ] = None,
     dtype: Computes = Dtype.AUTO,
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Results for each question.")] = 5,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build: replace DIR if it exists.")] = False,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search documents by meaning."""
+    """Search documents with an index of their vectors."""
     if update is not None and build is not None:
-        raise ValueError("--build makes a new index and --update changes one that is there; give one of them")
+        raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
     if build is not None and index.exists() and not overwrite:
-        raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to make it again")
+        raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to build it again")
     if build is None and not index.is_dir():
-        raise FileNotFoundError(f"{index} is no index; make it with --build DOCUMENTS")
+        raise FileNotFoundError(f"{index} is no index; build it with --build DOCUMENTS")
     loading(model)
     from embrew.build import open_model
     from embrew.corpus import holds_vectors
@@ -72,7 +82,7 @@ def search(
             f"--update: {index} holds vectors of embrew encode; give: embrew encode {model} {update} {index} --update"
         )
     if corpus is not None and not encoded:
-        raise ValueError(f"--corpus {corpus}: {index} keeps its own texts; leave the option out")
+        raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
     encoder: Any = open_model(model, dtype=dtype.value)
     console = out()
     if encoded:
@@ -96,7 +106,7 @@ def search(
 
 
 def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
-    """Vectors that `embrew encode` wrote as an index; without `corpus`, documents have ids only."""
+    """Return an index of vectors that `embrew encode` wrote; without `corpus`, documents have ids only."""
     from embrew.corpus import query_options, read_vectors, texts_of
     from embrew.data import Document
     from embrew.search import SearchIndex
@@ -114,7 +124,7 @@ def _as_json(hit: Hit) -> dict[str, Any]:
 
 
 def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
-    """Rank, score and title a line, and under it how the text begins, if there is one."""
+    """Print one line per hit, with rank, score and title, and below it the beginning of the text."""
     console.print(Text(question, style="bold cyan"))
     for rank, hit in enumerate(hits, start=1):
         head = Text(f"{rank:>3}  {hit.score:.3f}  ")
@@ -129,9 +139,9 @@ def show_hits(console: Console, question: str, hits: list[Hit]) -> None:
 
 
 def _asked(console: Console) -> Iterator[str]:
-    """Questions from stdin, unchanged, a non-blank line each, until it ends; with a prompt in a terminal."""
+    """Yield the non-blank lines of stdin unchanged until it ends; with a prompt on a terminal."""
     if sys.stdin.isatty():
-        err().print("one question a line; an empty line or Ctrl-D ends", style="dim")
+        err().print("one question per line; an empty line or Ctrl-D ends", style="dim")
     while True:
         try:
             question = console.input("[bold]? [/]") if sys.stdin.isatty() else input()

@@ -1,4 +1,4 @@
-"""SIGTERM, which schedulers send before they take a machine away, ends a verb as Ctrl-C does."""
+"""End a command on SIGTERM, which schedulers send before they take a machine away, as on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGAIN = 0.05  # seconds until SIGTERM is repeated where Python would ignore the 
 _first: float | None = None  # when SIGTERM came
 _owner = os.getpid()
 _raised: weakref.ref[Terminated] | None = None
-_ends = False  # the verb is being stopped
+_ends = False  # the command is being stopped
 
 
 class Terminated(KeyboardInterrupt):
@@ -38,7 +38,7 @@ def listen() -> None:
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of a verb that was stopped: 143 by SIGTERM, 130 by Ctrl-C; None: it was not.
+    """Return the exit code of a command that was stopped: 143 by SIGTERM, 130 by Ctrl-C; None if it was not.
 
     Whatever fails after SIGTERM, such as a worker process that the same signal ended, is part of stopping.
     """
@@ -51,10 +51,10 @@ def exit_code(error: BaseException) -> int | None:
 
 @contextmanager
 def stopping(said: Callable[[], str]) -> Iterator[None]:
-    """End a verb that was stopped with its exit code and a line on stderr, which the first process prints.
+    """End a command that was stopped with its exit code and a line on stderr, which the first process prints.
 
     Args:
-        said: what is finished, and how to resume.
+        said: returns what is finished, and how to resume.
     """
     try:
         yield
@@ -98,7 +98,7 @@ def _is_ignored(frame: FrameType | None) -> bool:
 
 
 def _terminated() -> Terminated:
-    """Return the exception to raise; if some library drops it and goes on, SIGTERM is repeated."""
+    """Return the exception to raise; if a library ignores it and continues, SIGTERM is repeated."""
     global _raised
     error = Terminated()
     _raised = weakref.ref(error, _dropped)

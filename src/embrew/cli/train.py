@@ -1,4 +1,4 @@
-"""`embrew train`: run a recipe, stage by stage."""
+"""`embrew train`: train a recipe stage by stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Verify(StrEnum):
-    """How a saved stage is proven."""
+    """How a saved stage is verified."""
 
     FAST = "fast"
     FULL = "full"
@@ -35,46 +35,59 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             autocompletion=completion.recipes,
-            help="A recipe's name (embrew recipe list) or YAML file.",
+            help="Name of a shipped recipe (embrew recipe list) or a YAML file.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the stages are saved.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder in which the stages are saved, one folder per stage."
+        ),
+    ],
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in DIR: skip finished stages, continue the one that was stopped.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume the run in DIR: skip finished stages, continue the stage that was stopped."
+        ),
     ] = False,
     start: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="DIR", help="Begin with a trained encoder, not with the recipe's language model."
+            "--from",
+            metavar="DIR",
+            help="Start from the trained encoder in this folder, not from the recipe's language model.",
         ),
     ] = None,
     verify: Annotated[
-        Verify, typer.Option(help="Proof of what is saved: fast re-opens it, full loads it in a fresh process.")
+        Verify,
+        typer.Option(
+            help="Verify each saved stage: fast re-opens it in this process, full loads it in a fresh process."
+        ),
     ] = Verify.FAST,
     sweep: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
             autocompletion=completion.sweeps,
-            help="Train and judge several settings, a row each: YAML, or lbr/ratio, lbr/share.",
+            help="Train and evaluate several settings of the recipe: name of a shipped sweep or a YAML file.",
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe, stage by stage; each stage leaves a complete model in DIR."""
+    """Train a recipe; each stage saves a complete model in DIR."""
     if sweep is not None:
         _sweep(recipe, sweep, overrides or (), output, resume=resume, verify=verify.value, start=start)
         return
     from embrew.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or ())
-    if rank() == 0:  # before anything is loaded; training itself holds the folder
+    if rank() == 0:  # before anything is loaded; training locks the folder itself
         check_unclaimed(output, "training into")
     console = out()
     _announce(recipe, loaded)
     evaluate: DevSets | None = None
-    if loaded.evaluation is not None:  # what is not there, or has another name, is found before anything is loaded
+    if loaded.evaluation is not None:  # missing data is found before anything is loaded
         from embrew.analysis.dev_uniformity import evaluation_of
 
         evaluate = evaluation_of(loaded)
@@ -101,7 +114,7 @@ def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **op
 
 def _announce(name: str, recipe: Recipe) -> None:
     console = out()
-    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages: nothing will be trained"
+    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages, nothing to train"
     console.print(f"[bold]{escape(name)}[/] on {escape(recipe.encoder.model)}: {escape(stages)}")
 
 

@@ -1,4 +1,4 @@
-"""`embrew doctor`: what a machine offers, whether embrew works there, and what a bug report needs."""
+"""`embrew doctor`: examine a machine, test embrew on it, and collect what a bug report needs."""
 
 from embrew.doctor.finding import Finding, Status, worst
 from embrew.doctor.run import as_report, examine

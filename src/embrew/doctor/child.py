@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from embrew.doctor.finding import Finding, Probe, run_probe
 
 END = "end of the process"
-"""What begins after the last probe: libraries may also crash while a process ends."""
+"""Reported after the last probe as if it were one: libraries may also crash while a process ends."""
 
 
 def load(place: str) -> Probe:
@@ -40,13 +40,13 @@ def run(probes: Mapping[str, str] | Sequence[tuple[str, str]], stream: TextIO) -
 
 
 def write(stream: TextIO, value: Mapping[str, Any]) -> None:
-    """Write a line at once."""
+    """Write a line and flush."""
     stream.write(json.dumps(value, default=str) + "\n")
     stream.flush()
 
 
 def read(line: str) -> Finding | str:
-    """Return what a line says: a finding, or the name of the probe that begins."""
+    """Return the content of a line: a finding, or the name of the probe that begins."""
     value = json.loads(line)
     return Finding(**value["finding"]) if "finding" in value else str(value["begin"])
 

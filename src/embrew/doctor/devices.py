@@ -1,4 +1,4 @@
-"""What torch computes with: threads, instructions, accelerators, data types, and how fast it multiplies."""
+"""Probes of torch: threads, CPU instructions, accelerators, data types, speed of matrix products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE = 1024  # of the matrices that are multiplied
 
 
 def threads() -> Finding:
-    """How many threads torch computes with, against the cores that this process may use."""
+    """Compare the number of threads of torch with the cores that this process may use."""
     usable, used = cores(), torch.get_num_threads()
     asked = os.environ.get("OMP_NUM_THREADS")
     value = f"{used} threads on {usable} usable cores" + (f", OMP_NUM_THREADS={asked}" if asked else "")
@@ -28,7 +28,7 @@ def threads() -> Finding:
 
 
 def instructions() -> Finding:
-    """Vector instructions of the CPU that matter here, as torch reports them."""
+    """Report the vector instructions of the CPU, as torch names them."""
     found = torch.cpu.get_capabilities()
     wide = [name for name, there in found.items() if there is True]
     details = {name: there for name, there in found.items() if isinstance(there, bool | int | str)}
@@ -39,7 +39,7 @@ def instructions() -> Finding:
 
 
 def accelerators() -> Iterator[Finding]:
-    """GPUs: name, memory, driver, and whether they compute in bfloat16."""
+    """Report GPUs: name, memory, driver, and whether they compute in bfloat16."""
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     count = torch.cuda.device_count()
     for index in range(count):
@@ -70,7 +70,7 @@ def accelerators() -> Iterator[Finding]:
 
 
 def dtypes() -> Iterator[Finding]:
-    """Which data types the device computes in itself, and which it emulates."""
+    """Report which data types the device supports and which it emulates."""
     device = pick_device(None)
     native = computes(torch.bfloat16, device)
     said = "native" if native else "emulated, many times slower than float32; models are opened in float32"
@@ -78,7 +78,7 @@ def dtypes() -> Iterator[Finding]:
 
 
 def multiply() -> Iterator[Finding]:
-    """How fast matrices are multiplied: a fraction of what the device can do points at threads or at its load."""
+    """Measure the speed of matrix products; a low one points at the number of threads or at other load."""
     device = pick_device(None)
     kinds = [torch.float32, *([torch.bfloat16] if computes(torch.bfloat16, device) else [])]
     for dtype in kinds:

@@ -1,4 +1,4 @@
-"""Disks: free space, and what their file systems can do; found by trying, in a temporary folder."""
+"""Probes of disks: free space, and features of the file systems, tried in a temporary folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LITTLE, NONE = 5e9, 1e8  # bytes below which a warning is given, and below which
 
 
 def space(folder: Path) -> Iterator[Finding]:
-    """Free space where results are written, where models are downloaded to, and for temporary files."""
+    """Report free space for results, for downloaded models and for temporary files."""
     from huggingface_hub.constants import HF_HOME
 
     for name, place in (("output", folder), ("HF_HOME", Path(HF_HOME)), ("TMPDIR", Path(tempfile.gettempdir()))):
@@ -35,7 +35,7 @@ def space(folder: Path) -> Iterator[Finding]:
 
 
 def file_system(folder: Path) -> Iterator[Finding]:
-    """Whether a folder can be written, and whether its file system exchanges folders, locks, links and flushes."""
+    """Test whether a folder is writable and its file system can exchange folders, lock, link and flush."""
     try:
         scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".embrew-doctor-")
     except OSError as error:

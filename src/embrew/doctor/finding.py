@@ -1,4 +1,4 @@
-"""One line of what `embrew doctor` found, and how a probe becomes such lines whatever happens in it."""
+"""Findings, the lines of `embrew doctor`, and how a probe is run so that its errors become findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one probe found.
+    """Result of a probe.
 
     Attributes:
         name: what was examined.
@@ -37,7 +37,7 @@ Probe = Callable[[], "Finding | Iterable[Finding]"]
 
 
 def run_probe(name: str, probe: Probe) -> list[Finding]:
-    """Run a probe; an error in it becomes a line that has failed, after those that it found before."""
+    """Run a probe; an error becomes a failed finding after those that the probe has yielded."""
     findings: list[Finding] = []
     began = time.perf_counter()
 
@@ -57,7 +57,7 @@ def run_probe(name: str, probe: Probe) -> list[Finding]:
 
 
 def failure(name: str, error: BaseException) -> Finding:
-    """Return the line for an error that nothing was prepared for, with the places it passed through."""
+    """Return the finding for an unexpected error, with the lines of code that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno} {frame.name}" for frame in frames]
     said = next(iter(str(error).splitlines()), "")
@@ -71,6 +71,6 @@ def failure(name: str, error: BaseException) -> Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the worst status of all lines."""
+    """Return the worst status of all findings."""
     statuses = {finding.status for finding in findings}
     return "failed" if "failed" in statuses else "warning" if "warning" in statuses else "ok"

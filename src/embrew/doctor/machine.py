@@ -1,4 +1,4 @@
-"""The machine, as far as Python sees it without torch: system, CPU, memory, and the environment's variables."""
+"""Probes of the machine without torch: system, CPU, memory, environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = (
 
 
 def system() -> Finding:
-    """Operating system, kernel and architecture."""
+    """Report operating system, kernel and architecture."""
     value = f"{platform.system()} {platform.release()}, {platform.machine()}"
     libc = " ".join(part for part in platform.libc_ver() if part)
     if sys.platform not in ("linux", "darwin"):
@@ -33,7 +33,7 @@ def system() -> Finding:
 
 
 def cpu() -> Iterator[Finding]:
-    """The CPU's name, how many cores this process may use, and whether others use them now."""
+    """Report the CPU's name, the number of cores that this process may use, and their load."""
     usable, there = cores(), os.cpu_count() or 1
     value = f"{cpu_name()}, {usable} of {there} cores usable" if usable < there else f"{cpu_name()}, {there} cores"
     yield Finding("cpu", "ok", value, details={"cores": there, "usable": usable})
@@ -54,7 +54,7 @@ def cpu_name() -> str:
 
 
 def memory() -> Finding:
-    """Memory: all of it, and what is free."""
+    """Report total and free memory."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     info = Path("/proc/meminfo")
     lines = dict(line.split(":", 1) for line in info.read_text().splitlines()) if info.is_file() else {}
@@ -73,7 +73,7 @@ def memory() -> Finding:
 
 
 def environment() -> Iterator[Finding]:
-    """Variables that change what embrew does. A token is never shown, only whether there is one."""
+    """Report variables that change what embrew does. Of a token, only its presence is shown."""
     from huggingface_hub import get_token
 
     known = {name: os.environ[name] for name in SHOWN if name in os.environ}

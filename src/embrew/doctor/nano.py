@@ -1,4 +1,4 @@
-"""The self-test: the shipped model opened, compared with reference vectors, trained for a step, saved and exported."""
+"""The self-test: open the shipped model, compare with reference vectors, train two steps, save and export."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ TEXTS = (
 
 
 def encoder_settings() -> dict[str, Any]:
-    """How the encoder of the reference vectors is made."""
+    """Settings of the encoder of the reference vectors."""
     return {"dtype": "float32", "pooling": "mean", "max_length": 128}
 
 
 @cache
 def opened() -> Encoder:
-    """The shipped model as an encoder, in float32, on the device that embrew would take."""
+    """Return the shipped model as an encoder, in float32, on the device that embrew would choose."""
     return Encoder.from_pretrained("nano", **encoder_settings())
 
 
 def open_nano() -> Finding:
-    """Open the shipped model, and compare its weights with those that were shipped."""
+    """Open the shipped model and compare its weights with their sha256."""
     known, found = json.loads(REFERENCE.read_text())["weights_sha256"], weights_sha256(ASSETS["nano"])
     if found != known:
         value = f"its weights have sha256 {found[:12]}…, shipped were {known[:12]}…"
@@ -72,7 +72,7 @@ def open_nano() -> Finding:
 
 
 def vectors() -> Finding:
-    """Encode 16 texts and compare with vectors that come with embrew."""
+    """Encode 16 texts and compare with the vectors in the package."""
     encoder = opened()
     known = np.array(json.loads(REFERENCE.read_text())["vectors"], dtype=np.float32)
     found = np.asarray(encoder.encode(list(TEXTS)))
@@ -89,7 +89,7 @@ def vectors() -> Finding:
 
 
 def padding() -> Finding:
-    """Encode texts alone and together: companions and padding change nothing."""
+    """Test that other texts of the batch and padding do not change a vector."""
     encoder = opened()
     together = np.asarray(encoder.encode(list(TEXTS), batch_size=len(TEXTS)))
     alone = np.concatenate([np.asarray(encoder.encode([text])) for text in TEXTS[:6]])
@@ -102,7 +102,7 @@ def padding() -> Finding:
 
 
 def attention() -> Finding:
-    """Change the last token: under causal attention nothing before it moves, under bidirectional attention it does."""
+    """Test that a change of the last token changes earlier states under bidirectional attention only."""
     modes = ("causal", "bidirectional")
     for mode in modes:
         check_attention(Encoder.from_pretrained("nano", attention=mode, **encoder_settings()))
@@ -110,7 +110,7 @@ def attention() -> Finding:
 
 
 def half() -> Finding:
-    """Compare bfloat16 with float32, where the device computes in both."""
+    """Compare bfloat16 with float32 where the device supports both."""
     if not computes(torch.bfloat16, pick_device(None)):
         return Finding("self-test: bfloat16", "ok", "not tried: this device emulates it")
     rounded = np.asarray(Encoder.from_pretrained("nano", **{**encoder_settings(), "dtype": "bfloat16"}).encode(TEXTS))
@@ -151,7 +151,7 @@ def training() -> Iterator[Finding]:
 
 
 def speed() -> Finding:
-    """Encode texts for about a second; compare with other machines, not with other models."""
+    """Measure encoding speed for about a second; comparable between machines, not between models."""
     encoder, texts = opened(), [f"{number} {text}" for number in range(8) for text in TEXTS]
     encoder.encode(texts[:16])
     began, count = time.perf_counter(), 0
@@ -184,7 +184,7 @@ RECIPE: dict[str, Any] = {
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the log lines of training."""
+    """Suppress the log lines of training."""
     logger = logging.getLogger("embrew")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Versions of what embrew needs, against the floors of its own metadata; optional extras."""
+"""Probes of packages: versions against the floors of embrew's metadata, and optional extras."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from embrew.doctor.finding import Finding
 
 
 def python() -> Finding:
-    """The interpreter."""
+    """Report the Python version."""
     details = {"implementation": platform.python_implementation(), "executable": sys.executable}
     return Finding("python", "ok", platform.python_version(), details=details)
 
 
 def packages() -> Iterator[Finding]:
-    """embrew, and each package that it needs, with the version that is installed."""
+    """Report the installed versions of embrew and of each required package."""
     try:
         own = metadata.distribution("embrew")
     except metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def packages() -> Iterator[Finding]:
 
 
 def needed(requirement: Requirement) -> Finding:
-    """One package that embrew cannot do without."""
+    """Return the finding of one required package."""
     wanted = f"{requirement.name}{requirement.specifier}"
     try:
         found = metadata.version(requirement.name)
@@ -51,7 +51,7 @@ def needed(requirement: Requirement) -> Finding:
 
 
 def extras() -> Iterator[Finding]:
-    """Each optional extra: complete, incomplete or not installed. None of them has to be there."""
+    """Report each optional extra as complete, incomplete or not installed. None is required."""
     own = metadata.distribution("embrew")
     requirements = [Requirement(one) for one in own.requires or ()]
     for extra in own.metadata.get_all("Provides-Extra") or ():

@@ -1,4 +1,4 @@
-"""All probes in order: light ones here, those that import torch in a process of their own."""
+"""Run all probes in order; those that import torch run in a process of their own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SELF_TEST = {
 
 
 def light(folder: Path) -> dict[str, Probe]:
-    """Return the probes that need neither torch nor much time; `folder` is where the user writes results."""
+    """Return the quick probes without torch; `folder` is the user's folder for results."""
     return {
         "python": packages.python,
         "packages": packages.packages,
@@ -91,14 +91,14 @@ def in_processes(probes: Mapping[str, str], *, patience: float = PATIENCE) -> It
 
 
 class Ended(NamedTuple):
-    """How a process ended that should not have, and the last of what it wrote."""
+    """Return the finding of a process that crashed: its exit status and its last output."""
 
     how: str
     words: str
 
 
 def _said(probes: Mapping[str, str], names: Sequence[str], patience: float) -> Iterator[Finding | str | Ended]:
-    """Yield what a process reports: findings, and names of probes that begin; at last, if it failed, how it ended."""
+    """Yield the reports of a process: findings, names of probes that begin, and a failed finding if it crashed."""
     reads, writes = os.pipe()
     command = [sys.executable, "-m", child.__name__, str(writes), *(f"{name}={probes[name]}" for name in names)]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:

@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """Look inside a model's vectors."""
+    """Analyse a model's vectors: dimensions, memory tokens, uniformity, layers."""
 
 
 app.command("spectrum")(spectrum.spectrum)

@@ -52,7 +52,7 @@ def compare(
 
 @contextmanager
 def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[Any]:
-    """A model, opened when its turn comes; what goes wrong with it is said with its name."""
+    """Open a model; its errors name it."""
     loading(name)
     from embrew.build import open_model
 
@@ -69,7 +69,7 @@ def encode_settings(batch_tokens: int | None, **settings: Any) -> dict[str, Any]
 
 
 def new_table(*columns: str, first: str = "model", title: str | None = None) -> Table:
-    """A table of numbers; its first column holds names."""
+    """Return an empty table of numbers whose first column holds names."""
     shown = Table(box=None, pad_edge=False, title=title)
     shown.add_column(first, style="bold")
     for column in columns:
@@ -78,14 +78,14 @@ def new_table(*columns: str, first: str = "model", title: str | None = None) -> 
 
 
 def model_entry(name: str, encoder: Any) -> dict[str, Any]:
-    """How a result file names a model."""
+    """Return the entry by which a result file names a model."""
     from embrew.text_encoder.hashes import model_hash
 
     return {"model": name, "model_hash": model_hash(encoder)}
 
 
 def write(output: Path | None, analysis: str, entries: Sequence[dict[str, Any]], **settings: Any) -> None:
-    """Write the figures of all models to a file and, with --json, to stdout, where they are wanted."""
+    """Write the figures of all models to `output`, if given, and to stdout, if --json is given."""
     if output is None and not wants_json():
         return
     from embrew.files.writing import write_json

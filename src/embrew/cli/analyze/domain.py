@@ -1,4 +1,4 @@
-"""`embrew analyze domain`: does a model know a domain, and what may learning it bring?"""
+"""`embrew analyze domain`: how well a model knows a domain, and what training on it may gain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 Columns = Annotated[
     list[str] | None,
-    typer.Option("--column", metavar="OURS=THEIRS", help="question, answer, choices, negatives or source = a column."),
+    typer.Option(
+        "--column",
+        metavar="OURS=THEIRS",
+        help="Name a column of the file: question, answer, choices, negatives or source = its name. Repeatable.",
+    ),
 ]
 
 
@@ -28,14 +32,17 @@ def domain(
     models: options.Models,
     data: Annotated[
         str,
-        typer.Option("--data", "-d", metavar="PATH", help="The domain: questions and answers, or texts alone."),
+        typer.Option("--data", "-d", metavar="PATH", help="Data of the domain: question-answer pairs, or texts."),
     ],
     general: Annotated[
-        str | None, typer.Option("--general", "-g", metavar="PATH", help="General pairs or texts, to compare with.")
+        str | None,
+        typer.Option(
+            "--general", "-g", metavar="PATH", help="General pairs or texts that the domain is compared with."
+        ),
     ] = None,
     column: Columns = None,
     max_pairs: Annotated[
-        int, typer.Option("--max-pairs", min=2, metavar="N", help="Take a sample of N rows; always the same one.")
+        int, typer.Option("--max-pairs", min=2, metavar="N", help="Number of rows to sample, with a fixed seed.")
     ] = 500,
     plot: options.Plot = None,
     output: options.Output = None,
@@ -44,7 +51,7 @@ def domain(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Whether a model knows a domain: how far apart it holds right and wrong pairs, how well it predicts the texts."""
+    """Measure whether a model knows a domain: separation of right and wrong pairs, and perplexity on the texts."""
     from embrew.analysis import domain_knowledge
     from embrew.analysis.separation_plots import plot_separations
 
@@ -55,7 +62,7 @@ def domain(
     if plot is not None and not any(sample.questions for sample in samples):
         raise ValueError(f"{data} has texts alone, without pairs, so there is nothing to draw; leave out --plot")
     shown = new_table(
-        "data", "pairs", "d′", "95 % interval", "ratio", "own is nearest", "texts", "perplexity", "bits a byte"
+        "data", "pairs", "d′", "95 % interval", "ratio", "own is nearest", "texts", "perplexity", "bits per byte"
     )
     named, entries, words = [], [], []
     for name in models:
@@ -88,7 +95,7 @@ def domain(
 
 
 def cells(found: Figures) -> list[str]:
-    """A data set's figures as cells; what there is not is a dash."""
+    """Return the figures of a data set as cells; a dash where there is none."""
     apart, surprise = found.separation, found.perplexity
     pairs = ["–"] * 5
     if apart is not None:
@@ -110,7 +117,7 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 
 def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
-    """Pairs where the rows have questions; texts otherwise, of a folder of documents its passages."""
+    """Read pairs where rows have questions, else texts; of a folder of documents, its passages."""
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.data.beir import is_beir, qrels_files

@@ -21,21 +21,26 @@ if TYPE_CHECKING:
 
 
 def efficiency(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders that embrew train wrote.")],
-    metric: Annotated[str, typer.Option(help="The score: dev, their mean, or one set's name.")] = "dev",
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders of training runs.")],
+    metric: Annotated[
+        str, typer.Option(help="Score to compare: dev (the mean over the dev sets) or the name of one set.")
+    ] = "dev",
     stage: Annotated[
-        str | None, typer.Option(help="This stage alone; by default all stages of a run behind each other.")
+        str | None, typer.Option(help="Use one stage only; by default the stages of a run are concatenated.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Say what each run needs to pass the best score of this one.")
+        str | None,
+        typer.Option(metavar="RUN", help="Show how many samples each run needs to exceed the best score of this run."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all runs into one picture.")] = None,
-    table: Annotated[Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write every scored moment.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all runs in one figure.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write one row per evaluation to a CSV file.")
+    ] = None,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show learning curves of runs that were scored on the way (evaluation.at: log): score against samples seen."""
+    """Show learning curves, score against samples seen, of runs with evaluation.at or evaluation.every."""
     from embrew.analysis.efficiency import as_rows, check_metric, pareto, read_curve
     from embrew.analysis.efficiency_plots import plot_efficiency
 

@@ -26,9 +26,14 @@ def memory(
     split: options.Split = None,
     max_texts: options.MaxTexts = None,
     merge_above: Annotated[
-        float, typer.Option(min=-1, max=1, help="Memory tokens whose mean cosine is above this count as one.")
+        float, typer.Option(min=-1, max=1, help="Memory tokens with a mean cosine above this value count as one.")
     ] = 0.9,
-    pick: Annotated[Pick, typer.Option(help="Which of them is kept; random is the paper's, and seeded.")] = Pick.RANDOM,
+    pick: Annotated[
+        Pick,
+        typer.Option(
+            help="Which of similar memory tokens is kept: random (as in the paper, with a fixed seed) or medoid."
+        ),
+    ] = Pick.RANDOM,
     plot: options.Plot = None,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
@@ -36,7 +41,7 @@ def memory(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """How alike the memory tokens are, and how many different ones there are."""
+    """Measure how similar the memory tokens are, and how many different ones there are."""
     from embrew.analysis import memory_similarity, plots, read_texts, summarize
 
     options.check_files(models, overwrite, plots=[plot], files=[output])

@@ -15,24 +15,35 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=completion.recipes,
-        help="Trained folders, Sentence-Transformers folders, Hub ids, or recipes.",
+        help="Folders of trained encoders or Sentence-Transformers models, Hub ids, or recipes.",
     ),
 ]
 Data = Annotated[
     str,
-    typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Corpus, rows with text, or sentence pairs."),
+    typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Texts: a corpus, rows with text, or sentence pairs."),
 ]
 Pairs = Annotated[
     str, typer.Option("--data", "-d", metavar="DIR_OR_FILE", help="Sentence pairs with scores (an STS set).")
 ]
-Split = Annotated[str | None, typer.Option(help="Split of a folder; by default test, else dev, else train.")]
-MaxTexts = Annotated[
-    int | None, typer.Option("--max-texts", min=2, metavar="N", help="Take a sample of N texts; always the same one.")
+Split = Annotated[
+    str | None,
+    typer.Option(help="Split of a data folder; by default test, or dev or train where there is no test split."),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all models into one picture.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write the figures here.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Padded tokens a batch.")]
+MaxTexts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-texts", min=2, metavar="N", help="Number of texts to sample, with a fixed seed; by default all."
+    ),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw all models in one figure.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE.json", help="Write the numbers to a JSON file.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of tokens per batch, padding included; by default a batch has 32 texts."),
+]
 
 
 def check_files(

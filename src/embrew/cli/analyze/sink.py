@@ -25,7 +25,7 @@ def sink(
             "--prompt-name",
             metavar="NAME",
             autocompletion=completion.contexts,
-            help="Also with this prompt or context in front; may be given again.",
+            help="Also examine the texts with this prompt or context as prefix. Repeatable.",
         ),
     ] = None,
     split: options.Split = None,
@@ -37,7 +37,7 @@ def sink(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """How much of the last token's attention ends on the first token, by layer, and where the rest goes."""
+    """Measure the share of the last token's attention on the first token, by layer, and on the other parts."""
     from embrew.analysis import read_texts, sink_of
     from embrew.analysis.sink_plots import plot_sinks
     from embrew.modeling.encoder import Encoder

@@ -18,7 +18,7 @@ def spectrum(
     split: options.Split = None,
     max_texts: options.MaxTexts = None,
     threshold: Annotated[
-        float, typer.Option(min=0, help="A dimension is used above this share of the largest singular value.")
+        float, typer.Option(min=0, help="Singular values above this share of the largest count as used dimensions.")
     ] = 1e-2,
     plot: options.Plot = None,
     output: options.Output = None,
@@ -27,7 +27,7 @@ def spectrum(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """How many dimensions the vectors use: the singular values of their covariance."""
+    """Measure how many dimensions the vectors use, by the singular values of their covariance."""
     from embrew.analysis import plots, read_texts, spectrum_of, unnormalised, vector_chunks
 
     options.check_files(models, overwrite, plots=[plot], files=[output])

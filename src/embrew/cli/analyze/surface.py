@@ -1,4 +1,4 @@
-"""`embrew analyze surface`: what layers and dimensions are worth."""
+"""`embrew analyze surface`: scores by number of layers and dimensions."""
 
 from __future__ import annotations
 
@@ -26,49 +26,72 @@ if TYPE_CHECKING:
 def surface(
     models: options.Models,
     data: Annotated[
-        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder; may be given again.")
+        list[str] | None, typer.Option("--data", "-d", metavar="DIR", help="Data folder. Repeatable.")
     ] = None,
     suite: Annotated[
         str | None,
         typer.Option(
             metavar="SUITE",
             autocompletion=completion.suites,
-            help="Tasks of a suite or a YAML file; --data holds its folders.",
+            help="Name of a shipped suite or a YAML file; --data is the folder of its data sets.",
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Split to score; by default test, else dev; with --pick dev, and no other.")
+        str | None,
+        typer.Option(help="Split to evaluate; by default test, or dev where there is no test split; with --pick, dev."),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="N,…", help="Layers, as 4,8 or 1-6; by default the last 12; the last always."),
+        typer.Option(
+            metavar="N,…",
+            help="Numbers of layers, e.g. 4,8 or 1-6; by default the last 12. All layers are always included.",
+        ),
     ] = None,
     dims: Annotated[
-        str | None, typer.Option(metavar="K,…", help="Dimensions; by default 8, 16, 32, … 512; all of them always.")
+        str | None,
+        typer.Option(
+            metavar="K,…",
+            help="Numbers of dimensions, e.g. 64,128; by default 8, 16, 32, … 512. All dimensions are always included.",
+        ),
     ] = None,
     pick: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help='Name the cheapest cut that keeps so much of the whole score: "≥ 98 %".'),
+        typer.Option(
+            metavar="SHARE",
+            help='Name the cheapest combination that keeps this share of the full score, e.g. "≥ 98 %".',
+        ),
     ] = None,
     plot: options.Plot = None,
     table: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE.csv", help="Write a row for every model, layer and dimension.")
+        Path | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE.csv",
+            help="Write one row per model, number of layers and number of dimensions to a CSV file.",
+        ),
     ] = None,
     tsne: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw whole and truncated vectors of the first data's texts by t-SNE."),
+        typer.Option(
+            metavar="FILE.png", help="Draw full and truncated vectors of the first data set's texts by t-SNE."
+        ),
     ] = None,
     tsne_dim: Annotated[
-        int | None, typer.Option(min=1, metavar="K", help="Dimensions there; by default 128, at most half of all.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="K",
+            help="Number of dimensions of the truncated vectors in --tsne; by default 128, at most half of all.",
+        ),
     ] = None,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
     batch_tokens: options.BatchTokens = None,
-    max_gb: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Vectors that may be kept in memory.")] = 4,
+    max_gb: Annotated[float, typer.Option(min=0.001, metavar="GB", help="Memory for vectors, in GB.")] = 4,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a model cut to every layer and dimension, from one pass over the texts, against time and bytes."""
+    """Evaluate a model truncated to each number of layers and dimensions, against time and bytes per vector."""
     from embrew.analysis import surface_plots, surface_scores
     from embrew.analysis.surface import read_numbers, read_share
     from embrew.modeling.storage.card import export_options
@@ -123,7 +146,7 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
 
     if suite is not None:
         if len(data) > 1 or split:
-            raise ValueError("--suite says tasks and splits; give it with one --data at most")
+            raise ValueError("--suite defines tasks and splits; give it with at most one --data")
         tasks = list(read_suite(suite, data=data[0] if data else None).tasks)
     elif choosing and split is None:
         try:
@@ -135,18 +158,16 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
     else:
         tasks = [find_task(folder, split=split) for folder in data]
     if not tasks:
-        raise ValueError("nothing to score on; give --data DIR, or --suite with one of its names")
+        raise ValueError("nothing to evaluate on; give --data DIR or --suite NAME")
     for task in tasks:
         if not isinstance(task, Task):
-            raise ValueError(
-                f"{task.name}: MTEB encodes by itself, so a surface cannot be had from one pass; give --data"
-            )
+            raise ValueError(f"{task.name}: MTEB encodes by itself, so its tasks have no surface; give --data")
         check_settings(task)
     return tasks  # type: ignore[return-value]
 
 
 def _plane(encoder: Any, task: Task, dim: int | None) -> Any:
-    """Whole and truncated vectors of a task's texts, at most 3,000 of them, in the plane."""
+    """Project full and truncated vectors of at most 3,000 of a task's texts to the plane."""
     import numpy as np
 
     from embrew.analysis import read_texts, truncation_of, vector_chunks
@@ -157,12 +178,12 @@ def _plane(encoder: Any, task: Task, dim: int | None) -> Any:
 
 
 def _grid(name: str, found: Surface) -> Table:
-    """Scores times 100: a row a layer, the last first; a column a dimension; then the time."""
+    """Return scores times 100: one row per layer, the last first; one column per dimension; then the time."""
     shown = Table(box=None, pad_edge=False, title=Text(name, style="bold"), title_justify="left")
     shown.add_column("layers", justify="right")
     for dim in found.dims:
         shown.add_column(f"{dim}", justify="right")
-    shown.add_column("ms a text", justify="right")
+    shown.add_column("ms per text", justify="right")
     for i in reversed(range(len(found.layers))):
         scores = (f"{100 * score:.2f}" for score in found.means[i])
         shown.add_row(str(found.layers[i]), *scores, f"{found.milliseconds[i]:.2f}")
@@ -178,7 +199,9 @@ def _words(name: str, found: Surface, picked: Cell | None, export: str) -> list[
         )
     if picked is not None:
         if any(task.split == "test" for task in found.tasks):
-            lines.append(Text("picked on a test split: report other data for what is picked", style="yellow"))
+            lines.append(
+                Text("chosen on a test split: report scores on other data for what was chosen", style="yellow")
+            )
         whole = found.whole
         lines += [
             Text(
@@ -186,8 +209,8 @@ def _words(name: str, found: Surface, picked: Cell | None, export: str) -> list[
                 f"{picked.kept:.1%}: {100 * picked.score:.2f} of {100 * whole.score:.2f}"
             ),
             Text(
-                f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms a text, "
-                f"{picked.bytes:,} of {whole.bytes:,} bytes a vector"
+                f"  {picked.milliseconds:.2f} of {whole.milliseconds:.2f} ms per text, "
+                f"{picked.bytes:,} of {whole.bytes:,} bytes per vector"
             ),
             Text(f"  embrew export {shlex.quote(name)} DIR --layers {picked.layers} --dim {picked.dim}{export}"),
         ]

@@ -17,7 +17,7 @@ def uniformity(
     data: options.Pairs,
     split: options.Split = None,
     max_texts: options.MaxTexts = None,
-    above: Annotated[float, typer.Option(help="Pairs that score above this are positives.")] = 4.0,
+    above: Annotated[float, typer.Option(help="Pairs with a score above this value are positives.")] = 4.0,
     plot: options.Plot = None,
     output: options.Output = None,
     overwrite: options.Overwrite = False,
@@ -25,7 +25,7 @@ def uniformity(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Whether positives are close (alignment) and all texts spread out (uniformity); less is better for both."""
+    """Measure whether positives are close (alignment) and all texts are spread out (uniformity). Lower is better."""
     from embrew.analysis import alignment_uniformity, plots, positive_pairs, read_texts
     from embrew.analysis.input_texts import find_split
     from embrew.data import load

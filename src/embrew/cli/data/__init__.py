@@ -1,4 +1,4 @@
-"""`embrew data`: what was understood of training data and what the model sees of it; test data for offline use."""
+"""`embrew data`: show training data, mine hard negatives, download test data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """Look at training data as the model will see it; find hard negatives; fetch test data."""
+    """Show training data as the model sees it, mine hard negatives, download test data."""
 
 
 app.command("fetch")(fetch.fetch)

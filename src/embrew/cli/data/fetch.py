@@ -30,15 +30,17 @@ def fetch(
     tasks, sources, local = fetchable(suite)
     if not tasks and not sources:
         raise ValueError(
-            f"suite {suite} has no task of MTEB or the Hub; its folders ({', '.join(local)}) are yours to bring"
+            f"suite {suite} has no task of MTEB or the Hub; provide its folders yourself: {', '.join(local)}"
         )
     console = out()
     for task, now in fetch_tasks(tasks, to):
-        console.print(f"{task.name}: {'fetched' if now else 'there already'}", markup=False)
+        console.print(f"{task.name}: {'downloaded' if now else 'already there'}", markup=False)
     for source in sources:
         console.print(
-            f"{source.path}: {'fetched' if keep(source, to / source.folder) else 'there already'}", markup=False
+            f"{source.path}: {'downloaded' if keep(source, to / source.folder) else 'already there'}", markup=False
         )
     if local:
-        console.print(f"not fetched, since they are yours to bring: {', '.join(local)}", markup=False)
-    console.print(f"elsewhere: embrew evaluate MODEL --suite {suite} --data {to}", markup=False, soft_wrap=True)
+        console.print(f"not downloaded, provide these folders yourself: {', '.join(local)}", markup=False)
+    console.print(
+        f"on another machine: embrew evaluate MODEL --suite {suite} --data {to}", markup=False, soft_wrap=True
+    )

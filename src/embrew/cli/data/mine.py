@@ -19,17 +19,17 @@ EXAMPLES = 20
 
 def mine(
     model: Model,
-    pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or data set of pairs.")],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUTPUT.jsonl", help="Pairs with their negatives, as training data.")
-    ],
+    pairs: Annotated[str, typer.Argument(metavar="PAIRS", help="File, folder or Hub data set of pairs.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT.jsonl", help="File for the pairs with their negatives.")],
     corpus: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Documents to search; by default the positives of all pairs.")
+        str | None,
+        typer.Option(metavar="PATH", help="Documents to search for negatives; by default the positives of all pairs."),
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(metavar="OURS=THEIRS", help="A column of PAIRS, e.g. query=question.")
+        list[str] | None,
+        typer.Option(metavar="OURS=THEIRS", help="Name a column of PAIRS, e.g. query=question. Repeatable."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of a folder or data set.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of PAIRS.")] = "train",
     max_rows: Annotated[int | None, typer.Option(min=1, help="Number of pairs to sample; by default all.")] = None,
     num_negatives: Annotated[int, typer.Option(min=1, help="Maximum number of negatives per pair.")] = 5,
     relative_margin: Annotated[
@@ -51,7 +51,7 @@ def mine(
     if len(columns) < len(column or ()):
         raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, e.g. query=question")
     if split == "test":
-        raise ValueError("--split test: mined rows are training data, and a test split is not; give another split")
+        raise ValueError("--split test: mined rows are for training; give another split")
     loading(model)
     from embrew.build import open_model
     from embrew.data.datasets import load
@@ -102,7 +102,7 @@ def _short(text: str, width: int = 110) -> str:
 
 
 def _histogram(positive: Sequence[float], negative: Sequence[float], *, bins: int = 12, width: int = 30) -> Table:
-    """How often each similarity occurs, positives beside negatives; the bars are shares of their own kind."""
+    """Return a histogram of similarities: shares of the positives, and of the negatives."""
     import numpy as np
 
     edges = np.linspace(min(*positive, *negative), max(*positive, *negative), bins + 1)

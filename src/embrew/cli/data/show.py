@@ -1,4 +1,4 @@
-"""`embrew data show`: training data as it was understood, and as the model sees it."""
+"""`embrew data show`: training data as it was read, and as the model sees it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ STYLES = {
     "TARGET": "blue",
 }
 PATTERNS = {
-    "causal": "causal: a token reads itself and the tokens before it",
-    "bidirectional": "bidirectional: every token reads every token",
-    "memory_causal": "memory_causal: text reads all text, a memory token reads text and the memory tokens before it",
+    "causal": "causal: a token attends to itself and the tokens before it",
+    "bidirectional": "bidirectional: every token attends to every token",
+    "memory_causal": "memory_causal: text attends to all text, a memory token to text and the memory tokens before it",
 }
 
 
 class Column(NamedTuple):
-    """The texts of one column, each with what fills its `{instruction}`, and their limit in tokens."""
+    """The texts of one column, the instruction of each, and their limit in tokens."""
 
     name: str
     texts: list[str]
@@ -47,7 +47,7 @@ class Column(NamedTuple):
 
 
 def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Show, for each stage, three rows as they were understood and one example of each column as tokens."""
+    """Show, for each stage, three rows as they were read and one example of each column as tokens."""
     from embrew import build
     from embrew.recipe import Recipe
 
@@ -89,13 +89,13 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
         for line in token_lines(encoder, column):
             console.print(Padding(line, (0, 0, 0, 2)))
     if config.max_tokens:
-        console.print(Text(f"texts of more than {config.max_tokens} tokens are left out in training", style="dim"))
+        console.print(Text(f"texts with more than {config.max_tokens} tokens are left out in training", style="dim"))
     console.print()
     return {"path": config.path, "tokens": lengths, "max_tokens": config.max_tokens, **found}
 
 
 def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
-    """The text columns of canonical rows, in the order they are encoded."""
+    """Return the text columns of canonical rows, in the order in which they are encoded."""
     if "text" in rows[0]:
         texts = [row["text"] for row in rows]
         return [Column("text", texts, [""] * len(texts), encoder.max_seq_length)]
@@ -114,7 +114,7 @@ def columns(rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[Column]:
 
 
 def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
-    """The first text of a column as tokens: a line for each run of one segment, pooled positions underlined."""
+    """Yield the first text of a column as tokens: one line per segment, pooled positions underlined."""
     from embrew.modeling.embedding.pool import weights
     from embrew.modeling.text.tokens import Segment
 
@@ -142,7 +142,7 @@ def token_lines(encoder: Encoder, column: Column) -> Iterator[Text]:
 
 
 def token_text(encoder: Encoder, token: int) -> str:
-    """A token as it can be read: blanks as `·`, line ends as `⏎`, memory tokens by number."""
+    """Return a token as text: spaces as `·`, line ends as `⏎`, memory tokens by number."""
     vocabulary = encoder.backbone.vocab_size
     if token >= vocabulary:
         return f"<memory {token - vocabulary}>"
