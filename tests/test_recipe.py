@@ -220,13 +220,13 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
             "stages.supervised.batch={size: 8, mini_batch_size: 2, mini_batch_num_tokens: 64}",
             "give mini_batch_size or mini_batch_num_tokens, not both",
         ),
-        ("stages.0.data.weight=2", "weight, ratio and mix go with several data sets; there is one"),
-        ("stages.0.data.ratio=0.5", "weight, ratio and mix go with several data sets; there is one"),
+        ("stages.0.data.weight=2", "weight, ratio and mix need several data sets; there is one"),
+        ("stages.0.data.ratio=0.5", "weight, ratio and mix need several data sets; there is one"),
         (
             "stages.0.data=[{path: a, weight: 1, ratio: 0.1}, {path: b, weight: 1}]",
             "give weights .* or ratios .*, not both",
         ),
-        ("stages.0.mix={temperature: 0.5}", "weight, ratio and mix go with several data sets; there is one"),
+        ("stages.0.mix={temperature: 0.5}", "weight, ratio and mix need several data sets; there is one"),
         ("stages.0.data=[{path: a, weight: 1}, {path: b}]", "1 of 2 data sets have a weight; give all, or none"),
         (
             "stages.0={name: x, objective: {type: contrastive}, mix: {temperature: 0.5}, "

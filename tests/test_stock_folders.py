@@ -174,15 +174,15 @@ ATTACKS = [
     (foreign_class, "modules.json, which names the class 'evil.Own'"),
     (class_of_a_library, "modules.json, which names the class 'os.path.join'"),
     (class_that_the_library_imports, "which names the class 'sentence_transformers.base.model.pickle'"),
-    (code_in_the_configuration, "needs code of its own to be opened, by its configuration .auto_map."),
+    (code_in_the_configuration, "needs custom code, according to its configuration .auto_map."),
     (module_elsewhere, "modules.json names the folder '../elsewhere', which is not within the model's own"),
-    (pickled_weights, "has weights as pytorch_model.bin only, and embrew reads no pickled weights"),
-    (pickled_module, "has weights as 2_Dense/pytorch_model.bin only, and embrew reads no pickled weights"),
+    (pickled_weights, "has pickled weights only .pytorch_model.bin."),
+    (pickled_module, "has pickled weights only .2_Dense/pytorch_model.bin."),
     (pickled_in_an_index, "model.safetensors.index.json names 'pytorch_model.bin'"),
     (pickled_in_an_index_of_a_variant, "sentence_bert_config.json asks for other weights .variant: 'x'"),
     (pickled_in_an_index_of_another_name, "asks for other weights .transformers_weights: 'other.safetensors"),
-    (pickled_in_a_router, "has weights as router/query/pytorch_model.bin only"),
-    (pickled_adapter, "has weights as adapter_model.bin only"),
+    (pickled_in_a_router, "has pickled weights only .router/query/pytorch_model.bin."),
+    (pickled_adapter, "has pickled weights only .adapter_model.bin."),
     (kernel_for_the_base_of_an_adapter, "base: its config.json asks for the attention kernel 'someone/kernel'"),
     (pickled_base_of_an_adapter, "base: its config.json asks for other weights .transformers_weights"),
     (other_adapter, "adapter_config.json: peft_type 'PROMPT_TUNING'"),
@@ -253,6 +253,6 @@ def test_models_of_the_hub_are_held_to_the_same(made, model_folder, tmp_path):
     done = subprocess.run(command, input="y\n" * 99, capture_output=True, text=True, env=home, cwd=tmp_path, check=True)
     good, bad, evil, model = done.stdout.splitlines()
     assert good == "opened SentenceTransformer (1, 8)" and model == "opened Encoder (1, 32)", done.stdout
-    assert bad.startswith("refused owner/pickled has weights as 2_Dense/pytorch_model.bin only")
-    assert evil.startswith("refused owner/evil needs code of its own")
+    assert bad.startswith("refused owner/pickled has pickled weights only (2_Dense/pytorch_model.bin)")
+    assert evil.startswith("refused owner/evil needs custom code")
     assert not (tmp_path / "marker").exists()

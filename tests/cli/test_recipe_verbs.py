@@ -59,7 +59,7 @@ def test_launches_are_copied_and_shown_and_are_no_recipes(name, tmp_path):
     for verb in (["recipe", "check"], ["recipe", "show", "--resolved"], ["train", "--output", tmp_path / "run"]):
         result = run(*verb, name)
         assert result.exit_code == 1
-        assert f"{name} says how to launch, not what to train: embrew recipe copy {name} FILE" in result.stderr
+        assert f"{name} is a launcher configuration, not a recipe: embrew recipe copy {name} FILE" in result.stderr
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -87,7 +87,7 @@ def test_a_refused_key_is_refused_with_its_reason(key: str) -> None:
 
 
 def test_python_says_the_reason_too() -> None:
-    with pytest.raises(ValueError, match="is for uploads, and embrew uploads nothing"):
+    with pytest.raises(ValueError, match="is for uploads, which embrew does not make during training"):
         StageConfig(name="a", objective={"type": "sft"}, data={"path": "x"}, training={"push_to_hub": True})
 
 

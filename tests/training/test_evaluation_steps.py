@@ -99,7 +99,7 @@ def test_stopped_and_resumed_has_the_same_curve(
 @pytest.mark.parametrize(
     ("evaluation", "words"),
     [
-        ({"at": "log", "every": 2}, "every keeps the best step, at draws a curve to the last; give one of them"),
+        ({"at": "log", "every": 2}, "every keeps the best step, at keeps the last; give one of them"),
         ({"at": "log", "patience": 2}, "give every as well"),
         ({"at": "log", "metric": "STSB"}, "give every as well"),
         ({"at": "linear"}, "evaluation.at"),

@@ -1,4 +1,4 @@
-"""From configuration to objects: the only place that sees both."""
+"""Build objects from a recipe; the only package that imports both recipes and the classes they describe."""
 
 from embrew.build.checking import check_recipe, check_stage
 from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_trainable

@@ -1,4 +1,4 @@
-"""Whether a recipe can be trained, as far as that is known before a model is loaded."""
+"""Checks of a recipe that need no model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from embrew.modeling.model.adapters import lora_config
 from embrew.recipe import Recipe, StageConfig
 
 OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
-OF_MODULES = ("galore", "apollo")  # optimisers that treat the weights of some modules in another way
-FEW = 1000  # steps of a schedule that are computed
+OF_MODULES = ("galore", "apollo")  # optimisers with a list of target modules
+FEW = 1000  # steps of a schedule that are checked
 
 
 def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
-    """Build what a recipe describes apart from the model: LoRA, each stage's objective and trainer settings.
+    """Build everything that a recipe describes except the model: LoRA, each stage's objective and trainer settings.
 
     Args:
-        recipe: what is checked.
-        here: it is about to be trained on this machine, so that a package or a dtype that is missing here is an error
-            too; without, a recipe for a GPU is accepted on any machine.
+        recipe: the recipe to check.
+        here: check for training on this machine: a missing package or dtype is an error too. Otherwise a recipe for a
+            GPU is accepted on any machine.
 
     Raises:
-        ValueError: it cannot be trained; names the key, the value and what is allowed.
+        ValueError: the recipe cannot be trained; names the key, the value and what is allowed.
     """
     chosen = recipe.encoder.attn_implementation
     known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
@@ -50,7 +50,7 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
     """Build a stage's objective, `TrainingArguments`, optimiser and schedule; arguments as `check_recipe`.
 
     Raises:
-        ValueError: one of them cannot be built, or they do not go together.
+        ValueError: one of them cannot be built, or they are incompatible.
     """
     stage = recipe.stages[index]
     built = objective(stage.objective, path=("stages", stage.name, "objective"))
@@ -68,7 +68,7 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
 
 
 def _anywhere(stage: StageConfig) -> StageConfig:
-    """The stage without what is refused only because this machine has no GPU."""
+    """Return the stage without the settings that fail only because this machine has no GPU."""
     training = {key: value for key, value in stage.training.items() if key != "tf32"}
     return stage.model_copy(update={"training": {"use_cpu": True, **training}})
 
@@ -78,8 +78,8 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
     where = f"stages.{stage.name}.training.optim"
     if name.startswith(OF_MODULES) != bool(args.optim_target_modules):
         raise ValueError(
-            f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; galore and apollo optimisers "
-            "need it, and the others take none"
+            f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and apollo "
+            "optimisers, not allowed with others"
         )
     if any(part.count("=") != 1 for part in (args.optim_args or "=").split(",")):
         raise ValueError(
@@ -98,7 +98,7 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
 
 
 def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
-    """Compute learning rates of the schedule: finite, not negative, and not all 0."""
+    """Raise unless the schedule's learning rates are finite, not negative, and not all 0."""
     where, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
     steps = args.max_steps if args.max_steps > 0 else FEW
     optimizer: Any = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.learning_rate)

@@ -1,4 +1,4 @@
-"""Whether an objective goes with the encoder and the data that a recipe gives it, before any of them is opened."""
+"""Check that a stage's objective fits the recipe's encoder and data, before any of them is opened."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from embrew.recipe import EncoderConfig, Recipe
 
 MEMORY = (Alignment, Bottleneck, Compression, Llama2Vec)
 CAUSAL = {
-    Bottleneck: "a text that reads the target lets it through",
-    LanguageModel: "writing a text needs causal attention",
+    Bottleneck: "with another attention, the text attends to the target",
+    LanguageModel: "generating text needs causal attention",
     Llama2Vec: "the next-token loss on the text needs causal attention",
-    SupervisedFineTuning: "writing a text needs causal attention",
+    SupervisedFineTuning: "generating text needs causal attention",
 }
 
 
 def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
-    """Raise where stage `index` cannot be trained with the recipe's encoder, or cannot read its data.
+    """Raise if stage `index` cannot be trained with the recipe's encoder, or cannot read its data.
 
-    The objective itself checks the same, and more, when it is given the encoder (`Objective.setup`).
+    `Objective.setup` makes the same checks, and more, once the encoder exists.
 
     Raises:
         ValueError: names what the objective needs, and the key that sets it.
@@ -42,7 +42,7 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
         for column in config.columns:
             if column not in known:
                 raise ValueError(
-                    f"{place}.columns.{column}: no column of {built.rows_kind} rows; choose from {', '.join(known)}"
+                    f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(known)}"
                 )
         if config.sentences and built.rows_kind not in ("text", "pairs"):
             raise ValueError(
@@ -52,7 +52,7 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
         (one.attention for one in reversed(recipe.stages[: index + 1]) if one.attention), encoder.attention
     )
     if attention == "memory_causal" and not encoder.memory_tokens:
-        raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it orders memory tokens")
+        raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it needs memory tokens")
     objective: Objective | None = built
     while objective is not None:
         _check(objective, encoder, attention, f"{where}.objective")

@@ -14,14 +14,14 @@ from embrew.objectives.settings import check_values
 
 
 def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
-    """An objective from its recipe block, by name or as `package.module:Class`.
+    """Build an objective from its recipe block, by name or as `package.module:Class`.
 
     Args:
         settings: the block.
-        path: where it stands in a recipe, for messages, for example `("stages", "align", "objective")`.
+        path: its keys in the recipe, for messages, for example `("stages", "align", "objective")`.
 
     Raises:
-        ValueError: unknown type, unknown setting, or a value that does not fit.
+        ValueError: unknown type, unknown setting, or invalid value.
     """
     settings = dict(settings)
     name = settings.pop("type", None)
@@ -38,7 +38,7 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
         settings["base"] = objective(settings["base"], path=(*path, "base") if path else ())
     if "base" in settings and "base" in names and not isinstance(settings["base"], EmbeddingObjective):
         if isinstance(settings["base"], Objective):
-            raise ValueError(f"{here}: base looks at more than embeddings; it cannot be nested")
+            raise ValueError(f"{here}: base depends on more than embeddings; it cannot be nested")
         raise ValueError(
             f"{here}: base={settings['base']!r}; give an objective as a mapping, such as {{type: contrastive}}"
         )
@@ -49,7 +49,7 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     settings = check_values(kind, settings, path=path, words=words)
     try:
         return kind(**settings)
-    except ValueError as error:  # settings that do not go together
+    except ValueError as error:  # incompatible settings
         raise ValueError(f"{here}: {error}") from None
 
 
@@ -67,7 +67,7 @@ def _kind(name: Any, path: KeyPath) -> type[Objective]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{here}={name!r} cannot be imported ({error}); give package.module:Class") from None
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
-        raise ValueError(f"{here}={name!r} is no dataclass derived from embrew.objectives.Objective")
+        raise ValueError(f"{here}={name!r} is not a dataclass derived from embrew.objectives.Objective")
     return kind
 
 
@@ -76,7 +76,7 @@ def _is_required(field: Any) -> bool:
 
 
 def _from_scale(settings: dict[str, Any], here: str) -> float:
-    """1 / scale, as Sentence-Transformers and LLM2Vec say a temperature; it is taken out of the settings."""
+    """Return the temperature, 1 / scale, and remove `scale`, which Sentence-Transformers and LLM2Vec use."""
     scale = settings.pop("scale")
     if "temperature" in settings:
         raise ValueError(f"{here}: scale is 1 / temperature; give one of them")

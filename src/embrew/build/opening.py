@@ -1,4 +1,4 @@
-"""What a user names, opened to embed."""
+"""Open a model by the name that a user gives."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 
 
 def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto") -> Encoder | SentenceTransformer:
-    """What a user names: a trained folder, a Sentence-Transformers folder, a recipe without stages, or a Hub id.
+    """Open a trained folder, a Sentence-Transformers folder, a recipe without stages, or a Hub id, for embedding.
 
-    It is opened to embed: an adapter is added to the weights, which is faster. A bare causal LM is opened with
-    last-token pooling.
+    An adapter is merged into the weights, which is faster. A plain causal LM is opened with last-token pooling.
 
     Args:
         name: what to open.
         overrides: settings of a recipe.
-        dtype: `float32` or `bfloat16`; `auto` is what the model was saved in, or the recipe says.
+        dtype: `float32` or `bfloat16`; `auto`: the saved dtype, or the recipe's.
 
     Raises:
-        FileNotFoundError: nothing of that name.
-        ValueError: a damaged folder; a recipe that must be trained first; overrides for what is no recipe; a dtype
-            that this device only emulates.
+        FileNotFoundError: no such folder, recipe or model.
+        ValueError: a damaged folder; a recipe that must be trained first; overrides without a recipe; a dtype that
+            this device only emulates.
     """
     folder = Path(name)
     is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
@@ -53,7 +52,7 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
         check_folder(folder)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    on_hub = name not in ASSETS and not folder.exists()  # what comes with the package is asked of nobody
+    on_hub = name not in ASSETS and not folder.exists()  # shipped models are not looked up on the Hub
     if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)
     return Encoder.from_pretrained(name, dtype=dtype)

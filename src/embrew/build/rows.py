@@ -35,18 +35,18 @@ def datasets(
     reserved: np.ndarray | None = None,
     rejected: Path | None = None,
 ) -> list[Dataset]:
-    """The rows of each of the stage's data sets, as the objective wants them.
+    """Return the rows of each of the stage's data sets, prepared for the objective.
 
     Args:
         stage: names the data sets.
         built: its objective.
-        encoder: what is trained.
-        keep: a folder for what is computed once.
-        reserved: fingerprints of texts that may not be trained on (see `overlap.fingerprints`).
-        rejected: file in which rows are listed that are left out as `on_bad_rows: skip` says.
+        encoder: the encoder to train.
+        keep: folder for cached values, such as a reference model's.
+        reserved: fingerprints of texts that are not trained on (see `overlap.fingerprints`).
+        rejected: file that lists the rows that `on_bad_rows: skip` skips.
 
     Raises:
-        ValueError: nothing is left of a data set.
+        ValueError: no row of a data set is left.
     """
     with reject_file(rejected) as file:
         parts = [
@@ -68,10 +68,10 @@ def datasets(
 
 
 def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int) -> MixedOrder | None:
-    """In which order several data sets are read; None where rows are simply shuffled.
+    """Return the order in which several data sets are read; None: rows are shuffled.
 
-    With embeddings compared within a batch, a batch is of one data set unless the stage says otherwise: other texts
-    would be negatives that are too easy.
+    If embeddings are compared within a batch, a batch has rows of one data set unless the stage sets `mix.batches`:
+    texts of other data sets would be too easy negatives.
     """
     batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
     weights = [config.weight for config in stage.datasets if config.weight is not None]
@@ -84,7 +84,11 @@ def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: i
     )
     counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
     probabilities = shares(counted, weights=weights or None, temperature=temperature)
-    logger.info("%s  shares of the data sets: %s", stage.name, ", ".join(f"{share:.1%}" for share in probabilities))
+    logger.info(
+        "%s  sampling proportions of the data sets: %s",
+        stage.name,
+        ", ".join(f"{share:.1%}" for share in probabilities),
+    )
     return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
 
 
@@ -133,10 +137,12 @@ def _rejects(config: DataConfig, file: IO[str] | None = None, listed: Path | Non
 
 
 def _without_reserved(part: Dataset, name: str) -> Dataset:
-    """The rows that are not marked as reserved, which is decided before rows are split into sentences."""
+    """Return the rows that are not marked as reserved; they are marked before rows are split into sentences."""
     kept = part.select(np.flatnonzero(~np.array(part[RESERVED], dtype=bool))).remove_columns(RESERVED)
     if not len(kept):
-        raise ValueError(f"stage {name}: all {len(part)} rows of a data set hold dev rows; split fewer off")
+        raise ValueError(
+            f"stage {name}: all {len(part)} rows of a data set hold dev rows; lower rows of evaluation.dev"
+        )
     logger.info("%s  %d of %d rows hold dev rows and are not trained on", name, len(part) - len(kept), len(part))
     return kept
 
@@ -148,5 +154,5 @@ def _short(part: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
             lengths = [len(ids) for ids in text_ids(list(part[column]), encoder)]
             keep &= {i for i, length in enumerate(lengths) if length <= max_tokens}
     if not keep:
-        raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; widen the limit")
+        raise ValueError(f"none of {len(part)} rows has at most max_tokens={max_tokens}; raise the limit")
     return part.select(sorted(keep))

@@ -1,4 +1,4 @@
-"""How a stage is trained, as transformers' arguments."""
+"""The `TrainingArguments` of a stage."""
 
 from __future__ import annotations
 
@@ -30,12 +30,18 @@ def training_arguments(
     every: float | None = None,
     autocast: bool = False,
 ) -> TrainingArguments:
-    """The stage's `transformers.TrainingArguments`; with `every`, it is evaluated at so many steps and at its end.
+    """Return a stage's `transformers.TrainingArguments`.
 
-    With `autocast`, it is computed in bfloat16 unless it says `bf16` or `fp16` itself.
+    Args:
+        stage: the stage.
+        built: its objective.
+        output_dir: folder of its checkpoints.
+        seed: random seed of training and of the order of rows.
+        every: steps between evaluations (below 1: a share of the stage); None: no evaluation within the stage.
+        autocast: train with bfloat16 autocast, unless the stage sets `bf16` or `fp16`.
 
     Raises:
-        ValueError: settings that do not go together, or a global batch that does not divide.
+        ValueError: incompatible settings, or a global batch that the number of processes does not divide.
     """
     given = dict(stage.training)
     if stage.batch is not None:
@@ -48,7 +54,7 @@ def training_arguments(
             raise ValueError(f"stage {stage.name}: give batch.size or training.per_device_train_batch_size, not both")
         if stage.batch.size % world_size():
             raise ValueError(
-                f"stage {stage.name}: batch.size={stage.batch.size} over {world_size()} processes; it must divide"
+                f"stage {stage.name}: batch.size={stage.batch.size} is not divisible by {world_size()} processes"
             )
         given["per_device_train_batch_size"] = stage.batch.size // world_size()
     if autocast and not {"bf16", "fp16"} & given.keys():
@@ -70,7 +76,7 @@ def training_arguments(
 
 
 def _for_this_machine() -> dict[str, Any]:
-    """On a machine without an accelerator: processes that meet over gloo, and no pinned memory."""
+    """Return the arguments for a machine without an accelerator: the gloo backend, and no pinned memory."""
     if torch.accelerator.is_available():
         return {}
     return {"use_cpu": True, "dataloader_pin_memory": False} | ({"ddp_backend": "gloo"} if world_size() > 1 else {})

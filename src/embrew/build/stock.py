@@ -1,4 +1,4 @@
-"""Stock Sentence-Transformers folders from anywhere, opened without running their code or unpickling their weights."""
+"""Open third-party Sentence-Transformers folders without running their code or unpickling their weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MODULES, WORDS = "modules.json", "wordembedding_config.json"
 CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
-"""Dotted names of the library's own classes: not of what its files import."""
+"""Dotted names of the library's own classes, not of names that its modules import."""
 SETTINGS = (
     "config.json",
     *(
@@ -42,7 +42,7 @@ PICKLED = {
     "pytorch_model.bin.index.json": ("model.safetensors", INDEX),
     "adapter_model.bin": ("adapter_model.safetensors",),
 }
-"""Pickled weights, and the files that hold the same ones in safetensors."""
+"""Files of pickled weights, and the safetensors files that replace them."""
 
 
 def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
@@ -50,10 +50,10 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
 
     Args:
         name: the folder or Hub id.
-        dtype: `float32` or `bfloat16`; `auto` is what the model was saved in.
+        dtype: `float32` or `bfloat16`; `auto`: the saved dtype.
 
     Raises:
-        ValueError: it needs code that is not the library's, or has weights only as pickled files.
+        ValueError: the model needs custom code, or its weights are pickled.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -70,11 +70,11 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
 
 
 def check_stock(name: str) -> None:
-    """Raise unless a Sentence-Transformers folder or Hub model can be opened from safetensors and stock modules alone.
+    """Raise unless a Sentence-Transformers folder or Hub model has safetensors weights and stock modules only.
 
     Raises:
-        ValueError: a module is not the library's, or lies elsewhere; weights are pickled; a kernel of the Hub is asked
-            for; an adapter is no LoRA. The base of a LoRA is held to the same.
+        ValueError: a module is not the library's, or lies outside the folder; weights are pickled; a kernel of the Hub
+            is requested; an adapter is not a LoRA. The base of a LoRA must meet the same conditions.
     """
     for kind, place in _modules(name):
         if not CLASS.fullmatch(kind):
@@ -89,9 +89,9 @@ def check_stock(name: str) -> None:
         for pickled, whole in PICKLED.items():
             if all(file_of(name, file, **where) is None for file in whole) and file_of(name, pickled, **where):
                 raise ValueError(
-                    f"{name} has weights as {'/'.join(filter(None, (place, pickled)))} only, and embrew reads no "
-                    "pickled weights; open it with Sentence-Transformers if you trust it, save it again, and give "
-                    "that folder: its weights are model.safetensors then"
+                    f"{name} has pickled weights only ({'/'.join(filter(None, (place, pickled)))}), which embrew "
+                    "does not read; if you trust the model, open it with Sentence-Transformers, save it again (as "
+                    "model.safetensors), and give that folder"
                 )
         check_index(name, name, **where)
         check_kernel(name, name, *SETTINGS, **where)
@@ -104,7 +104,7 @@ def check_stock(name: str) -> None:
 
 
 def _check_base(config: dict[str, Any]) -> None:
-    """Raise where the base that an adapter names needs more than its own safetensors weights."""
+    """Raise if the base of an adapter needs custom code or has no safetensors weights."""
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if isinstance(base, str) and base:
         options: dict[str, Any] = {"revision": revision} if revision and not Path(base).is_dir() else {}
@@ -113,10 +113,10 @@ def _check_base(config: dict[str, Any]) -> None:
 
 
 def _modules(name: str) -> Iterator[tuple[str, str]]:
-    """Class and folder of every module that `modules.json` names, and of those in its routers."""
+    """Yield class and folder of every module in `modules.json`, and of those in its routers."""
     path = file_of(name, MODULES)
     if path is None and os.path.lexists(Path(name) / MODULES):
-        path = str(Path(name) / MODULES)  # a folder, or a link that leads nowhere: opening it says so
+        path = str(Path(name) / MODULES)  # a folder or a broken link: opening it raises
     waiting: list[tuple[str, str]] = []
     if path is not None:
         with content_of(Path(path)):
@@ -141,6 +141,6 @@ def _modules(name: str) -> Iterator[tuple[str, str]]:
 
 def _own_code(name: str, where: str) -> ValueError:
     return ValueError(
-        f"{name} needs code of its own to be opened, by {where}; embrew runs none of a Sentence-Transformers model: "
-        "open it with SentenceTransformer(..., trust_remote_code=True) if you have read that code and trust it"
+        f"{name} needs custom code, according to {where}; embrew does not run code of Sentence-Transformers models: if "
+        "you have read that code and trust it, open it with SentenceTransformer(..., trust_remote_code=True)"
     )

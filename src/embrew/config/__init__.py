@@ -1,1 +1,1 @@
-"""YAML files that users write: reading, overrides, checks of keys, messages; recipes, suites and sweeps share them."""
+"""YAML files that users write (recipes, suites, sweeps): reading, overrides, checks of keys, error messages."""

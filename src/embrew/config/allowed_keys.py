@@ -1,4 +1,4 @@
-"""Mappings whose keys are another library's: which are accepted and of what type, which are refused and why."""
+"""Mappings with keys of another library: keys that are allowed, with types, and keys that are refused, with reasons."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ REFUSED = "refused"  # the type of the error
 
 
 class AllowedKeys:
-    """Annotation of a mapping: it may have these keys only, each with a value of its type. None of them is required.
+    """Annotation of a mapping: its allowed keys, each with a type. None of them is required.
 
-    Numbers are checked strictly: text and booleans are no numbers, and neither NaN nor infinity is accepted.
+    Numbers are checked strictly: strings, booleans, NaN and infinity are refused.
 
     Args:
         types: types by key, with pydantic's constraints.
-        refused: keys that the class has and that are not taken here, with the reason.
-        of: what the keys belong to, for messages.
+        refused: keys of the library's class that are refused, with the reason.
+        of: the library's class, for messages.
     """
 
     def __init__(self, types: Mapping[str, Any], *, refused: Mapping[str, str] | None = None, of: str = "") -> None:
         self.types, self.refused, self.of = dict(types), dict(refused or {}), of
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of a mapping with these keys."""
+        """Return the schema of a mapping with these keys."""
         fields = {name: handler.generate_schema(kind) for name, kind in self.types.items()}
         fields |= {
             name: core_schema.no_info_before_validator_function(_refusing(reason), core_schema.any_schema())
@@ -39,7 +39,7 @@ class AllowedKeys:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The JSON schema, without the keys that are refused."""
+        """Return the JSON schema, without the refused keys."""
         found = handler.resolve_ref_schema(handler(schema))
         properties = {key: value for key, value in found.get("properties", {}).items() if key not in self.refused}
         return {**found, "properties": properties}

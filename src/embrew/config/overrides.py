@@ -20,7 +20,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     if not equals or not all(keys) or any(key != key.strip() or key.startswith("-") for key in keys):
         raise ValueError(f"override {quoted(text)}; write key.path=value, for example encoder.max_length.query=256")
     if len(keys) > MAX_DEPTH:
-        raise ValueError(f"override {quoted(text)}: {len(keys):,} keys in each other; {TOO_DEEP}")
+        raise ValueError(f"override {quoted(text)}: {len(keys):,} nested keys; {TOO_DEEP}")
     return keys, _value(value, source=f"override {quoted(text)}")
 
 
@@ -31,13 +31,13 @@ def _value(text: str, *, source: str) -> Any:
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `values` with each `key.path=value` set, in order.
+    """Return a copy of `values` with each `key.path=value` set, in order.
 
     A list is entered by number or, where its items have a `name`, by that name: `stages.compress.batch.size=64`.
-    A mapping that is not there yet is made; whether a key is one at all is for the recipe to judge.
+    A missing mapping is created; whether its key is valid is checked later, by the recipe.
 
     Raises:
-        ValueError: not `key.path=value`, or the path runs through a list or a value that it cannot enter.
+        ValueError: not `key.path=value`, or the path does not exist in a list or below a value.
     """
     result: dict[str, Any] = _copy(dict(values))
     for text in overrides:
@@ -54,7 +54,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
                     node[key] = {}
             else:
                 raise ValueError(
-                    f"override {quoted(text)}: {where} is {node!r}, which has no keys; set {where}=... itself"
+                    f"override {quoted(text)}: {where} is {node!r}, which has no keys; set {where}=... instead"
                 )
             if last:
                 node[place] = value
@@ -64,7 +64,7 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
 
 
 def _copy(value: Any) -> Any:
-    """A copy that shares nothing: a YAML alias is one object in two places, and an override means one of them."""
+    """Return a deep copy in which YAML aliases are separate objects, so that an override changes one of them."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value

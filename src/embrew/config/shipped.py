@@ -1,4 +1,4 @@
-"""YAML files that come with the package, by name: recipes, suites and sweeps; or a user's own, by path."""
+"""Shipped YAML files by name (recipes, suites, sweeps), or a user's own by path."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from embrew.config.suggestions import nearest_names, one_of, quoted
 from embrew.config.yaml_text import MAX_CHARACTERS
 from embrew.files.reading import content_of
 
-LISTED = 15  # names that a message lists; of more, it says which command lists them
+LISTED = 15  # names that a message lists; for more, it names the command that lists them
 
 
 def list_shipped(folder: str) -> list[str]:
-    """Names of the files in a folder of the package, without their suffix."""
+    """Return the names of the files in a folder of the package, without suffix."""
     return sorted(name for name, _ in _files(resources.files("embrew") / folder))
 
 
 def read_shipped(
     folder: str, name_or_path: str | Path, *, what: str, among: Sequence[str] | None = None
 ) -> tuple[str, str]:
-    """Return the YAML text of a shipped file or of a user's, and the words that say where it is from.
+    """Return the YAML text of a shipped or a user's file, and its source for messages.
 
     Args:
         folder: `recipes`, `suites` or `sweeps`.
         name_or_path: a file's path, or a shipped file's name.
-        what: What such a file is called, for messages.
-        among: The names that are meant, where not every file is such a one.
+        what: what such a file is called, for messages.
+        among: the names to choose from, if not all files of the folder.
 
     Raises:
-        FileNotFoundError: no such file, or no such name, whichever it looks like; names the nearest.
-        ValueError: a folder, a device, a file that is empty, too large or not UTF-8 text.
+        FileNotFoundError: no such file or name; the message has the nearest ones.
+        ValueError: a folder, a device, or a file that is empty, too large or not UTF-8.
     """
     name = str(name_or_path)
     try:
@@ -61,10 +61,10 @@ def read_shipped(
 
 
 def read_text(path: Path, *, what: str) -> str:
-    """Return the text of a small file that a user wrote.
+    """Return the text of a user's YAML file.
 
     Raises:
-        ValueError: it is empty, larger than any such file, or not UTF-8 text (`BrokenFile`).
+        ValueError: the file is empty, too large, or not UTF-8 (`BrokenFile`).
     """
     size = path.stat().st_size
     if size > 4 * MAX_CHARACTERS:
@@ -84,7 +84,7 @@ def _looks_like_path(name: str, shipped: dict[str, Traversable]) -> bool:
 
 
 def _near_path(path: Path, shipped: dict[str, Traversable], what: str) -> str:
-    """The words `; did you mean …?`: files beside the one that is not there, or a shipped name with a suffix."""
+    """Return `; did you mean …?` with similar files of the same folder, or a shipped name; or an empty string."""
     folder = path.parent
     beside = [one.name for one in folder.iterdir() if one.suffix in (".yaml", ".yml")] if folder.is_dir() else []
     close = [repr(str(folder / one)) for one in difflib.get_close_matches(path.name, beside, n=2)]

@@ -1,22 +1,22 @@
-"""Parts of error messages: which names are allowed, and which of them is meant."""
+"""Parts of error messages: allowed names, and the nearest to a misspelt one."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
 
-MOST = 24  # names that a message lists; of more, it gives the number and the nearest
+MOST = 24  # names that a message lists; for more, it gives their number and the nearest
 
 
 def choose_from(word: str, allowed: Collection[str]) -> str:
-    """The words `choose from …` with the nearest; of many, their number and the nearest three."""
+    """Return `choose from …` with the nearest name; for many names, their number and the nearest three."""
     if len(allowed) > MOST:
         return f"it is none of the {len(allowed)} names that are allowed{did_you_mean(word, allowed, most=3)}"
     return f"choose from {', '.join(allowed)}{did_you_mean(word, allowed)}"
 
 
 def did_you_mean(word: str, choices: Collection[str], *, most: int = 1) -> str:
-    """`"; did you mean 'x'?"`, with up to `most` choices that are close, or nothing if none is.
+    """Return `"; did you mean 'x'?"` with up to `most` similar choices, or an empty string.
 
     >>> did_you_mean("llm2comp/nanno", ["epic/nano", "llm2comp/nano", "lbr/ratio"], most=3)
     "; did you mean 'llm2comp/nano' or 'epic/nano'?"
@@ -26,12 +26,12 @@ def did_you_mean(word: str, choices: Collection[str], *, most: int = 1) -> str:
 
 
 def one_of(words: Sequence[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Return words joined as `a`, `a or b`, `a, b or c`."""
     return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str]:
-    """Return the names that are most like a word, also in their last part alone.
+    """Return the names most similar to a word, compared whole and by their last part.
 
     >>> nearest_names("nanno", ["baselines/mean", "epic/nano", "lbr/ratio"])
     ['epic/nano']
@@ -46,7 +46,7 @@ def nearest_names(word: str, names: Sequence[str], *, most: int = 3) -> list[str
 
 
 def quoted(text: str, most: int = 300) -> str:
-    """The text in quotes, truncated where it is long.
+    """Return the text in quotes, truncated to `most` characters.
 
     >>> quoted("encoder.model=nano", 12)
     "'encoder.m...'"

@@ -1,4 +1,4 @@
-"""A failed validation in words: which key, what was given, what is allowed."""
+"""Messages for failed validations: the key, the given value, the allowed values."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def explain(
     prefix: KeyPath = (),
     place: Callable[[KeyPath], str] | None = None,
 ) -> str:
-    """One line a problem.
+    """Return the message of a validation error, one line per problem.
 
     Args:
         error: what pydantic raised.
-        root: the pydantic model, dataclass or mapping that was to be made.
-        values: what it was to be made from.
-        prefix: where `root` itself stands, for example `("stages", 0, "objective")`.
-        place: gives the words before a problem (file and line, say) from its path.
+        root: the pydantic model, dataclass or mapping that was validated.
+        values: the validated values.
+        prefix: keys of `root` in the recipe, for example `("stages", 0, "objective")`.
+        place: returns the prefix of a problem's line from its path, such as file and line number.
     """
     lines: dict[KeyPath, str] = {}
-    vague: dict[KeyPath, bool] = {}  # whether the line only says of which type a value should be
+    vague: dict[KeyPath, bool] = {}  # whether the line only names the expected type
     for problem in error.errors(include_url=False):
         path = _path(problem["loc"], values, missing=problem["type"] in ("missing", "missing_argument"))
         words = _words(problem, (*prefix, *path), _owner(root, path[:-1]), _owner(root, path))
@@ -42,18 +42,18 @@ def explain(
             lines[path], vague[path] = words, is_vague
         elif vague[path] == is_vague:  # the other members of a union
             lines[path] += f" or {words.rpartition('; allowed: ')[2]}"
-    inner = {path[:end] for path in lines for end in range(len(path))}  # of a union, the member that fits best is told
+    inner = {path[:end] for path in lines for end in range(len(path))}  # for a union, show the best match
     shown = {path: words for path, words in lines.items() if path not in inner or not path}
     return "\n".join((place((*prefix, *path)) if place else "") + words for path, words in shown.items())
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """`("stages", 0, "name")` as `stages.0.name`."""
+    """Return `("stages", 0, "name")` as `stages.0.name`."""
     return ".".join(str(key) for key in path)
 
 
 def keys_of(owner: type | AllowedKeys | None) -> list[str]:
-    """The keys a pydantic model, a dataclass or a mapping takes."""
+    """Return the keys of a pydantic model, a dataclass or a mapping."""
     if owner is None:
         return []
     if isinstance(owner, AllowedKeys):
@@ -72,7 +72,7 @@ def _words(problem: Any, path: KeyPath, owner: type | AllowedKeys | None, target
         return f"{key}={said} {problem['msg']}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing; it is required"
-    if kind == "value_error":  # a check of our own: its words are complete
+    if kind == "value_error":  # embrew's own check: its message is complete
         return f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"])
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
@@ -100,7 +100,7 @@ def _short(value: Any) -> str:
 
 
 def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
-    """`loc` without pydantic's names for the members of a union, which are no keys."""
+    """Return `loc` without pydantic's names of union members, which are not keys."""
     path: list[str | int] = []
     for i, key in enumerate(loc):
         inside = values if isinstance(values, dict) else dict(enumerate(values)) if isinstance(values, list) else {}
@@ -111,7 +111,7 @@ def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
 
 
 def _owner(root: type | AllowedKeys, path: KeyPath) -> type | AllowedKeys | None:
-    """The class, or mapping, that stands at `path` under `root`, or None where there is none of ours."""
+    """Return the class or mapping at `path` under `root`; None if it is not one of embrew's."""
     current: type | AllowedKeys | None = root
     for key in path:
         if isinstance(key, int):

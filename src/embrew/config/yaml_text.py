@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped ones have up to 10,000
-MAX_DEPTH = 50  # of lists and mappings in each other; shipped ones are up to 7 deep
-MAX_VALUES = 20_000  # values of a YAML text, each alias counted as all that it stands for
+MAX_CHARACTERS = 1_000_000  # of a YAML text; shipped files have up to 10,000
+MAX_DEPTH = 50  # of nested lists and mappings; shipped files are up to 7 deep
+MAX_VALUES = 20_000  # values of a YAML text, aliases expanded
 TOO_DEEP = f"lists and mappings are more than {MAX_DEPTH} deep"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML with plain words as in YAML 1.2, string keys, no key twice, and limits on depth and on what aliases add."""
+    """YAML loader: plain scalars as in YAML 1.2, string keys, no duplicate keys, limits on depth and on aliases."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -23,7 +23,7 @@ class Loader(yaml.SafeLoader):
         self.sizes: dict[str, int] = {}  # values below each anchor
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node; counts values as if each alias were written out."""
+        """Compose a node; count values with aliases expanded."""
         event: Any = self.peek_event()
         is_alias, before = type(event) is yaml.AliasEvent, self.values
         anchor = event.anchor
@@ -48,13 +48,13 @@ class Loader(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        """A `[` or `{`; refused here, since the scanner looks far ahead of the composer."""
+        """Refuse deep nesting of `[` and `{` here, since the scanner runs far ahead of the composer."""
         if self.flow_level > MAX_DEPTH:
             raise yaml.scanner.ScannerError(None, None, TOO_DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # `!!int x`, 5000 digits
@@ -66,10 +66,10 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes what `Loader` reads back unchanged."""
+    """YAML dumper whose output `Loader` reads back unchanged."""
 
 
-# What a plain word means, as in YAML 1.2: `5e-5` is a float, `1:30` and `no` and `2024-01-01` are strings.
+# Types of plain scalars, as in YAML 1.2: `5e-5` is a float, `1:30` and `no` and `2024-01-01` are strings.
 _PLAIN = {
     "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     "int": (r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
@@ -106,7 +106,7 @@ def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 def _string(dumper: Dumper, value: str) -> yaml.ScalarNode:
-    # Only double quotes keep these: PyYAML takes them for line ends and writes spaces otherwise.
+    # Double quotes preserve these; otherwise PyYAML treats them as line ends and writes spaces.
     style = '"' if re.search("[\x85\u2028\u2029]", value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
@@ -116,13 +116,13 @@ Dumper.add_representer(str, _string)
 
 
 def parse_yaml(text: str, *, source: str = "YAML") -> Any:
-    """The value of a YAML text.
+    """Return the value of a YAML text.
 
     >>> parse_yaml("learning_rate: 5e-5")
     {'learning_rate': 5e-05}
 
     Raises:
-        ValueError: not YAML, a key twice, or larger than the limits; names `source` and the line.
+        ValueError: invalid YAML, a duplicate key, or over the limits; names `source` and the line.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{source}: {len(text):,} characters; a YAML text may have {MAX_CHARACTERS:,}")
@@ -140,12 +140,12 @@ def parse_yaml(text: str, *, source: str = "YAML") -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """YAML text that `parse_yaml` reads back to the same value."""
+    """Return YAML text that `parse_yaml` reads back to the same value."""
     return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int | None:
-    """The line (from 1) on which `path` stands in a YAML text, or of its nearest parent that stands there."""
+    """Return the line number (from 1) of `path` in a YAML text, or of its nearest parent in it."""
     node = yaml.compose(text, Loader=Loader)
     line = None
     for key in path:

@@ -58,7 +58,7 @@ def file_sha256(path: Path, *, known: bool = False) -> str:
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """SHA-256 over the names and bytes of files."""
+    """Return the SHA-256 over the names and bytes of files."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0")

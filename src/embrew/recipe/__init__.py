@@ -1,4 +1,4 @@
-"""A recipe: an encoder and the stages that train it, as plain checked data. Importing this needs no torch."""
+"""Recipes: an encoder and the stages that train it, as validated data. Importing this package does not import torch."""
 
 from embrew.recipe.encoder import EncoderConfig, MaxLengthConfig, PromptsConfig
 from embrew.recipe.evaluation import DevRows, EvaluationConfig, UniformityConfig

@@ -1,4 +1,4 @@
-"""What all parts of a recipe have in common."""
+"""Base class of all parts of a recipe."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Config(BaseModel):
-    """Frozen, checked strictly, and without unknown keys."""
+    """Base of recipe classes: frozen, strict types, no unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Which values decide what a stage becomes, and where two recipes differ."""
+"""The values that a stage's outcome depends on, and the differences of two recipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embrew.config.validation_errors import KeyPath
 
 
 def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """What of a recipe's values decides the outcome of stage `index`."""
+    """Return the values of a recipe that the outcome of stage `index` depends on."""
     stages = (values.get("stages") or [])[: index + 1]
     found = {"encoder": values.get("encoder"), "stages": stages, "seed": values.get("seed")}
     evaluation = values.get("evaluation") or {}
@@ -25,7 +25,7 @@ def deciding(values: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def canonical(value: Any) -> Any:
-    """The same values written one way: 1.0 and 1 are one number, and a key that is not set is not there."""
+    """Return values in canonical form: 1.0 becomes 1, and keys without a value are left out."""
     match value:
         case dict():
             return {key: canonical(item) for key, item in value.items() if item is not None}
@@ -37,7 +37,7 @@ def canonical(value: Any) -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Where two trees of plain data differ, as paths of keys."""
+    """Yield the key paths at which two trees of plain data differ."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         pairs: list[Any] = list(dict.fromkeys([*ours, *theirs]))
         absent = object()

@@ -1,4 +1,4 @@
-"""What a recipe is scored by between and within its stages."""
+"""Evaluation settings of a recipe."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from embrew.recipe.base import Config
 
 
 class UniformityConfig(Config):
-    """On what alignment and uniformity are taken: pairs with scores (those above `above` are positives), or positives.
+    """The data of alignment and uniformity: pairs of positives, or scored pairs of which those above `above` count.
 
     Attributes:
-        path: a data folder or file, such as an STS set, or held-out rows of what is trained on.
-        split: of a folder; by default dev, else test, else train.
+        path: a data folder or file, such as an STS set, or held-out rows of the training data.
+        split: of a folder; default: dev, else test, else train.
         columns: as in a stage's data.
-        above: scores above this are positives.
-        max_texts: a sample of so many different texts, for uniformity, and of so many positives.
+        above: pairs with a score above this are positives.
+        max_texts: maximum number of different texts, for uniformity, and of positives; a sample of more.
     """
 
     path: str
@@ -28,11 +28,11 @@ class UniformityConfig(Config):
 
 
 class DevRows(Config):
-    """Dev rows that are split off a folder's training rows: chosen by hashes of their text, and not trained on.
+    """Dev rows that are split off a folder's training rows by hashes of their texts, and not trained on.
 
     Attributes:
-        path: a data folder with a train split; of its test split no text is taken.
-        split: what they are split off.
+        path: a data folder with a train split; rows with a text of its test split are not taken.
+        split: the split that they are taken from.
         rows: minimum number of rows; rows with the same first text stay together.
         seed: of the hashes.
     """
@@ -44,18 +44,18 @@ class DevRows(Config):
 
 
 class EvaluationConfig(Config):
-    """What is scored before, between and after the stages; with `every` or `at`, also within them.
+    """Evaluation before and after each stage; with `every` or `at`, also within stages.
 
     Attributes:
-        dev: data folders with a dev split, or files, of the domain that is trained for; or rows of training rows.
-        guard: of other domains, which must not get worse; any split, since nothing is chosen by them.
-        metric: the score by which the best step of a stage is chosen: `dev`, the mean, or one dev set's name.
-        every: steps between two evaluations within a stage; below 1, a part of the stage. The best step is kept.
-        at: `log`: score after 1, 2, 4, 8, … steps and the last; or after so many samples. The last step is kept.
-        patience: end a stage after so many evaluations without a better `metric`.
-        stages: those that `every` or `at` holds for; by default all.
-        uniformity: score alignment and uniformity (Wang & Isola) too; nothing is chosen by them.
-        batch_tokens: padded tokens a batch.
+        dev: data folders with a dev split, or files, of the target domain; or rows split off training rows.
+        guard: sets of other domains, which should not get worse; any split, since no choice depends on them.
+        metric: the score that chooses the best step of a stage: `dev` (the mean), or a dev set's name.
+        every: steps between evaluations within a stage; below 1: a share of the stage. The best step is kept.
+        at: `log`: after 1, 2, 4, 8, … steps and the last; or a list of numbers of samples. The last step is kept.
+        patience: early stopping after `patience` evaluations without a better `metric`.
+        stages: stages that `every` or `at` applies to; default: all.
+        uniformity: compute alignment and uniformity (Wang & Isola) too; no choice depends on them.
+        batch_tokens: padded tokens per batch.
     """
 
     dev: Annotated[list[str | DevRows], Field(min_length=1)]
@@ -76,10 +76,12 @@ class EvaluationConfig(Config):
     @model_validator(mode="after")
     def _check_every(self) -> EvaluationConfig:
         if self.every is not None and self.at is not None:
-            raise ValueError("every keeps the best step, at draws a curve to the last; give one of them")
+            raise ValueError("every keeps the best step, at keeps the last; give one of them")
         chosen = self.patience is not None or self.metric != "dev" or (self.stages is not None and self.at is None)
         if self.every is None and chosen:
             raise ValueError("metric, patience and stages choose among evaluations within a stage; give every as well")
         if self.every is not None and self.every >= 1 and not float(self.every).is_integer():
-            raise ValueError(f"every={self.every}; give whole steps, or a number below 1 for a part of the stage")
+            raise ValueError(
+                f"every={self.every}; give a whole number of steps, or a number below 1 for a share of the stage"
+            )
         return self

@@ -1,4 +1,4 @@
-"""The keys of `encoder.lora`: every field of `peft.LoraConfig`, with what it may be set to, or why it is refused."""
+"""The keys of `encoder.lora`: every field of `peft.LoraConfig`, with its type, or the reason why it is refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _pattern(value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise ValueError(
-            f"{value!r} is no regular expression ({error}); give a list of module names, all-linear, or a pattern of "
-            "whole names"
+            f"{value!r} is not a regular expression ({error}); give a list of module names, all-linear, or a pattern "
+            "that matches full names"
         ) from None
     return value
 
@@ -31,13 +31,13 @@ def _key(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        raise ValueError(f"{value!r} is no regular expression ({error}); give the end of a module's name") from None
+        raise ValueError(f"{value!r} is not a regular expression ({error}); give the end of a module's name") from None
     return value
 
 
 def _begin(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("pissa_niter_"):
-        raise ValueError(f"{value!r} draws at random when it is reopened, so vectors would differ; give pissa")
+        raise ValueError(f"{value!r} is random each time the model is opened, so vectors would differ; give pissa")
     return value
 
 
@@ -64,8 +64,8 @@ TYPES: dict[str, Any] = {
         bool | Literal["gaussian", "orthogonal", "pissa", "olora", "mica"], BeforeValidator(_begin)
     ],
 }
-_CHANGES_BASE = "changes the base weights, which an adapter of embrew does not hold; leave it out"
-_UNSUPPORTED = "needs a preparation, or inputs, that embrew does not have; leave it out"
+_CHANGES_BASE = "changes the base weights, which are not saved with an adapter; leave it out"
+_UNSUPPORTED = "needs a preparation, or inputs, that embrew does not support; leave it out"
 _NOT_HERE = (
     "eva_config", "megatron_config", "megatron_core", "use_qalora", "qalora_group_size", "alora_invocation_tokens",
     "use_bdlora", "arrow_config", "kasa_config", "velora_config", "monteclora_config", "runtime_config",
@@ -75,13 +75,13 @@ REFUSED: dict[str, str] = {
         ("task_type", "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision"),
         "is set by embrew; leave it out",
     ),
-    "inference_mode": "would train nothing; leave it out",
+    "inference_mode": "disables training; leave it out",
     "layer_replication": "changes the depth of the model; leave it out",
     "loftq_config": _CHANGES_BASE,
     "corda_config": _CHANGES_BASE,
     "lora_ga_config": _CHANGES_BASE,
     **dict.fromkeys(_NOT_HERE, _UNSUPPORTED),
-    "trainable_token_indices": "cannot be merged; memory_tokens and soft_prompt_tokens are trained tokens",
+    "trainable_token_indices": "cannot be merged; use memory_tokens or soft_prompt_tokens for trained tokens",
     "ensure_weight_tying": "is for trained copies of embeddings, which encoder.train_embeddings sets; leave it out",
 }
 LORA = AllowedKeys(TYPES, refused=REFUSED, of="peft.LoraConfig")

@@ -1,4 +1,4 @@
-"""The paths in a recipe's values: of data, of dev and guard sets, and of the language model."""
+"""The paths in a recipe: data, dev and guard sets, language model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Change = Callable[[str], str]
 
 
 def with_paths(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """Return a copy of a recipe's values, or of what decides a stage, with every path changed.
+    """Return a copy of a recipe's values, or of `deciding`'s, with `change` applied to every path.
 
-    Strings of objectives and of training arguments count as paths if they begin at the root or at a home folder.
+    Strings in objectives and training arguments count as paths if they begin with `/` or `~/`.
     """
     found = dict(values)
     encoder = values.get("encoder")
@@ -24,7 +24,7 @@ def with_paths(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
 
 
 def with_data_paths(values: Mapping[str, Any], change: Change, *, settings: bool = False) -> dict[str, Any]:
-    """As `with_paths`, for data, dev and guard sets alone; with `settings`, objectives and training arguments too."""
+    """Like `with_paths`, for data, dev and guard sets only; with `settings`, also objectives and training arguments."""
     found = dict(values)
     if isinstance(values.get("stages"), list):
         found["stages"] = [_stage(stage, change, settings) for stage in values["stages"]]
@@ -36,11 +36,11 @@ def with_data_paths(values: Mapping[str, Any], change: Change, *, settings: bool
 
 
 def beside(folder: Path, written: dict[str, str]) -> Change:
-    """Return a change for relative paths that lead nowhere from here, but do from `folder`: they are taken from there.
+    """Return a change that resolves relative paths against `folder` if they exist only there.
 
     Args:
-        folder: of the recipe.
-        written: is filled with these paths as they were written, by what they become.
+        folder: the recipe's folder.
+        written: receives the original paths, by the resolved ones.
     """
 
     def change(path: str) -> str:
@@ -69,7 +69,7 @@ def _sets(value: Any, change: Change, key: str) -> Any:
 
 
 def _paths(value: Any, change: Change) -> Any:
-    """Change what stands at the key `path`, a string or a list of them; in one mapping or several."""
+    """Change the value of the key `path`, a string or a list, in one mapping or several."""
     match value:
         case list():
             return [_paths(one, change) for one in value]

@@ -1,4 +1,4 @@
-"""A recipe as a whole."""
+"""The recipe class: loading, overrides, hashes, comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embrew.recipe.stage import StageConfig
 
 
 class Recipe(Config):
-    """An encoder plus a list of stages. No stages: a training-free baseline.
+    """An encoder and the stages that train it; without stages, a training-free baseline.
 
     >>> Recipe.load("llm2comp/nano", ["stages.compress.training.max_steps=2"]).stages[0].training["max_steps"]
     2
@@ -35,7 +35,9 @@ class Recipe(Config):
     stages: list[StageConfig] = []
     evaluation: EvaluationConfig | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
-    _written: dict[str, str] = PrivateAttr(default_factory=dict)  # paths in the recipe's file, by what was made of them
+    _written: dict[str, str] = PrivateAttr(
+        default_factory=dict
+    )  # original paths in the recipe's file, by the resolved ones
 
     @field_validator("stages")
     @classmethod
@@ -61,7 +63,7 @@ class Recipe(Config):
         return self
 
     def stage_evaluation(self, index: int) -> EvaluationConfig | None:
-        """The evaluation that goes on within stage `index`, or None where it is not evaluated before its end."""
+        """Return the evaluation within stage `index`; None if the stage is evaluated only at its end."""
         found = self.evaluation
         if found is None or (found.every is None and found.at is None):
             return None
@@ -69,11 +71,11 @@ class Recipe(Config):
 
     @classmethod
     def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-        """A shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
+        """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
 
         Raises:
             FileNotFoundError: no such recipe or file.
-            ValueError: not YAML, an unknown key, or a value that is not allowed.
+            ValueError: invalid YAML, an unknown key, or an invalid value.
         """
         text, source = read_recipe(name_or_path)
         values = parse_yaml(text, source=source)
@@ -91,7 +93,7 @@ class Recipe(Config):
     def from_values(
         cls, values: Mapping[str, Any], *, source: str = "recipe", text: str = "", overrides: Sequence[str] = ()
     ) -> Recipe:
-        """A recipe from plain values. `text` and `overrides` are what they came from, for the words of an error."""
+        """Return a recipe from plain values; `text` and `overrides` are their origin, for line numbers in messages."""
         set_by = {tuple(override.partition("=")[0].split(".")): override for override in overrides}
 
         def place(path: KeyPath) -> str:
@@ -111,12 +113,12 @@ class Recipe(Config):
             raise ValueError(explain(error, cls, values, place=place)) from None
 
     def resolved(self, index: int | None = None) -> dict[str, Any]:
-        """All values with defaults filled in; with `index`, only what decides the outcome of that stage."""
+        """Return all values, with defaults; with `index`, only those that the outcome of that stage depends on."""
         values = self.model_dump(mode="json")
         return values if index is None else deciding(values, index)
 
     def public(self) -> Recipe:
-        """Return the recipe as it is saved: paths relative to its file as written there, others by `public_path`."""
+        """Return the recipe as it is saved: paths relative to its file unchanged, others by `public_path`."""
 
         def change(path: str) -> str:
             return self._written.get(path) or public_path(path)
@@ -124,13 +126,13 @@ class Recipe(Config):
         return type(self).model_validate(with_paths(self.model_dump(mode="json"), change))
 
     def stage_hash(self, index: int, *, by_name: bool = True) -> str:
-        """sha256 of all that decides the outcome of stage `index`: encoder, stages up to it, and the seed.
+        """Return the sha256 of all that the outcome of stage `index` depends on: encoder, stages up to it, seed.
 
-        Where a best step is chosen within a stage, so do the dev sets and how it is chosen.
+        If the best step of a stage is chosen, the dev sets and the choice are included.
 
         Args:
             index: of the stage.
-            by_name: Of paths and Hub ids, take the name at their end only; what is there is compared by its content.
+            by_name: use only the last part of paths and Hub ids; their content is compared elsewhere.
         """
         values = canonical(_named(self.resolved(index), by_name))
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -139,9 +141,9 @@ class Recipe(Config):
     def differing_keys(
         self, other_resolved: Mapping[str, Any], index: int | None = None, *, by_name: bool = True
     ) -> list[str]:
-        """Paths of the keys whose values differ from another recipe's `resolved()`.
+        """Return the key paths whose values differ from another recipe's `resolved()`.
 
-        With `index`, only what decides the outcome of that stage is compared. `by_name`: as for `stage_hash`.
+        With `index`, only values that the outcome of that stage depends on are compared. `by_name`: see `stage_hash`.
         """
         other = dict(other_resolved)
         if index is not None:
@@ -150,7 +152,7 @@ class Recipe(Config):
         return [dotted(path) for path in differences(ours, theirs)]
 
     def to_yaml(self) -> str:
-        """The resolved recipe as YAML; `Recipe.load` reads it back to the same recipe."""
+        """Return the resolved recipe as YAML, which `Recipe.load` reads back to the same recipe."""
         return dump_yaml(self.model_dump(mode="json"))
 
 

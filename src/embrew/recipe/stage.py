@@ -14,7 +14,7 @@ Path = Annotated[str, Field(min_length=1)]
 
 
 class DataConfig(Config):
-    """One data set: where it lies, which rows, and which column is what."""
+    """One data set: its path, which rows are used, and which columns."""
 
     path: Path | Annotated[list[Path], Field(min_length=1)]
     name: str | None = None
@@ -45,9 +45,9 @@ class DataConfig(Config):
 
 
 class BatchConfig(Config):
-    """The batch of a contrastive stage: `size` counts all processes together.
+    """The batch of a contrastive stage: `size` is the global batch, over all processes.
 
-    With a `mini_batch_…`, gradients are cached: memory is that of so many texts, or padded tokens, at a time.
+    With a `mini_batch_…`, gradients are cached: memory holds that many texts, or padded tokens, at a time.
     """
 
     size: Annotated[int, Field(gt=0)]
@@ -62,7 +62,7 @@ class BatchConfig(Config):
 
 
 class MixConfig(Config):
-    """How a stage draws from several data sets; without weights, in proportion to (ratio × size)^temperature."""
+    """How a stage samples from several data sets: without weights, in proportion to (ratio × size)^temperature."""
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
     batches: Literal["one", "mixed"] = "one"
@@ -77,7 +77,7 @@ Datasets = Annotated[
 class StageConfig(Config):
     """One round of training: an objective, its data and `transformers.TrainingArguments` under their own names.
 
-    With `attention` the encoder reads so from this stage on, whatever it did before.
+    `attention` sets the encoder's attention from this stage on.
     """
 
     name: str
@@ -113,9 +113,11 @@ class StageConfig(Config):
             raise ValueError(f"{len(weighted)} of {len(self.datasets)} data sets have a weight; give all, or none")
         rated = any(config.ratio is not None for config in self.datasets)
         if (weighted or rated or self.mix) and len(self.datasets) < 2:
-            raise ValueError("weight, ratio and mix go with several data sets; there is one")
+            raise ValueError("weight, ratio and mix need several data sets; there is one")
         if weighted and rated:
-            raise ValueError("give weights (shares whatever the sizes), or ratios (shares of the sizes), not both")
+            raise ValueError(
+                "give weights (proportions, independent of sizes), or ratios (shares of the sizes), not both"
+            )
         if weighted and self.mix and self.mix.temperature != 1.0:
             raise ValueError("give weights, or mix.temperature, not both")
         return self

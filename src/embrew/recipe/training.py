@@ -1,7 +1,7 @@
-"""The keys of a stage's `training`: every field of `transformers.TrainingArguments`, with what it may be set to.
+"""The keys of a stage's `training`: every field of `transformers.TrainingArguments`, with its type.
 
-A field is either a setting of the recipe (`TRAINING.types`), or refused with the reason (`TRAINING.refused`): embrew
-sets it, the launcher does, it has no effect under embrew's trainer, or it does harm there.
+A field is either allowed in a recipe (`TRAINING.types`), or refused with the reason (`TRAINING.refused`): embrew or the
+launcher sets it, it has no effect with embrew's trainer, or it does harm.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Integration = Literal[
     "swanlab", "tensorboard", "trackio", "wandb",
 ]  # fmt: skip
 UNSUPPORTED_OPTIMIZERS = {
-    "lomo": "updates the weights during the backward pass, of which gradient caching and accumulation make several",
-    "adalomo": "updates the weights during the backward pass, of which gradient caching and accumulation make several",
+    "lomo": "updates the weights in the backward pass; gradient caching and accumulation run several per step",
+    "adalomo": "updates the weights in the backward pass; gradient caching and accumulation run several per step",
     **dict.fromkeys(
         (
             "galore_adamw_layerwise",
@@ -32,7 +32,7 @@ UNSUPPORTED_OPTIMIZERS = {
             "galore_adafactor_layerwise",
             "apollo_adamw_layerwise",
         ),
-        "updates each layer during the backward pass, of which gradient caching and accumulation make several",
+        "updates each layer in the backward pass; gradient caching and accumulation run several per step",
     ),
 }
 OPTIMIZERS = (
@@ -48,7 +48,7 @@ SCHEDULES = (
     "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
 )  # fmt: skip
 UNSUPPORTED_SCHEDULES = dict.fromkeys(
-    ("reduce_lr_on_plateau", "greedy"), "follows an evaluation loss, and embrew evaluates by scores"
+    ("reduce_lr_on_plateau", "greedy"), "needs an evaluation loss, and embrew evaluates by scores"
 )
 
 
@@ -69,7 +69,9 @@ def _steps(value: int) -> int:
 
 def _every(value: float) -> float:
     if value > 1 and not float(value).is_integer():
-        raise ValueError(f"{value} is no whole number of steps; give one, or a number below 1 for a share of the stage")
+        raise ValueError(
+            f"{value} is not a whole number of steps; give one, or a number below 1 for a share of the stage"
+        )
     return value
 
 
@@ -135,7 +137,7 @@ TYPES: dict[str, Any] = {
     "dataloader_num_workers": Annotated[int, Field(ge=0)],
     "dataloader_pin_memory": bool,
     "dataloader_prefetch_factor": Count | None,
-    "dataloader_multiprocessing_context": Literal["fork"] | None,  # what makes batches cannot be pickled
+    "dataloader_multiprocessing_context": Literal["fork"] | None,  # the collator cannot be pickled
     "train_sampling_strategy": Literal["random", "sequential"],
     # several processes
     "ddp_backend": Name | None,
@@ -146,13 +148,13 @@ TYPES: dict[str, Any] = {
     "ddp_timeout": Count,
 }
 
-_EVALUATED = "evaluation.every, metric and patience are for this"
+_EVALUATED = "use evaluation.every, metric and patience"
 _NO_EFFECT = "has no effect here; leave it out"
 _BY_LAUNCHER = (
     "belongs to the launcher, not to a recipe (embrew recipe copy launch/fsdp2 or launch/zero2, then accelerate launch "
     "--config_file FILE); leave it out"
 )
-_HUB = "is for uploads, and embrew uploads nothing while it trains; leave it out, and upload the finished folder"
+_HUB = "is for uploads, which embrew does not make during training; leave it out, and upload the finished folder"
 _UPLOADING = (
     "push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision",
     "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id",
@@ -168,7 +170,7 @@ REFUSED: dict[str, str] = {
     "data_seed": "is set by embrew; give the recipe's seed",
     "remove_unused_columns": "is set by embrew; leave it out",
     "label_names": "is set by embrew; leave it out",
-    "dataloader_persistent_workers": "is set by embrew, since workers draw from the epoch's seed; leave it out",
+    "dataloader_persistent_workers": "is set by embrew, since workers depend on the epoch's seed; leave it out",
     "save_total_limit": "is set by embrew, which keeps the two newest checkpoints of a stage; leave it out",
     "resume_from_checkpoint": "is set by embrew; resume with embrew train --resume",
     "eval_strategy": f"is set by embrew; leave it out; {_EVALUATED}",
@@ -186,27 +188,27 @@ REFUSED: dict[str, str] = {
     # no effect
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), f"{_NO_EFFECT}: transformers' own scripts read it"),
     **dict.fromkeys(_EVALUATING, f"{_NO_EFFECT}: embrew evaluates in batches of evaluation.batch_tokens"),
-    "average_tokens_across_devices": f"{_NO_EFFECT}: means over tokens are always over the global batch",
-    "label_smoothing_factor": "is for a model's own loss, and objectives compute theirs; leave it out",
-    "use_cache": f"{_NO_EFFECT}: objectives say themselves whether states are cached",
+    "average_tokens_across_devices": f"{_NO_EFFECT}: token means are always over the global batch",
+    "label_smoothing_factor": "applies to a model's own loss, which objectives do not use; leave it out",
+    "use_cache": f"{_NO_EFFECT}: objectives decide whether states are cached",
     "use_liger_kernel": f"{_NO_EFFECT}: losses over the vocabulary are computed in chunks already",
     "liger_kernel_config": f"{_NO_EFFECT}: losses over the vocabulary are computed in chunks already",
     "include_num_input_tokens_seen": f"{_NO_EFFECT}: batches have no input_ids",
     "length_column_name": f"{_NO_EFFECT}: rows have no column of lengths",
-    "log_on_each_node": f"{_NO_EFFECT}: the first process alone logs",
+    "log_on_each_node": f"{_NO_EFFECT}: only the first process logs",
     "logging_nan_inf_filter": f"{_NO_EFFECT}: a loss that is NaN or infinite ends the training",
     "skip_memory_metrics": f"{_NO_EFFECT}: embrew logs no memory",
     # harm
     "auto_find_batch_size": (
-        "would change the experiment; give a batch that fits, for a contrastive stage by batch.mini_batch_num_tokens"
+        "would change the batch size; give a batch that fits, in contrastive stages with batch.mini_batch_num_tokens"
     ),
     "accelerator_config": "would change which rows a batch holds, or how gradients are accumulated; leave it out",
-    "dataloader_in_order": "would let the order of batches depend on time; leave it out",
+    "dataloader_in_order": "would make the order of batches depend on timing; leave it out",
     "debug": "fails with embrew's training step; leave it out: a NaN loss ends the training and names the step",
     "enable_jit_checkpoint": "would write checkpoints that embrew does not verify; leave it out",
-    "ignore_data_skip": "would train a resumed run on other rows than an uninterrupted one; leave it out",
-    "restore_callback_states_from_checkpoint": "is set by embrew, which restores what a run needs; leave it out",
-    "save_on_each_node": "would let several processes write one folder; leave it out, and use a shared file system",
+    "ignore_data_skip": "would train a resumed run on other rows than an uninterrupted run; leave it out",
+    "restore_callback_states_from_checkpoint": "is set by embrew; leave it out",
+    "save_on_each_node": "would let several processes write to one folder; leave it out, and use a shared file system",
     "save_only_model": "would write checkpoints that cannot be resumed; leave it out",
     "neftune_noise_alpha": "fails with embrew's training step, which has no input embeddings of its own; leave it out",
     **dict.fromkeys(

@@ -1,1 +1,1 @@
-"""What evaluation and search use of an encoder, `embrew.Encoder` or `SentenceTransformer`: methods, vectors, hashes."""
+"""The interface that evaluation and search use, of `embrew.Encoder` and `SentenceTransformer`; checks and hashes."""

@@ -1,4 +1,4 @@
-"""SHA-256 of what decides the vectors of an encoder: weights, modules, prompts, tokenizer."""
+"""SHA-256 of everything that an encoder's vectors depend on: weights, modules, prompts, tokenizer."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ SPECIAL = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 
 
 def model_hash(encoder: TextEncoder) -> str:
-    """SHA-256 of what defines the vectors: the encoder's own `weights_hash()`, or weights, modules and prompts."""
+    """Return the encoder's own `weights_hash()`, or the SHA-256 of weights, modules and prompts."""
     own = getattr(encoder, "weights_hash", None)
     if callable(own):
         return str(own())
@@ -29,10 +29,10 @@ def model_hash(encoder: TextEncoder) -> str:
 
 
 def tokenizer_sha256(encoder: Any) -> str | None:
-    """SHA-256 of all that makes ids of a text: vocabulary, merges, normaliser, pre-tokeniser, post-processor.
+    """Return the SHA-256 of a tokenizer: vocabulary, merges, normaliser, pre-tokeniser, post-processor.
 
-    Without the truncation and padding that calls leave behind in a tokenizer. Of a tokenizer written in Python, its
-    class, vocabulary, switches and numbers. None: the encoder shows no tokenizer. It takes up to a second with large
+    Truncation and padding are left out, since calls change them. For a tokenizer written in Python: class, vocabulary,
+    and settings that are booleans or integers. None: the encoder has no tokenizer. It takes up to a second with large
     vocabularies; call it once per run.
     """
     tokenizer: Any = getattr(encoder, "tokenizer", None)
@@ -42,7 +42,7 @@ def tokenizer_sha256(encoder: Any) -> str | None:
         kept = {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
     elif hasattr(tokenizer, "get_vocab"):
         given = getattr(tokenizer, "init_kwargs", {}).items()
-        settings = {name: value for name, value in given if isinstance(value, bool | int)}  # no paths of a machine
+        settings = {name: value for name, value in given if isinstance(value, bool | int)}  # no paths
         kept = {"type": type(tokenizer).__name__, "vocab": tokenizer.get_vocab(), "settings": settings}
     else:
         return None
@@ -50,7 +50,7 @@ def tokenizer_sha256(encoder: Any) -> str | None:
 
 
 def vectors_hash(encoder: TextEncoder) -> str:
-    """SHA-256 of what decides the vectors of texts: `model_hash`, the tokenizer, and which ids are special tokens."""
+    """Return the SHA-256 of `model_hash`, the tokenizer and the ids of special tokens."""
     tokenizer = getattr(encoder, "tokenizer", None)
     special = {name: getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
     parts = [model_hash(encoder), tokenizer_sha256(encoder), special]

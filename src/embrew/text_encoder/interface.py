@@ -1,4 +1,4 @@
-"""What evaluation and search need of an encoder: `embrew.Encoder` and `SentenceTransformer` both have it."""
+"""The methods of an encoder that evaluation and search call; `embrew.Encoder` and `SentenceTransformer` have them."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -7,26 +7,26 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Sentence-Transformers' three ways to turn texts into vectors, and its prompts."""
+    """Sentence-Transformers' three methods that embed texts, and its prompts."""
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """Texts put before the input, by name; `query` and `document` are used by themselves."""
+        """Prompts (prefixes of the input) by name; `query` and `document` are applied by their methods."""
 
     def encode(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of texts, `(texts, dimensions)`."""
+        """Return vectors of texts, `(texts, dimensions)`."""
 
     def encode_query(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of texts that ask."""
+        """Return vectors of queries."""
 
     def encode_document(self, inputs: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-        """Vectors of texts that are searched."""
+        """Return vectors of documents."""
 
 
 def encode_options(
     encoder: TextEncoder, *, batch_tokens: int | None = None, show_progress_bar: bool = False
 ) -> dict[str, Any]:
-    """Keywords for the encode methods; `batch_tokens` only where the encoder knows it."""
+    """Return keywords for the encode methods; `batch_tokens` only if the encoder has it."""
     options: dict[str, Any] = {"show_progress_bar": show_progress_bar, "convert_to_numpy": True}
     if batch_tokens is not None and "batch_tokens" in inspect.signature(encoder.encode).parameters:
         options["batch_tokens"] = batch_tokens
@@ -34,7 +34,7 @@ def encode_options(
 
 
 def resolved_prompts(encoder: TextEncoder) -> dict[str, str]:
-    """The text put before plain texts, queries and documents, looked up as Sentence-Transformers does."""
+    """Return the prompts of plain texts, queries and documents, by Sentence-Transformers' rules."""
     prompts = dict(encoder.prompts or {})
     default_name = getattr(encoder, "default_prompt_name", None)
     default = prompts.get(default_name, "") if default_name else ""

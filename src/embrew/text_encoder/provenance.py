@@ -1,4 +1,4 @@
-"""What a figure came from: the model, its prompts and settings, the data, the versions."""
+"""Provenance of results: model, prompts, settings, versions."""
 
 import platform
 from importlib import metadata
@@ -10,7 +10,7 @@ from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 
 
 def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
-    """What decides a score besides the data: model, hash, prompts, template, dtype, lengths, versions, settings."""
+    """Return everything but the data that a score depends on: model, hashes, prompts, dtype, versions, settings."""
     describe = getattr(encoder, "describe", None)
     model = describe() if callable(describe) else _describe_sentence_transformer(encoder)
     prompts = model.get("prompts") or dict(encoder.prompts or {})
@@ -29,7 +29,7 @@ def describe_run(encoder: TextEncoder, **settings: Any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the libraries a vector depends on."""
+    """Return the versions of Python and of the libraries that vectors depend on."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("embrew", "torch", "transformers", "sentence-transformers"):
         try:

@@ -1,4 +1,4 @@
-"""Vectors that encoders return, checked before anything is computed with them."""
+"""Checks of the vectors that encoders return."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,16 @@ BLOCK = 8192  # vectors
 
 
 def checked_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
-    """Vectors as float32; one that has no direction is an error, not a score.
+    """Return vectors as float32.
 
-    Where `texts` are given, the vector of an empty one may be zero: an encoder that pools over the text alone has
-    nothing to pool there, and corpora hold empty documents.
+    Args:
+        vectors: `(texts, dimensions)`.
+        what: name of the texts, for the message.
+        texts: the texts; the vector of an empty text may be zero: an encoder that pools over the text alone has
+            nothing to pool, and corpora hold empty documents.
+
+    Raises:
+        ValueError: a vector is zero or not finite, so that it has no direction.
     """
     array: np.ndarray = np.asarray(vectors, dtype=np.float32)
     norms = norms_of(array)
@@ -35,7 +41,7 @@ def norms_of(array: np.ndarray) -> np.ndarray:
 
 
 def unit_vectors(vectors: Any, *, what: str, texts: Sequence[str] | None = None) -> np.ndarray:
-    """Vectors as float32 of length 1; a zero vector that `texts` excuses stays zero, its cosine with anything is 0."""
+    """Return vectors as float32 of length 1; a zero vector of an empty text stays zero, so its cosines are 0."""
     array = checked_vectors(vectors, what=what, texts=texts)
     norms = norms_of(array)[:, None]
     unit: np.ndarray = array / np.where(norms > 0, norms, 1)
