@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_text import dump_yaml, parse_yaml
 from embrew.data.prompts import LLM2COMP_TRAINING
-from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.settings.pooling import MODES, Pooling
 from embrew.modeling.text.pattern import split_pattern
 from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
 
@@ -208,7 +208,7 @@ def test_a_wrong_key_in_a_file_names_its_line(tmp_path):
         ("stages.0.data=[{path: a}, {pathy: b}]", r"stages\.0\.data\.1\.path is missing; it is required"),
         (
             "encoder.pooling.mode=avg",
-            r"encoder\.pooling\.mode='avg'; choose from cls, last, mean, weighted_mean, concat$",
+            rf"encoder\.pooling\.mode='avg'; choose from {', '.join(MODES)}$",
         ),
         ("encoder.dtype=bfloat", r"encoder\.dtype='bfloat'; .*did you mean 'bfloat16'\?"),
         ("encoder.pooling=mean", r"encoder\.pooling='mean'; allowed: a mapping with keys mode, over"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
 from embrew.modeling.embedding.pool import pool
-from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.settings.pooling import MODES, Pooling, PoolingMode
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 P, X, M = int(Segment.PROMPT), int(Segment.TEXT), int(Segment.MEMORY)
@@ -14,18 +16,23 @@ TOKENS = Tokens.pad([Row([1, 2, 3, 4], [P, X, X, M]), Row([1, 4], [P, M])])
 STATES = torch.tensor([[[1.0], [2.0], [4.0], [8.0]], [[1.0], [8.0], [99.0], [99.0]]])  # 99: padding, never read
 
 
-@pytest.mark.parametrize(
-    ("mode", "over", "wanted"),
-    [
-        ("last", "all", [8, 8]),
-        ("last", "text", [4, 0]),
-        ("mean", "all", [15 / 4, 9 / 2]),
-        ("mean", "text", [3, 0]),
-        ("mean", "memory", [8, 8]),
-        ("weighted_mean", "all", [(1 + 2 * 2 + 3 * 4 + 4 * 8) / 10, (1 + 2 * 8) / 3]),
-        ("weighted_mean", "text", [(2 + 2 * 4) / 3, 0]),
-    ],
-)
+BY_HAND = [
+    ("cls", "all", [1, 1]),
+    ("last", "all", [8, 8]),
+    ("last", "text", [4, 0]),
+    ("mean", "all", [15 / 4, 9 / 2]),
+    ("mean", "text", [3, 0]),
+    ("mean", "memory", [8, 8]),
+    ("weighted_mean", "all", [(1 + 2 * 2 + 3 * 4 + 4 * 8) / 10, (1 + 2 * 8) / 3]),
+    ("weighted_mean", "text", [(2 + 2 * 4) / 3, 0]),
+]
+
+
+def test_every_mode_is_worked_by_hand() -> None:
+    assert {mode for mode, _, _ in BY_HAND} | {"concat"} == set(MODES) == set(get_args(PoolingMode))
+
+
+@pytest.mark.parametrize(("mode", "over", "wanted"), BY_HAND)
 def test_by_hand(mode: str, over: str, wanted: list[float]) -> None:
     pooled = pool(Pooling(mode, over), STATES, TOKENS)  # type: ignore[arg-type]
     assert torch.allclose(pooled[:, 0], torch.tensor(wanted, dtype=torch.float32))
@@ -66,7 +73,7 @@ def test_float32_whatever_the_states_are() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="choose from cls, last, mean, weighted_mean, concat"):
+    with pytest.raises(ValueError, match=f"choose from {', '.join(MODES)}$"):
         Pooling("max")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="choose from all, text, echo, memory"):
         Pooling("mean", "prompt")  # type: ignore[arg-type]
