@@ -168,7 +168,7 @@ def test_killed_between_two_renames(tmp_path, monkeypatch, caplog):
     monkeypatch.undo()
     assert not folder.exists()
     recover(folder)
-    assert "it is there again, as before" in caplog.text
+    assert "the earlier version is restored" in caplog.text
     assert (folder / "manifest.json").read_text() == "one"
     assert list(tmp_path.iterdir()) == [folder]
 

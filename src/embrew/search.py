@@ -1,4 +1,4 @@
-"""Search documents by meaning: an exact inner-product index over unit vectors, bound to the encoder that made it."""
+"""Search documents by meaning: an exact inner-product index of unit vectors, for the encoder that made it."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ _INDEX, _DOCUMENTS = "index.faiss", "documents.jsonl"
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found, with its cosine to the query."""
+    """A document that was found, and its cosine with the query."""
 
     document: Document
     score: float
@@ -104,10 +104,10 @@ class SearchIndex:
 
         Args:
             encoder: encodes the queries; `embrew.corpus.query_options` verifies that it made the vectors.
-            documents: one for every vector.
+            documents: one per vector.
             vectors: `(documents, dimensions)`; that of a blank document may be zero.
             query_options: keywords for `encode_query`, such as `truncate_dim`.
-            unit: the vectors come from an index, have length 1 already, and are kept bit by bit.
+            unit: the vectors come from an index, have length 1 already, and are not changed.
         """
         import faiss
 
@@ -116,7 +116,7 @@ class SearchIndex:
         if not unit:
             vectors = checked_vectors(vectors, what="documents", texts=[document.content for document in documents])
         index = faiss.IndexFlatIP(vectors.shape[1])
-        index.codes.resize(vectors.nbytes)  # all memory at once: it would be doubled while vectors are added
+        index.codes.resize(vectors.nbytes)  # reserve memory, which otherwise doubles on the way
         index.codes.resize(0)
         for start in range(0, len(vectors), BLOCK):
             block = vectors[start : start + BLOCK]
@@ -125,7 +125,7 @@ class SearchIndex:
         return cls(encoder, documents, index, encoder_hash=model_hash(encoder), query_options=query_options)
 
     def search(self, queries: Iterable[str], *, top_k: int = 10, batch_tokens: int | None = None) -> list[list[Hit]]:
-        """The `top_k` nearest documents of every query, best first; equal scores in the order of the documents."""
+        """Return each query's `top_k` nearest documents, best first; equal scores in the order of the documents."""
         if isinstance(queries, str):
             raise TypeError(f"queries={queries!r}; give a list of texts")
         if top_k < 1:
@@ -139,7 +139,7 @@ class SearchIndex:
         if unit.shape[1] != self.index.d:
             raise ValueError(
                 f"the encoder gives {unit.shape[1]} dimensions, the index has {self.index.d}; "
-                "set truncate_dim as it was when the index was built, or build it again"
+                "set truncate_dim to the value that built the index, or build it again"
             )
         found = self.index.search(unit, min(top_k, len(self.documents)))
         return [
@@ -151,7 +151,7 @@ class SearchIndex:
         ]
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the index, the documents and a manifest; the folder is there whole or not at all."""
+        """Write the index, the documents and a manifest atomically."""
         import faiss
 
         with atomic_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as new:
@@ -231,9 +231,9 @@ class SearchIndex:
         show_progress_bar: bool = False,
         chunk_size: int = 8192,
     ) -> "tuple[SearchIndex, Changes]":
-        """Return an index of a newer version of the documents, and what has changed; this one stays as it is.
+        """Return an index of a newer version of the documents, and what has changed; this index is not modified.
 
-        Documents whose title and text this index has keep their vector, also under another id; others are embedded.
+        A document whose title and text are in this index keeps its vector, also under another id; others are embedded.
         """
         if isinstance(documents, str | Path):
             documents = read_documents(documents)
@@ -286,7 +286,7 @@ def build_index(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> SearchIndex:
-    """Read documents, embed them and save the index; a folder that cannot be written is refused before the work."""
+    """Read documents, embed them and save the index; a folder that cannot be written is refused first."""
     check_free(Path(folder), marker=MANIFEST, overwrite=overwrite)
     index = SearchIndex.build(encoder, documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     index.save(folder, overwrite=overwrite)
@@ -302,7 +302,7 @@ def update_index(
     batch_tokens: int | None = None,
     show_progress_bar: bool = False,
 ) -> tuple[SearchIndex, Changes]:
-    """Make a saved index hold a newer version of its documents, in one step; see `SearchIndex.updated`."""
+    """Update a saved index to a newer version of its documents, atomically; see `SearchIndex.updated`."""
     old = SearchIndex.load(folder, encoder)
     index, changes = old.updated(documents, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     index.save(folder, overwrite=True)

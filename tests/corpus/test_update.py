@@ -255,7 +255,7 @@ def test_a_reader_is_told_that_the_folder_was_replaced(tmp_path: Path) -> None:
     reading = iter(read_vectors(tmp_path / "out"))
     next(reading)
     update_corpus(Stub(), write(tmp_path / "c.jsonl", newer()), tmp_path / "out", shard_rows=7)
-    with pytest.raises(ValueError, match="was written again while it was read; open it again"):
+    with pytest.raises(ValueError, match="was replaced while it was read; open it again"):
         list(reading)
 
 
@@ -279,7 +279,7 @@ def test_without_an_exchange_of_folders_a_killed_one_comes_back(
         update_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
     monkeypatch.setattr(os, "rename", rename)
     assert not (tmp_path / "out").exists()
-    assert len(read_vectors(tmp_path / "out")) == 60 and "is there again, as before" in caplog.text
+    assert len(read_vectors(tmp_path / "out")) == 60 and "the earlier version is restored" in caplog.text
     assert content(tmp_path / "out") == before
     stub = Stub()
     update_corpus(stub, corpus, tmp_path / "out", shard_rows=7)

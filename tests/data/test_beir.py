@@ -39,13 +39,13 @@ def test_grades_headers_and_blank_lines(tmp_path):
     file.write_text("q1\td1\t2\r\n\nq1\td2\t0\nq2\td1\t-1\n")
     assert read_qrels(file) == {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": -1}}
     file.write_text(HEADER + "q1 d1 1\n")
-    with pytest.raises(ValueError, match="a.tsv, line 2: expected query-id, corpus-id, integer"):
+    with pytest.raises(ValueError, match="a.tsv, line 2: expected query-id, corpus-id and an integer"):
         read_qrels(file)
 
 
 def test_a_judged_query_must_be_there(tmp_path):
     place = folder(tmp_path, judgements="q9\td1\t1\n")
-    with pytest.raises(ValueError, match="judges 1 queries that are not there, e.g. 'q9'"):
+    with pytest.raises(ValueError, match="name 1 queries that do not exist, e.g. 'q9'"):
         read_beir(place, "test")
 
 

@@ -54,7 +54,7 @@ def test_what_is_left_out_is_said(folder, caplog):
         assert len(read_folder(folder)) == 4
     assert "1 files of other kinds are left out (1 .png)" in caplog.text
     assert "1 empty documents are left out" in caplog.text
-    assert "1 documents say the same as another" in caplog.text
+    assert "1 documents have the text of another one" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_it_is_loaded_once(loads, tmp_path):
 
 
 def test_what_is_not_of_its_form_is_refused(loads, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="a/b test, row 1 has no answer; a split without answers cannot be judged"):
+    with pytest.raises(ValueError, match="a/b test, row 1 has no answer; a split without answers cannot be evaluated"):
         keep(HotpotQA("a/b", split="test"), tmp_path / "x")
     monkeypatch.setitem(SPLITS, "validation", [{"question": "q", "context": "a text"}])
     with pytest.raises(ValueError, match="row 1 is not of HotpotQA's form.*found question, context"):

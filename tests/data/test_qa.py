@@ -70,15 +70,15 @@ def test_other_columns_are_mapped(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"frage": "q", "antwort": "a"}, "line 1: no column for the question; found frage, antwort. Understood are"),
+        ({"frage": "q", "antwort": "a"}, "line 1: no column for the question; found frage, antwort. Known are"),
         ({"question": "q", "response": "a"}, "no column for the answer"),
         ({"question": "q", "label": 1}, "no column for the answer"),  # a label says nothing without choices
         ({"question": " ", "answer": "a"}, "line 1: column 'question' is empty"),
         ({"question": "q", "answer": None}, "line 1: column 'answer' is empty"),
         ({"question": "q", "answer": 3}, "holds a int, not a text"),
         ({"question": "q", "answer": []}, "holds no answer"),
-        ({"question": "q", "choices": ["a", "b"], "answer": "C"}, "answer is 'C', which is none of the choices"),
-        ({"question": "q", "choices": ["a", "b"], "answer": 2}, "its label (A, B) or its place from 0 to 1"),
+        ({"question": "q", "choices": ["a", "b"], "answer": "C"}, "answer is 'C', not one of the choices"),
+        ({"question": "q", "choices": ["a", "b"], "answer": 2}, "its label (A, B) or its index from 0 to 1"),
     ],
 )
 def test_wrong_rows_are_named(row, message, tmp_path):

@@ -1,4 +1,4 @@
-"""Encode a corpus to disk: shards of vectors that a killed run resumes from, and what they were made of."""
+"""Encode a corpus to disk: shards of vectors, and a manifest of what they were made of; killed runs resume."""
 
 from embrew.corpus.job import Job
 from embrew.corpus.local import Summary, encode_corpus

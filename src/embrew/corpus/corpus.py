@@ -1,4 +1,4 @@
-"""The rows of a corpus: ids and texts, in shards of a fixed size, read as a stream."""
+"""Read the rows of a corpus as a stream: ids and texts, in shards of a fixed size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from embrew.data.record import Bad, Record, named, same_name
 from embrew.data.rejects import Rejects, reject_file
 
 MAX_CHARACTERS = 1_000_000
-MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: such a text in escapes, and more than that is not held in memory
-ENDS = 1 << 16  # bytes at either end of a file that are part of its fingerprint
+MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: a text of that length in escapes; longer lines are not held in memory
+ENDS = 1 << 16  # bytes at both ends of a file that are part of its fingerprint
 BLOCK = 1024  # rows whose ids are looked up together
 
 
 class Text(NamedTuple):
-    """A row: its id, what is encoded, where it came from, and whether the id is its number."""
+    """A row: its id, the text to encode, its position in the file, and whether the id is its number."""
 
     id: str
     text: str
@@ -36,7 +36,7 @@ class Text(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Rows that are encoded together, and a hash of their ids and texts."""
+    """Rows of one file of vectors, and a hash of their ids and texts."""
 
     number: int
     rows: list[Text]
@@ -44,7 +44,7 @@ class Shard(NamedTuple):
 
 
 def corpus_files(path: str | Path) -> list[Path]:
-    """The files of a corpus, in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
+    """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
     local = Path(expand(path))
     require_regular(local)
     if local.is_file():
@@ -56,7 +56,7 @@ def corpus_files(path: str | Path) -> list[Path]:
 
 
 def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
-    """Name, size and a hash of both ends of every file: cheap, and enough to tell that another corpus was given."""
+    """Return name, size and a hash of both ends of each file, to recognise another corpus without reading it all."""
     prints = []
     for path in files:
         size = path.stat().st_size
@@ -69,7 +69,7 @@ def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def expected_rows(files: Sequence[Path]) -> int | None:
-    """Return how many rows files hold, bad ones and blank lines included; None where that takes parsing them."""
+    """Return the number of rows, with bad ones and blank lines; None if the files have to be parsed for it."""
     import pyarrow.parquet as pq
 
     total = 0
@@ -87,18 +87,18 @@ def expected_rows(files: Sequence[Path]) -> int | None:
 
 @contextmanager
 def job_rejects(job: Job) -> Iterator[Rejects]:
-    """Take bad rows as a job says: refuse the first one, or list them in the output folder."""
+    """Yield the job's policy for bad rows: refuse the first one, or list them in the output folder."""
     with reject_file(job.folder / REJECTS if job.on_bad_rows == "skip" else None) as file:
         yield Rejects(file, max_rate=job.max_reject_rate, listed=REJECTS)
 
 
 def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Text]:
-    """The rows of a corpus, one at a time; `rejects` decides about bad ones, among them those with a repeated id.
+    """Yield the rows of a corpus; `rejects` gets bad ones, and those with a repeated id.
 
     Args:
-        job: which corpus.
-        rejects: told what is bad, in the order of the corpus.
-        ids: compares ids; by default, repeated ones are bad.
+        job: names the corpus.
+        rejects: called with bad rows, in the order of the corpus.
+        ids: finds repeated ids; by default, rows with one are bad.
     """
     ids = Ids() if ids is None else ids
     lines_only = all(file.name.endswith((".txt", ".txt.gz")) for file in corpus_files(job.input))  # numbers are unique
@@ -118,7 +118,7 @@ def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[T
 
 
 def _rows(job: Job) -> Iterator[Text | Bad]:
-    """All rows of a corpus, and what is bad between them, in order."""
+    """Yield all rows of a corpus, good and bad, in order."""
     files = corpus_files(job.input)
     for file in files:
         empty = True
@@ -130,7 +130,7 @@ def _rows(job: Job) -> Iterator[Text | Bad]:
 
 
 def _text(record: Record, job: Job, *, alone: bool) -> Text | Bad:
-    """A row, or why it cannot be encoded."""
+    """Return a row, or why it cannot be encoded."""
     number = str(record.number) if alone else f"{Path(record.source).name}:{record.number}"
     lacks_text = False
     try:
@@ -143,7 +143,7 @@ def _text(record: Record, job: Job, *, alone: bool) -> Text | Bad:
 
 
 def _first(name: str, job: Job) -> Text:
-    """The first row with an id, read again."""
+    """Read the corpus again and return the first row with an id."""
     return next(row for row in _rows(job) if isinstance(row, Text) and row.id == name)
 
 
@@ -161,7 +161,7 @@ def _repeated(row: Text, job: Job, *, first: Text | None) -> Bad:
 
 
 def shards(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Shard]:
-    """The same rows in shards of `job.shard_rows`; the last may be smaller."""
+    """Yield the rows of `read_texts` in shards of `job.shard_rows`; the last may be smaller."""
     texts = read_texts(job, rejects, ids)
     number = 0
     while rows := list(islice(texts, job.shard_rows)):
@@ -170,7 +170,7 @@ def shards(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[Shard
 
 
 def rows_sha256(rows: list[Text]) -> str:
-    """Of the ids and texts of rows."""
+    """Return the sha256 of the ids and texts of rows."""
     digest = hashlib.sha256()
     for row in rows:
         for part in (row.id.encode(), row.text.encode()):
@@ -206,7 +206,7 @@ def _content(record: Record, column: str | None) -> str:
 
 
 def _value(record: Record, name: str, *, exact: bool = False) -> Any:
-    """The value of a column by its name, in any case unless the user has given it."""
+    """Return the value of a column; upper and lower case do not count unless `exact`."""
     return record.values.get(name if exact else named(record.values, name) or name)
 
 

@@ -1,7 +1,7 @@
-"""Hashes of a shard's texts, in a file of their own: what tells later which of its rows a corpus still has.
+"""Hashes of a shard's texts, in a separate file, to find the rows that a newer corpus still has.
 
 A file holds 16 bytes per row (BLAKE2b of the text) and ends with a sha256 of them and of the shard that they belong to.
-One that is missing or damaged costs nothing but time: the rows of its shard are encoded again by an update.
+If it is missing or damaged, an update encodes the rows of its shard again.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ SIZE = 16
 
 
 def hashes_name(shard: str) -> str:
-    """Name of the file for a shard's file name, relative to the folder."""
+    """Return the name of a shard's file of hashes, relative to the folder."""
     return f"{ABOUT}/{shard.removesuffix('.parquet')}.texts"
 
 
 def text_hashes(texts: Iterable[str]) -> np.ndarray:
-    """Hashes of texts, uint64 `(texts, 2)`."""
+    """Return hashes of texts, uint64 `(texts, 2)`."""
     data = b"".join(hashlib.blake2b(text.encode(), digest_size=SIZE).digest() for text in texts)
     return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
 
 
 def write_hashes(folder: Path, shard: str, input_sha256: str, hashes: np.ndarray) -> None:
-    """Write the hashes of a shard's texts; they are verified when they are read, so no write needs to be atomic."""
+    """Write the hashes of a shard's texts; not atomic, since they are verified when they are read."""
     path = folder / hashes_name(shard)
     path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)  # it may be a second name of a file in the older version of the folder
+    path.unlink(missing_ok=True)  # it may be a hard link to a file of the older version of the folder
     data = hashes.tobytes()
     path.write_bytes(data + _seal(data, input_sha256))
 

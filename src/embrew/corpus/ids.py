@@ -1,4 +1,4 @@
-"""Notice ids that were there before, in 16 bytes per id."""
+"""Find repeated ids, with 16 bytes of memory per id."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from embrew.corpus.lookup import Lookup, keys_of
 
 UNIQUE = "unique"
-"""What ids are, in `made_of`. Folders without this entry were begun by an earlier version, which compared no ids."""
+"""Value of `ids` in `made_of`. Folders without this entry are of an earlier version, which did not compare ids."""
 
 
 class Ids:
-    """The ids of a corpus, as 127 bits of two hashes: two ids of a billion are mistaken for one with chance 10⁻²⁰.
+    """The ids of a corpus, as 127 bits of two hashes; among a billion ids, two collide with probability 10⁻²⁰.
 
     Args:
         keep: rows with the id of an earlier row are kept; otherwise they are refused or left out.
@@ -28,7 +28,7 @@ class Ids:
         self._known = Lookup()
 
     def repeated(self, ids: Sequence[str]) -> list[bool]:
-        """Add ids, and return which of them were there before, in earlier calls or in this one."""
+        """Add ids; return which of them were added before, in earlier calls or in this one."""
         keys, checks = keys_of(ids, len(ids)), _checks(ids)
         again = self._known.find(keys) == checks
         if len(set(ids)) < len(ids):
@@ -42,5 +42,5 @@ class Ids:
 
 
 def _checks(ids: Sequence[str]) -> np.ndarray:
-    """A second hash of every id, 0 or more."""
+    """Return a second hash of each id, 0 or more."""
     return (keys_of((f"\0{name}" for name in ids), len(ids)) >> np.uint64(1)).view(np.int64)

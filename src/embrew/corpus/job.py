@@ -1,4 +1,4 @@
-"""What is to be encoded and how: the settings that both engines share."""
+"""Settings of an encoding job, shared by both engines."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ class Job:
     """One corpus, one output folder, one way to encode.
 
     Attributes:
-        input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
+        input: a `.jsonl`, `.json`, `.csv`, `.tsv`, `.txt` (all may be `.gz`) or `.parquet` file, a folder of them, a
+            folder of `datasets.save_to_disk`, or a BEIR folder.
         output: the folder of shards.
         prompt_name: encode as documents or as queries.
         precision: `float32`; `int8`, a quarter of the bytes; `binary`, signs only, a 32nd.
         truncate_dim: number of leading dimensions that are kept.
-        num_layers: number of layers that are run.
+        num_layers: number of layers that are computed.
         batch_tokens: padded tokens per batch; 16,384 on an accelerator and 2,048 on a CPU by default.
         shard_rows: rows per shard.
         id_column: column of the ids; by default `_id` or `id`, else the number of the line or row.
-        text_column: column of the texts; by default `text`, after `title` where there is one.
+        text_column: column of the texts; by default `text`, preceded by `title` if there is one.
         on_bad_rows: `strict` stops at a row that cannot be encoded; `skip` writes it to `__embrew__/rejects.jsonl` and
             continues.
         max_reject_rate: with `skip`, stop when more than this share of the rows is bad, or of 100 rows if there are
@@ -59,5 +60,5 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The output folder."""
+        """`output` as a path."""
         return Path(self.output)

@@ -1,4 +1,4 @@
-"""Vectors that exist already, found by the texts that they are of."""
+"""Find existing vectors by their texts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from embrew.corpus.lookup import Lookup, keys_of
 from embrew.corpus.manifest import Entry
 from embrew.corpus.shards import read_shard
 
-OPEN = 4  # shards whose vectors are in memory while rows are copied
+OPEN = 4  # number of shards whose vectors are kept in memory while rows are copied
 
 
 class Found(NamedTuple):
-    """What is known about the rows of a shard.
+    """Existing vectors for the rows of a shard.
 
     Attributes:
-        places: where the vector of each row's text is, -1 where it is not known.
+        places: index of the vector of each row's text, -1 if there is none.
         same: rows whose id is known, with this text.
         changed: rows whose id is known, with another text.
     """
@@ -34,11 +34,11 @@ class Found(NamedTuple):
 
 
 class Known:
-    """Rows of finished shards: about 50 bytes of memory per row.
+    """Index of the rows of finished shards; about 50 bytes of memory per row.
 
     Attributes:
-        whole: shards by the hash of all their ids and texts.
-        unhashed: how many shards have no hashes of their texts, so that these are not known one by one.
+        whole: shards, by the hash of all their ids and texts.
+        unhashed: number of shards without hashes of their texts; their rows cannot be found individually.
     """
 
     def __init__(self) -> None:
@@ -53,16 +53,16 @@ class Known:
 
     @property
     def ids(self) -> int:
-        """How many ids the older version of the corpus has."""
+        """Number of ids in the older version of the corpus."""
         return len(self._by_id)
 
     def add(self, folder: Path, entry: Entry, *, older: bool) -> None:
         """Add the rows of a finished shard.
 
         Args:
-            folder: where it is.
-            entry: what its manifest says of it.
-            older: it is of the older version of the corpus, whose ids count; otherwise only its texts do.
+            folder: the folder with the shard.
+            entry: its entry in the manifest.
+            older: it belongs to the older version of the corpus, so its ids are compared; otherwise only its texts are.
         """
         places = np.arange(self._rows, self._rows + entry.rows)
         hashes = read_hashes(folder, entry.file, entry.rows, entry.input_sha256)
@@ -83,7 +83,7 @@ class Known:
         """Look up the rows of a shard, first by id and text, then by text alone."""
         hashes = text_hashes(row.text for row in shard.rows)
         by_id = self._by_id.find(keys_of((row.id for row in shard.rows), len(shard.rows)))
-        if shard.sha256 in self.whole:  # also where its texts are not known one by one
+        if shard.sha256 in self.whole:  # also if its texts have no hashes
             return Found(by_id, np.ones(len(by_id), dtype=bool), np.zeros(len(by_id), dtype=bool))
         same = self._have(by_id, hashes)
         by_text = self._by_text.find(hashes[:, 0])
@@ -91,7 +91,7 @@ class Known:
         return Found(places, same, (by_id >= 0) & ~same)
 
     def codes(self, places: np.ndarray) -> np.ndarray:
-        """The stored vectors at `places`, copied."""
+        """Return a copy of the stored vectors at `places`."""
         of = np.searchsorted(self._starts, places, side="right") - 1
         codes: np.ndarray | None = None
         for number in np.unique(of):
@@ -102,7 +102,7 @@ class Known:
         return codes
 
     def _have(self, places: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-        """Whether the texts at `places` have these hashes; False for -1, and where hashes are not known."""
+        """Return whether the texts at `places` have these hashes; False for -1 and for unknown hashes."""
         of = np.searchsorted(self._starts, places, side="right") - 1
         equal = np.zeros(len(places), dtype=bool)
         for number in np.unique(of[places >= 0]):
@@ -114,13 +114,13 @@ class Known:
 
 
 class Texts:
-    """Texts that were seen, as 128-bit hashes, to take each of them once."""
+    """Texts so far, as 128-bit hashes, to encode each of them once."""
 
     def __init__(self) -> None:
         self._known = Lookup()
 
     def new(self, texts: Iterable[str]) -> list[bool]:
-        """Add texts, and return which of them were not there before."""
+        """Add texts; return which of them were not added before."""
         hashes = text_hashes(texts)
         keys, checks = hashes[:, 0], (hashes[:, 1] >> np.uint64(1)).view(np.int64)
         new = self._known.find(keys) != checks

@@ -1,6 +1,6 @@
-"""Files of a folder of vectors: Parquet shards, and in `__embrew__` what readers of Parquet folders must not read.
+"""Files of a folder of vectors: Parquet shards, and in `__embrew__` the files that readers of Parquet must ignore.
 
-Most readers take every file of a folder for Parquet. They ignore a folder whose name begins with two underscores;
+Most readers read every file of a folder as Parquet. They ignore a folder whose name begins with two underscores;
 one underscore is not enough for `datasets`.
 """
 
@@ -18,17 +18,17 @@ ABOUT = "__embrew__"
 MANIFEST = f"{ABOUT}/vectors.json"
 REJECTS = f"{ABOUT}/rejects.jsonl"
 BESIDE = {REJECTS: "rejects.jsonl", MANIFEST: "embrew-vectors.json"}
-"""Names of the same files in folders of earlier versions: beside the shards."""
+"""Names of the same files in folders of earlier versions, which have them in the same folder as the shards."""
 
 
 def manifest_name(folder: Path) -> str:
-    """Name of a folder's manifest; that of earlier versions where only it exists."""
+    """Return the name of a folder's manifest; that of earlier versions if only it exists."""
     old = BESIDE[MANIFEST]
     return old if (folder / old).is_file() and not (folder / MANIFEST).is_file() else MANIFEST
 
 
 def move_beside(folder: Path) -> None:
-    """Move the files of an earlier version's folder into `__embrew__`; the manifest last, so that it can be killed."""
+    """Move the files of an earlier version into `__embrew__`; the manifest last, so that a killed call resumes."""
     if manifest_name(folder) == MANIFEST:
         return
     (folder / ABOUT).mkdir(exist_ok=True)
@@ -48,19 +48,21 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def scratch_of(folder: Path) -> Path:
-    """Where an update makes the next version of a folder: beside it, hidden."""
+    """Return the hidden folder, in the same parent folder, in which an update writes the next version."""
     folder = folder.resolve()
     return folder.parent / f".{folder.name}.update"
 
 
 def restore(folder: Path) -> None:
-    """Put a folder back that an update had moved away when it was killed, where folders cannot be exchanged."""
+    """Move a folder back that a killed update had moved away, on file systems that cannot exchange folders."""
     scratch = scratch_of(folder)
     if folder.exists() or not (scratch / "old").exists():
         return
     try:
         with claimed(scratch, "updating with"):
             os.rename(scratch / "old", folder.resolve())
-            logger.warning("%s was being replaced by an update that was killed; it is there again, as before", folder)
-    except FileExistsError:  # the update still runs, and will have put the new version there in a moment
+            logger.warning(
+                "%s was being replaced by an update that was killed; the earlier version is restored", folder
+            )
+    except FileExistsError:  # the update still runs and is about to move the new version in
         return

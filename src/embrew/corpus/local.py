@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
-    """What a corpus had once it is read: rows that can be encoded, others, and kept rows with a repeated id."""
+    """Counts of a corpus that was read: rows that can be encoded, rejected rows, and kept rows with a repeated id."""
 
     rows: int
     rejected: int
@@ -41,17 +41,17 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a folder holds after a run.
+    """Content of a folder after a run.
 
     Attributes:
-        rows: vectors.
-        dimensions: of a vector before it is quantised.
-        shards: files.
-        kept: files that were there already.
-        rejected: rows left out, listed in `__embrew__/rejects.jsonl`.
-        bytes: of all files.
-        seconds: this run took.
-        changes: what an update found; None otherwise.
+        rows: number of vectors.
+        dimensions: dimensions of a vector before it is quantised.
+        shards: number of files.
+        kept: number of files of earlier runs that were kept.
+        rejected: number of rows that were left out, listed in `__embrew__/rejects.jsonl`.
+        bytes: size of all files.
+        seconds: duration of this run.
+        changes: counts of an update; None otherwise.
     """
 
     rows: int
@@ -71,9 +71,9 @@ def encode_corpus(
 
     Args:
         encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
-        input: a `.jsonl`, `.txt` (either may be `.gz`) or `.parquet` file, a folder of them, or a BEIR folder.
+        input: the corpus; see `Job`.
         output: the folder to write; new, or one of an earlier run of the same job.
-        show_progress_bar: show one; the corpus is read once more to count its rows.
+        show_progress_bar: show a progress bar; the corpus is read once more to count its rows.
         **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
 
     Raises:
@@ -107,11 +107,11 @@ def encode_corpus(
 
 
 def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End]) -> Summary:
-    """What both engines do around the encoding: claim the folder, compare manifests, keep finished shards, conclude.
+    """Run a job with either engine: lock the folder, compare manifests, keep finished shards, write the manifest.
 
     Args:
-        job: what to do.
-        manifest: of this job, with nothing done.
+        job: the job.
+        manifest: manifest of this job, without shards.
         work: encodes the shards that are not among the given numbers and adds them to the manifest.
     """
     began = time.monotonic()
@@ -119,13 +119,15 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
         asked = manifest
         manifest = resumed(asked, job)
         kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, manifest, entry)}
-        if "texts" not in manifest.made_of:  # made of texts without white space at both ends: not what is read now
+        if (
+            "texts" not in manifest.made_of
+        ):  # made of texts without white space at both ends, which differ from those that are read now
             manifest.shards = {number: manifest.shards[number] for number in kept}
         end = work(manifest, kept)
         if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
             raise ValueError(
                 f"{job.input} changed while it was read; finished shards are kept, and the same command compares them "
-                "with the corpus as it is then"
+                "with the new corpus"
             )
         if end.rows == 0:
             raise ValueError(f"{job.input} holds no rows that can be encoded")
@@ -140,7 +142,7 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
 
 
 def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes | None = None) -> Summary:
-    """What a folder holds, and how long a run took that began at a time of `time.monotonic`."""
+    """Return the summary of a folder, and the duration of a run that began at a time of `time.monotonic`."""
     return Summary(
         rows=manifest.rows,
         dimensions=manifest.dimensions or 0,
@@ -155,7 +157,7 @@ def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes 
 
 @contextmanager
 def cleared(folder: Path) -> Iterator[None]:
-    """The folder, made if need be, for this process alone, without what a killed run left half-written."""
+    """Lock the folder, create it if needed, and remove the temporary files of a killed run."""
     restore(folder)
     with claimed(folder, "encoding into"):
         remove_leftovers(folder)
@@ -164,7 +166,7 @@ def cleared(folder: Path) -> Iterator[None]:
 
 
 def resumed(manifest: Manifest, job: Job) -> Manifest:
-    """The folder's own manifest, if it has one and it is of the same job; else the given one, written."""
+    """Return the folder's manifest if it is of the same job; if there is none, write and return the given one."""
     if scratch_of(job.folder).exists():
         logger.warning(
             "an update of %s was stopped; --update with the same corpus resumes it, or remove %s",
@@ -175,7 +177,7 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
         manifest.write(job.folder)
         return manifest
     known = read_manifest(job.folder)
-    # A corpus that was mended after it stopped a run is another file; finished shards are compared with its rows.
+    # A corpus that was repaired after it stopped a run is another file; finished shards are compared with its rows.
     require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
     if "texts" not in known.made_of:
         say_missing(job.folder, "which removed white space at both ends of texts: each finished shard is compared")
@@ -186,7 +188,7 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
 
 
 def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard | End]:
-    """Read all of a corpus; give the shards that are not to be kept, and at last how much was read.
+    """Read a corpus; yield the shards that are not kept, and at last the counts.
 
     Raises:
         ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
@@ -219,7 +221,7 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
 
 
 def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
-    """Fix dimensions and int8 ranges by the first vectors, and write them down before any shard depends on them."""
+    """Set dimensions and int8 ranges by the first vectors, and write them into the manifest before the first shard."""
     if manifest.dimensions is None:
         manifest.dimensions = vectors.shape[1]
         manifest.ranges = Ranges.fit(vectors) if job.precision == "int8" else None
@@ -229,7 +231,7 @@ def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:
 
 
 def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
-    """Note a finished shard."""
+    """Add a finished shard to the manifest."""
     manifest.shards[number] = entry
     manifest.complete = False
     manifest.write(job.folder)

@@ -1,4 +1,4 @@
-"""The manifest: what vectors were made of, and which shards are finished."""
+"""The manifest of a folder of vectors: what they were made of, and which shards are finished."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Entry:
     """A finished shard.
 
     Attributes:
-        file: its name.
-        rows: vectors in it.
-        bytes, sha256: of the file.
-        input_sha256: of the ids and texts it was made of.
-        cut: values outside the int8 ranges; None where codes were copied from several shards, so that it is unknown.
+        file: name of the file.
+        rows: number of vectors.
+        bytes, sha256: size and hash of the file.
+        input_sha256: hash of the ids and texts that were encoded.
+        cut: number of clipped values, outside the int8 ranges; None if codes were copied from several shards.
     """
 
     file: str
@@ -47,16 +47,16 @@ class Entry:
 
 @dataclass
 class Manifest:
-    """What the folder holds.
+    """Content of a folder of vectors.
 
     Attributes:
-        made_of: all that decides the vectors; a run with anything else is refused.
-        run: what may change on the way: versions, batch size.
-        dimensions: of a vector before it is quantised, once there is one.
-        ranges: of int8 codes, from the first shard.
-        shards: finished ones by number.
-        rejected: rows left out.
-        complete: whether the corpus is encoded to its end.
+        made_of: all that decides the vectors; a run with other values is refused.
+        run: what may differ between runs: versions, batch size.
+        dimensions: dimensions of a vector before it is quantised; None before the first one.
+        ranges: ranges of int8 codes, of the first shard.
+        shards: finished shards by number.
+        rejected: number of rows that were left out.
+        complete: whether the corpus is completely encoded.
     """
 
     made_of: dict[str, Any]
@@ -69,11 +69,11 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Vectors in finished shards."""
+        """Number of vectors in finished shards."""
         return sum(entry.rows for entry in self.shards.values())
 
     def write(self, folder: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write the manifest atomically."""
         values = {
             "format": VECTORS.newest,
             "complete": self.complete,
@@ -89,11 +89,11 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder.
+    """Read the manifest of a folder.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not ours, another version's, or not as it was written.
+        ValueError: embrew did not write it, another version did, or it has changed since.
     """
     path = folder / manifest_name(folder)
     if not path.is_file():
@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest:
     with content_of(path, repair=repair):
         sha256 = values.pop("sha256", None)  # earlier versions wrote none
         if sha256 is not None and sha256 != digest_of(values):
-            raise ValueError("it has changed since it was written: its sha256 is another")
+            raise ValueError("it has changed since it was written: its sha256 differs")
         return Manifest(
             made_of=values["made_of"],
             run=values["run"],
@@ -116,20 +116,20 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def shard_name(number: int) -> str:
-    """File name of a shard."""
+    """Return the file name of a shard."""
     return f"part-{number:05d}.parquet"
 
 
 def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
     entry = Entry(**values)
     number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
-    if entry.file != shard_name(number):  # never a file of another folder
+    if entry.file != shard_name(number):  # a file of another folder is refused
         raise ValueError(f"{entry.file!r} is no name of a shard")
     return number, entry
 
 
 def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
-    """The manifest of a job of which nothing is done yet."""
+    """Return the manifest of a job without finished shards."""
     described = describe_run(encoder)
     made_of = {
         "model": described["model"],
@@ -155,7 +155,7 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
 def require_same(
     known: Mapping[str, Any], now: Mapping[str, Any], folder: Path, *, apart_from: Collection[str] = ()
 ) -> None:
-    """Refuse to resume with vectors that were made of something else.
+    """Raise if vectors were made of something else than the job's.
 
     Args:
         known: what the folder's vectors were made of.

@@ -1,7 +1,7 @@
 """Encode a corpus with Ray Data: one actor a device, one shard a block, the same files as `encode_corpus` writes.
 
-One task reads the corpus in order and streams shards to the actors, which encode and write them; only what is written
-comes back. All machines must see input and output folder under the same path.
+One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
+entries in the manifest. All machines must see input and output folder under the same path.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Opener = Callable[[], TextEncoder]
 
 
 def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | Path, **settings: Any) -> Summary:
-    """As `encode_corpus`, on all devices of a Ray cluster (one on this machine, where there is no other).
+    """Run `encode_corpus` on all devices of a Ray cluster (one on this machine if there is no other).
 
     Args:
-        open_encoder: gives the encoder; called in every actor, so it must be importable there.
+        open_encoder: returns the encoder; called in every actor, so it must be importable there.
         input, output: on a file system that all machines share.
         **settings: the fields of `Job`.
 
@@ -55,7 +55,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
             settle(manifest, ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job)), job)
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
-        context.target_max_block_size = 1  # bytes: every shard is a block of its own and may go to any actor
+        context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
         try:
             encoded = (
                 ray.data.from_items([0], override_num_blocks=1)
@@ -63,7 +63,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
                     _read,
                     batch_size=None,
                     fn_kwargs={"job": job, "manifest": manifest, "keep": keep},
-                    num_cpus=0.5,  # other than the actors', so that Ray does not merge the two steps into one
+                    num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
                 )
                 .map_batches(
                     _Encode,
@@ -88,14 +88,14 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
 
 
 def _begin(open_encoder: Opener, job: Job) -> Manifest:
-    """On a device of the cluster, since an encoder may open in another dtype there than here."""
+    """Return the manifest of the job, made on a device of the cluster, where the encoder may open in another dtype."""
     encoder = open_encoder()
     encode_options_of(encoder, job, show_progress_bar=False)
     return new_manifest(encoder, job)
 
 
 def _first_vectors(open_encoder: Opener, job: Job) -> np.ndarray:
-    """Of the first shard, which fixes dimensions and int8 ranges."""
+    """Return the vectors of the first shard, which set dimensions and int8 ranges."""
     encoder = open_encoder()
     rejects = Rejects(io.StringIO(), max_rate=job.max_reject_rate) if job.on_bad_rows == "skip" else Rejects()
     first = next(shards(job, rejects), None)
@@ -105,14 +105,14 @@ def _first_vectors(open_encoder: Opener, job: Job) -> np.ndarray:
 
 
 def _read(_: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[int]) -> Iterator[dict[str, np.ndarray]]:
-    """Shards, a row each: as a row, one is never split over two blocks."""
+    """Yield shards, one per row, since Ray never splits a row over two blocks."""
     for item in unfinished(job, manifest, keep):
         packed = {"end": item} if isinstance(item, End) else {"shard": item}
         yield {"packed": np.array([json.dumps(packed)], dtype=object)}
 
 
 class _Encode:
-    """An actor: an encoder on a device."""
+    """An actor with an encoder on one device."""
 
     def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest) -> None:
         self.encoder = open_encoder()

@@ -1,4 +1,4 @@
-"""Vectors in fewer bytes: 8-bit codes over ranges that are fixed once, and signs."""
+"""Quantise vectors: int8 codes over fixed ranges, and signs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 
 Precision = Literal["float32", "int8", "binary"]
 LEVELS = 255  # steps between the 256 codes
-MARGIN = 0.05  # of the range seen, added on either side for vectors that come later
+MARGIN = 0.05  # of the range, added on both sides for later vectors
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """What an int8 code means, for each dimension: value = minimum + step × (code + 128).
+    """Ranges of int8 codes, per dimension: value = minimum + step × (code + 128).
 
     Attributes:
         minimum: the value of code -128.
-        step: from a code to the next.
+        step: difference between two consecutive codes.
     """
 
     minimum: tuple[float, ...]
@@ -27,7 +27,7 @@ class Ranges:
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> Ranges:
-        """Ranges that cover float `(rows, dimensions)` vectors and 5 % more on either side."""
+        """Return the ranges of float `(rows, dimensions)` vectors, 5 % wider on both sides."""
         low, high = vectors.min(0).astype(np.float64), vectors.max(0).astype(np.float64)
         width = (high - low) * (1 + 2 * MARGIN)
         step = np.where(width > 0, width / LEVELS, 1.0)
@@ -35,20 +35,20 @@ class Ranges:
 
     @classmethod
     def of(cls, values: Mapping[str, Sequence[float]] | None) -> Ranges | None:
-        """Ranges out of a manifest."""
+        """Return the ranges of a manifest."""
         return None if values is None else cls(tuple(values["minimum"]), tuple(values["step"]))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a manifest."""
+        """Return the ranges as a manifest stores them."""
         return {"minimum": list(self.minimum), "step": list(self.step)}
 
 
 def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = None) -> tuple[np.ndarray, int]:
-    """Codes of float32 vectors, and how many values lay outside the ranges and were cut to them.
+    """Return the codes of float32 vectors, and the number of values outside the ranges, which were clipped.
 
     Args:
         vectors: `(rows, dimensions)` float32.
-        precision: what is wanted.
+        precision: of the codes.
         ranges: for int8.
 
     Returns:
@@ -66,12 +66,12 @@ def quantize(vectors: np.ndarray, precision: Precision, ranges: Ranges | None = 
 
 
 def columns(dimensions: int, precision: Precision) -> int:
-    """Numbers that are stored of a vector: one per dimension, or one per eight of them."""
+    """Return how many numbers are stored per vector: one per dimension, or one per eight dimensions."""
     return -(-dimensions // 8) if precision == "binary" else dimensions
 
 
 def dequantize(codes: np.ndarray, *, dimensions: int, ranges: Ranges | None = None) -> np.ndarray:
-    """Float32 `(rows, dimensions)` vectors of codes; int8 within half a step, binary as -1 and 1.
+    """Return float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1.
 
     Args:
         codes: as `quantize` gives them; their dtype says which precision they have.
@@ -83,7 +83,7 @@ def dequantize(codes: np.ndarray, *, dimensions: int, ranges: Ranges | None = No
         return bits.astype(np.float32) * 2 - 1
     if codes.dtype == np.int8:
         if ranges is None:
-            raise ValueError("int8 codes mean nothing without their ranges; give those of the manifest")
+            raise ValueError("int8 codes need their ranges; give those of the manifest")
         values = np.array(ranges.minimum) + np.array(ranges.step) * (codes.astype(np.float64) + 128)
         return values.astype(np.float32)
     return codes

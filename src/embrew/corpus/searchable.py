@@ -1,4 +1,4 @@
-"""Vectors on disk as documents to search in: with which encoder, and with which texts."""
+"""Search in vectors on disk: verify the encoder, and read the texts of the documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embrew.text_encoder.provenance import describe_run
 
 
 def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
-    """Keywords for `encode_query`, so that an encoder's queries can be compared with these vectors.
+    """Return keywords for `encode_query` that make an encoder's queries comparable with these vectors.
 
     Raises:
         ValueError: the vectors are of another model, tokenizer or prompt, of queries, or signs only.
@@ -55,7 +55,7 @@ def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
 
 
 def texts_of(vectors: Vectors, input: str | Path) -> list[str]:
-    """The texts of all vectors, in their order, read again from the corpus.
+    """Read the corpus again and return the texts of all vectors, in their order.
 
     Raises:
         ValueError: the corpus does not hold the ids and texts that were encoded.

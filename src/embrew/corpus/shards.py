@@ -1,4 +1,4 @@
-"""One shard: its vectors, checked and quantised, in a Parquet file that is there whole or not at all."""
+"""Check, quantise, write and read the vectors of a shard; its Parquet file is written atomically."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384
 
 
 def device_of(encoder: Any) -> torch.device:
-    """Where an encoder computes; the CPU where it does not say."""
+    """Return the device of an encoder; the CPU if it has no such attribute."""
     return torch.device(getattr(encoder, "device", None) or "cpu")
 
 
 def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool) -> dict[str, Any]:
-    """Keywords for the encode methods.
+    """Return keywords for the encode methods.
 
     Raises:
-        ValueError: the encoder cannot do what is asked, or would be very slow.
+        ValueError: the encoder does not support the job, or would be very slow.
     """
     device = device_of(encoder)
     parameters = encoder.parameters() if hasattr(encoder, "parameters") else iter(())
@@ -57,7 +57,7 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
 
 
 def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[str, Any]) -> np.ndarray:
-    """Float32 `(rows, dimensions)` vectors of a shard; that of a blank text may be zero, as in an evaluation.
+    """Return the float32 `(rows, dimensions)` vectors of a shard; that of a blank text may be zero.
 
     Raises:
         ValueError: a vector is zero or not finite; names the row.
@@ -86,13 +86,13 @@ def _bad_vector(shard: Shard, place: int, what: str) -> str:
 
 
 def write_shard(shard: Shard, vectors: np.ndarray, job: Job, ranges: Ranges | None) -> Entry:
-    """Quantise and write a shard; the same rows and vectors always give the same bytes."""
+    """Quantise and write a shard; the same rows and vectors give the same bytes."""
     codes, cut = quantize(vectors, job.precision, ranges)
     return write_codes(shard, codes, job, cut=cut)
 
 
 def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -> Entry:
-    """Write the stored form of a shard's vectors, and hashes of its texts."""
+    """Write the codes of a shard's vectors, and hashes of its texts."""
     path = job.folder / shard_name(shard.number)
     item = pa.field("item", pa.from_numpy_dtype(codes.dtype), nullable=False)
     lists = pa.FixedSizeListArray.from_arrays(
@@ -105,7 +105,7 @@ def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -
             table,
             temporary,
             compression="none",
-            # Parquet keeps small integers in 4 bytes each; as places in a dictionary of 256 they take one.
+            # Parquet stores small integers in 4 bytes; as indices into a dictionary of 256 values they take one.
             use_dictionary=[] if job.precision == "float32" else ["vector.list.element"],
             write_statistics=False,
         )
@@ -117,7 +117,7 @@ def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
     """Return whether a finished shard is there.
 
     Raises:
-        ValueError: it is, but not as it was written, or not as the manifest describes it.
+        ValueError: it has changed since it was written, or differs from the manifest.
     """
     path = folder / entry.file
     if not path.exists():
@@ -137,13 +137,13 @@ def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
 
 
 def read_shard(path: Path) -> tuple[list[str], np.ndarray]:
-    """Ids and codes `(rows, columns)` of a shard."""
+    """Return ids and codes `(rows, columns)` of a shard."""
     ids, codes = zip(*read_blocks(path), strict=True)
     return [name for some in ids for name in some], np.concatenate(codes)
 
 
 def read_blocks(path: Path) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Ids and codes of a shard, `BLOCK` rows at a time: Parquet's reader takes several times the memory of all."""
+    """Yield ids and codes of `BLOCK` rows at a time: to read a shard at once takes several times its memory."""
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         for batch in file.iter_batches(batch_size=BLOCK):
             lists = batch.column("vector")

@@ -1,9 +1,9 @@
-"""Encode a newer version of a corpus: vectors of known texts are copied, the model sees new texts only.
+"""Encode a newer version of a corpus: copy the vectors of known texts, encode new texts only.
 
-Beside the folder `vectors` stands `.vectors.update` until the update is done. Its folder `fresh` holds vectors of new
-texts, in shards as the model gave them; in `new` the next version of the folder is put together from these and the old
-shards, and is exchanged with `vectors` in one step. So readers see the old version or the new one, and a run that was
-killed finds all texts that were encoded in `fresh`, also for a corpus that has changed once more.
+The folder `vectors` is updated in `.vectors.update`, which has the same parent folder. Its folder `fresh` holds shards
+of vectors of new texts. The next version is assembled in `new` from these and the old shards, and exchanged with
+`vectors` in one step: readers see the old version or the new one. A killed run finds the texts that it has encoded in
+`fresh`, also if the corpus has changed again.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from embrew.text_encoder.interface import TextEncoder
 logger = logging.getLogger(__name__)
 
 OF_THE_CORPUS = ("input", "id_column", "text_column")
-"""What may differ between two versions: vectors are found by their texts."""
-EVERY = 50  # shards that are put together between two manifests; putting together is quick
+"""Settings that may differ between two versions, since vectors are found by their texts."""
+EVERY = 50  # number of shards that are assembled between two writes of the manifest
 
 
 def update_corpus(
     encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
 ) -> Summary:
-    """Make a folder of vectors hold a newer version of its corpus; given again, it resumes.
+    """Update a folder of vectors to a newer version of its corpus; called again, it resumes.
 
-    A row whose text the folder knows keeps its vector, also under another id or in another position. Other rows are
-    encoded, and those that the corpus no longer has are left out. Ids and order are those of the newer version; int8
+    A row whose text is in the folder keeps its vector, also under another id or in another position. Other rows are
+    encoded; rows that the corpus no longer has are left out. Ids and order are those of the newer version; int8
     ranges stay those of the folder. The folder is replaced in one step.
 
     Args:
-        encoder: the one that made the folder.
+        encoder: the encoder that made the folder.
         input: the newer version of the corpus.
         output: a folder that `encode_corpus` wrote.
-        show_progress_bar: show one for the new texts.
+        show_progress_bar: show a progress bar for the new texts.
         **settings: the fields of `Job`, as they were for the folder; `id_column` and `text_column` may differ.
 
     Returns:
-        What the folder holds; its `changes` say what was kept, changed, new and dropped.
+        Content of the folder; its `changes` count rows that were kept, changed, new and dropped.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        FileExistsError: its vectors were made in another way; names what differs.
+        FileExistsError: its vectors were made with other settings; names what differs.
         ValueError: a row cannot be encoded, a vector is zero or not finite, a finished shard has changed.
 
     Examples:
@@ -71,7 +71,7 @@ def update_corpus(
     began = time.monotonic()
     job = Job(input=input, output=Path(output).resolve(), **settings)
     restore(job.folder)
-    read_manifest(job.folder)  # refused before anything is made
+    read_manifest(job.folder)  # refused before anything is written
     if job.folder.parent.stat().st_dev != job.folder.stat().st_dev:
         raise ValueError(
             f"{job.folder} is a mount point and cannot be replaced in one step; encode into a folder in it"
@@ -95,7 +95,7 @@ def update_corpus(
 
 
 def _known(folder: Path, old: Manifest) -> Known:
-    """What the older version holds."""
+    """Return the rows of the older version."""
     known = Known()
     for number in sorted(old.shards):
         if is_whole(folder, old, old.shards[number]):
@@ -114,10 +114,10 @@ def _known(folder: Path, old: Manifest) -> Known:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """The folder beside `folder` where its next version is made; left there for the next run unless it is empty."""
+    """Yield the folder in which the next version is written; remove it afterwards if it is empty."""
     scratch = scratch_of(folder)
     with claimed(scratch, "updating with"):
-        shutil.rmtree(scratch / "old", ignore_errors=True)  # the new version was in its place before the process ended
+        shutil.rmtree(scratch / "old", ignore_errors=True)  # the new version was moved in before the process ended
         try:
             yield scratch
         finally:
@@ -126,7 +126,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _begun(job: Job, asked: Manifest, *, apart_from: tuple[str, ...] = ()) -> Manifest:
-    """The manifest of a folder that a stopped update left, if it is of use; else a new one, in an empty folder."""
+    """Return the manifest that a stopped update left, if it can be used; else a new one, in an empty folder."""
     job.folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(job.folder)
     if (job.folder / MANIFEST).is_file():
@@ -136,14 +136,14 @@ def _begun(job: Job, asked: Manifest, *, apart_from: tuple[str, ...] = ()) -> Ma
             if begun.ranges == asked.ranges or asked.dimensions is None:
                 return begun
         except (ValueError, FileExistsError) as error:
-            logger.info("what a stopped update left is of no use: %s", error)
+            logger.info("the files of a stopped update cannot be used: %s", error)
     shutil.rmtree(job.folder)
     job.folder.mkdir()
     return Manifest(asked.made_of, asked.run, asked.dimensions, asked.ranges)
 
 
 def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Known, options: dict[str, Any]) -> int:
-    """Encode the texts that are not known into shards of their own, and make them known; return how many they were."""
+    """Encode the texts without a vector into separate shards and add them to `known`; return how many they were."""
     manifest = _begun(job, asked, apart_from=OF_THE_CORPUS)
     for number, entry in list(manifest.shards.items()):
         try:
@@ -174,7 +174,7 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
 
 
 def _unknown(job: Job, known: Known, *, first: int) -> Generator[Shard]:
-    """Rows whose texts are not known, one for each text, in shards numbered from `first` on."""
+    """Yield the rows whose texts have no vector, one per text, in shards numbered from `first`."""
     taken, rows, number = Texts(), list[Text](), first
     with job_rejects(job) as rejects:
         for shard in shards(job, rejects):
@@ -228,7 +228,7 @@ def _put_together(job: Job, asked: Manifest, known: Known) -> tuple[Manifest, in
 
 
 def _linked(folder: Path, entry: Entry, new: Path, name: str) -> Entry:
-    """A shard that is the same in the new version: a second name of the same file, where the file system has these."""
+    """Link an unchanged shard into the new version, or copy it if the file system has no links; return its entry."""
     for old_name, new_name in ((entry.file, name), (hashes_name(entry.file), hashes_name(name))):
         (new / new_name).unlink(missing_ok=True)
         (new / new_name).parent.mkdir(exist_ok=True)

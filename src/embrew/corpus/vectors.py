@@ -16,9 +16,9 @@ from embrew.corpus.shards import is_whole, read_blocks, read_shard
 
 @dataclass(frozen=True)
 class Vectors:
-    """Ids and vectors on disk, shard by shard in the order of the corpus.
+    """Ids and vectors on disk, in the order of the corpus.
 
-    Iterating gives `(ids, codes)`: a list of texts and an array `(rows, dimensions)` float32 or int8, or
+    Iteration yields `(ids, codes)` per shard: a list of strings and an array `(rows, dimensions)` float32 or int8, or
     `(rows, ceil(dimensions / 8))` uint8 for binary.
 
     Examples:
@@ -34,37 +34,37 @@ class Vectors:
 
     @property
     def dimensions(self) -> int:
-        """Of a vector, before it was quantised."""
+        """Dimensions of a vector before it was quantised."""
         return self.manifest.dimensions or 0
 
     @property
     def ranges(self) -> Ranges | None:
-        """What int8 codes mean."""
+        """Ranges of int8 codes; None for other precisions."""
         return self.manifest.ranges
 
     def __iter__(self) -> Iterator[tuple[list[str], np.ndarray]]:
         return map(read_shard, self._files())
 
     def _files(self) -> Iterator[Path]:
-        """The shards, each compared with the manifest when it is its turn."""
+        """Yield the files of the shards; each is compared with the manifest first."""
         for number in sorted(self.manifest.shards):
             entry = self.manifest.shards[number]
             try:
                 if not is_whole(self.folder, self.manifest, entry):
-                    missing = f"{self.folder / entry.file} is missing; the same embrew encode makes it again"
+                    missing = f"{self.folder / entry.file} is missing; give the same embrew encode again to write it"
                     raise FileNotFoundError(missing)
             except (ValueError, FileNotFoundError) as error:
                 if read_manifest(self.folder) != self.manifest:
-                    raise ValueError(f"{self.folder} was written again while it was read; open it again") from error
+                    raise ValueError(f"{self.folder} was replaced while it was read; open it again") from error
                 raise
             yield self.folder / entry.file
 
     def dequantize(self, codes: np.ndarray) -> np.ndarray:
-        """Float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
+        """Return float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
         return dequantize(codes, dimensions=self.dimensions, ranges=self.ranges)
 
     def load(self) -> tuple[list[str], np.ndarray]:
-        """All ids, and all vectors in memory, float32 `(rows, dimensions)`."""
+        """Return all ids and all vectors, float32 `(rows, dimensions)`."""
         ids: list[str] = []
         vectors = np.empty((len(self), self.dimensions), dtype=np.float32)
         for file in self._files():
@@ -75,25 +75,25 @@ class Vectors:
 
 
 def holds_vectors(folder: Path) -> bool:
-    """Whether a folder is one that `encode_corpus` wrote."""
+    """Return whether `encode_corpus` wrote a folder."""
     return (folder / manifest_name(folder)).is_file()
 
 
 def read_vectors(folder: str | Path, *, partial: bool = False) -> Vectors:
-    """Open what `encode_corpus` wrote; every shard's sha256 is checked when it is read.
+    """Open a folder that `encode_corpus` wrote; each shard's sha256 is verified when it is read.
 
     Args:
         folder: the output folder.
-        partial: accept a folder whose corpus is not encoded to its end.
+        partial: accept a folder whose corpus is not completely encoded.
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: the corpus is not encoded to its end.
+        ValueError: the corpus is not completely encoded.
     """
     restore(Path(folder))
     manifest = read_manifest(Path(folder))
     if not manifest.complete and not partial:
         raise ValueError(
-            f"{folder} is not complete ({manifest.rows:,} rows so far); give its embrew encode again, or partial=True"
+            f"{folder} is not complete ({manifest.rows:,} rows so far); give the same embrew encode, or partial=True"
         )
     return Vectors(Path(folder), manifest)

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, and of the Arrow files that `datasets.save_to_disk` writes."""
+"""Read Parquet files, and the Arrow files that `datasets.save_to_disk` writes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ BATCH = 1000
 
 
 def read_arrow(path: Path) -> Iterator[Record | Bad]:
-    """Rows of a Parquet file or of an Arrow stream, by the suffix."""
+    """Yield the rows of a Parquet file or of an Arrow stream, by its suffix."""
     kind = "Parquet" if path.name.endswith(".parquet") else "Arrow"
     for number, values in _numbered(path, kind):
         if isinstance(values, dict):
@@ -23,7 +23,7 @@ def read_arrow(path: Path) -> Iterator[Record | Bad]:
 
 
 def _numbered(path: Path, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSError | ValueError]]:
-    """Numbered rows; in place of one that is not UTF-8, and of all that follows a break, the error."""
+    """Yield numbered rows; for a row that is not UTF-8, and for the rest of a broken file, the error."""
     number = 0
     try:
         for batch in _parquet_batches(path) if kind == "Parquet" else _arrow_batches(path):
@@ -41,7 +41,7 @@ def _numbered(path: Path, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSE
 def _parquet_batches(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:  # where the writer left checksums
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:  # if the writer stored checksums
         yield from file.iter_batches(batch_size=BATCH)
 
 

@@ -1,4 +1,4 @@
-"""Retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.SPLIT.tsv`, or gz."""
+"""Read retrieval data in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.SPLIT.tsv`."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ from embrew.files.reading import content_of
 
 @dataclass(frozen=True)
 class RetrievalData:
-    """A corpus, queries by id, and for each query of a split the grade of the documents judged."""
+    """A corpus, queries by id, and relevance grades by query and document of one split."""
 
     corpus: list[Document]
     queries: dict[str, str]
@@ -22,12 +22,12 @@ class RetrievalData:
 
 
 def is_beir(folder: Path) -> bool:
-    """Whether a folder holds a corpus and queries."""
+    """Return whether a folder holds a corpus and queries."""
     return folder.is_dir() and all(find_file(folder, name) for name in ("corpus", "queries"))
 
 
 def qrels_files(folder: Path) -> dict[str, Path]:
-    """The judgement files of a folder by split."""
+    """Return the files of relevance judgements by split."""
     files: dict[str, Path] = {}
     for pattern, prefix in (("qrels/*.tsv*", ""), ("qrels.*.tsv*", "qrels.")):
         for file in sorted(folder.glob(pattern)):
@@ -40,7 +40,7 @@ def qrels_files(folder: Path) -> dict[str, Path]:
 
 
 def qrels_file(folder: Path, split: str) -> Path:
-    """The judgement file of a split."""
+    """Return the file of relevance judgements of a split."""
     files = qrels_files(folder)
     if split not in files:
         raise FileNotFoundError(f"{folder} has no qrels for split {split!r}; it has {', '.join(files) or 'none'}")
@@ -48,7 +48,7 @@ def qrels_file(folder: Path, split: str) -> Path:
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Grades by query and document from lines `query-id <tab> corpus-id <tab> grade`, with or without a header."""
+    """Read grades by query and document from lines `query-id <tab> corpus-id <tab> grade`, with or without a header."""
     qrels: dict[str, dict[str, int]] = {}
     content = path.read_bytes()
     with content_of(path, also=(EOFError, zlib.error, gzip.BadGzipFile)):
@@ -63,7 +63,9 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             query, document, grade = fields
             qrels.setdefault(query, {})[document] = int(grade)
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: expected query-id, corpus-id, integer, tabs between") from error
+            raise ValueError(
+                f"{path}, line {number}: expected query-id, corpus-id and an integer, separated by tabs"
+            ) from error
     return qrels
 
 
@@ -83,6 +85,7 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
     missing = sorted(set(qrels) - set(queries))
     if missing:
         raise ValueError(
-            f"{folder}: split {split!r} judges {len(missing)} queries that are not there, e.g. {missing[0]!r}"
+            f"{folder}: the judgements of split {split!r} name {len(missing)} queries that do not exist, e.g. "
+            f"{missing[0]!r}"
         )
     return RetrievalData(corpus=read_documents(folder), queries=queries, qrels=qrels)

@@ -1,4 +1,4 @@
-"""The canonical rows of one row of a file, by the layout of its columns (see `embrew.data.columns`)."""
+"""Turn rows of a file into canonical rows, by the layout of their columns (see `embrew.data.columns`)."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ def canonical_rows(
     instruction: str | None = None,
     instruct: Literal["query", "both"] = "query",
 ) -> Iterator[dict[str, Any]]:
-    """The canonical rows of one row: one, or one for each of several positives.
+    """Yield the canonical rows of one row: one, or one per positive.
 
     A pair has `scores` (the positive's, then the negatives') and `document_instruction` only where they are given.
     """
@@ -61,7 +61,7 @@ def canonical_rows(
 
 
 def check_filled(row: Mapping[str, Any], *, where: str) -> None:
-    """Raise if a text of a canonical row is empty or white space (an instruction may be)."""
+    """Raise if a text of a canonical row is empty or white space; an instruction may be empty."""
     for column, value in row.items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and column not in ("instruction", "subset") and not text.strip():
@@ -76,7 +76,7 @@ def _text(values: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def _texts(values: Mapping[str, Any], column: str, where: str) -> list[str]:
-    """A text as a list of one; a list as it is; a missing list of negatives as an empty one."""
+    """Return a list of texts: a text alone as a list of one, a missing list of negatives as an empty one."""
     value = values[column]
     if value is None and column.strip().lower() in ("negatives", "neg"):
         return []
@@ -89,14 +89,14 @@ def _texts(values: Mapping[str, Any], column: str, where: str) -> list[str]:
 
 
 def _answers(values: Mapping[str, Any], column: str, where: str) -> list[str]:
-    """A text, a list of texts, or SQuAD's form on the Hub, an object with such a list under `text`."""
+    """Return answers: a text, a list of texts, or SQuAD's form on the Hub, an object with such a list under `text`."""
     value = values[column]
     texts = value["text"] if isinstance(value, Mapping) and "text" in value else value
     return _texts({column: texts}, column, where)
 
 
 def _number(values: Mapping[str, Any], column: str, where: str) -> float:
-    """A finite number, also as text, which is all that a CSV file has."""
+    """Return a finite number, also if it is written as text, as in CSV files."""
     value = values[column]
     try:
         number = math.nan if isinstance(value, bool) else float(value)
@@ -118,7 +118,7 @@ def _numbers(values: Mapping[str, Any], column: str, where: str) -> list[float]:
 def _scores(
     values: Mapping[str, Any], columns: tuple[str, ...] | None, positives: int, negatives: int, where: str
 ) -> list[list[float]]:
-    """A teacher's scores for each positive: its own, then the negatives'; nothing where the row has none."""
+    """Return a teacher's scores for each positive: its own, then the negatives'; empty if the row has none."""
     if columns is None or values[columns[0]] is None:
         return []
     lists = [_numbers(values, column, where) for column in columns]
@@ -132,7 +132,7 @@ def _scores(
 
 
 def _label(values: Mapping[str, Any], column: str, where: str) -> str:
-    """A class: an integer or a name, both as text."""
+    """Return a class as text: an integer or a name."""
     value = values[column]
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{where}: column {column!r} holds {_name(value)}; a label is an integer or a text")

@@ -1,4 +1,4 @@
-"""Canonical columns: what the columns of a file are taken for, and their rows in one form.
+"""Map the columns of a file to canonical columns.
 
 | kind | canonical row |
 |---|---|
@@ -82,7 +82,7 @@ LENGTH_OF: dict[str, tuple[str, ...]] = {
 def match(
     columns: Collection[str], kind: Kind, *, mapping: Mapping[str, str] | None = None, chosen: Collection[str] = ()
 ) -> Layout:
-    """Which columns of a file are taken for which canonical column.
+    """Return the columns of a file that each canonical column is read from.
 
     Args:
         columns: of the file.
@@ -146,10 +146,10 @@ def _complete(columns: Collection[str], names: Layout, mapping: Mapping[str, str
 
 
 def _names(columns: Collection[str], kind: Kind, mapping: Mapping[str, str]) -> Layout:
-    """The names that canonical columns are looked for by: those of `ACCEPTED`, or the only others that are there.
+    """Return the names under which canonical columns are looked up: those of `ACCEPTED`, else other ones.
 
     Raises:
-        ValueError: several others are there.
+        ValueError: more than one of the others is there.
     """
     first, *others = _layouts(kind)
     found = [] if _complete(columns, first, mapping) else [one for one in others if _complete(columns, one, mapping)]
@@ -164,7 +164,7 @@ def _names(columns: Collection[str], kind: Kind, mapping: Mapping[str, str]) -> 
 
 
 def accepted_layouts(kind: Kind) -> str:
-    """The columns that are understood, and how to name others, in words."""
+    """Return a text that lists the known columns and says how to map others."""
     lines = [f"{kind} rows are read from these columns:"]
     for canonical, accepted in ACCEPTED[kind].items():
         optional = " (optional)" if canonical in OPTIONAL else ""
@@ -178,19 +178,19 @@ def accepted_layouts(kind: Kind) -> str:
 
 
 def unused(columns: Collection[str], layout: Layout) -> list[str]:
-    """Columns of the file that no canonical column is read from."""
+    """Return the columns of the file that no canonical column is read from."""
     return sorted(set(columns) - {column for sources in layout.values() for column in sources})
 
 
 def understood(columns: Collection[str], layout: Layout) -> str:
-    """One line that says what was matched."""
+    """Return one line that says which columns were matched."""
     parts = [f"{canonical} <- {', '.join(sources)}" for canonical, sources in layout.items()]
     rest = unused(columns, layout)
     return "; ".join(parts) + (f" (not used: {', '.join(rest)})" if rest else "")
 
 
 def describe(dataset: "Dataset", *, rows: int = 3, width: int = 80) -> dict[str, Any]:
-    """What was understood of a data set: `rows`, `columns` (one line of matches) and shortened `examples`."""
+    """Return `rows`, `columns` (one line of matches) and shortened `examples` of a data set."""
 
     def short(value: Any) -> Any:
         if isinstance(value, list):

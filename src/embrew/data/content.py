@@ -1,4 +1,4 @@
-"""Which data a path leads to, whatever folder it is in: the name, and the sha256 of the files that are read."""
+"""Identify data independent of their folder: by name, and by the sha256 of the files that are read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 def data_identity(
     path: str, *, split: str | None, revision: str | None = None, sha256: Callable[[Path], str]
 ) -> dict[str, Any]:
-    """Return what is compared of a data set: `name`, and `sha256` of its files, or `hub` and `revision`.
+    """Return what identifies a data set: `name`, and `sha256` of its files, or `hub` and `revision`.
 
-    Files that are not here, or not any more, leave the name only. A data set of the Hub is compared by its id and by
-    the revision that the recipe names; without one, it is whatever the Hub holds at the time.
+    For missing files, only `name` is returned. A data set of the Hub is compared by its id and by the revision that the
+    recipe names; without a revision, by the id only.
 
     Args:
-        path: as a recipe has it.
-        split: of a folder; None: all of its files.
-        revision: of the Hub.
-        sha256: of one file.
+        path: path in a recipe.
+        split: split of a folder; None: all of its files.
+        revision: revision on the Hub.
+        sha256: returns the sha256 of a file.
     """
     found: dict[str, Any] = {"name": base_name(path)}
     try:
@@ -37,14 +37,14 @@ def data_identity(
         place = Path(text)
         if place.exists():
             return {**found, "sha256": files_digest(place, files_of(place, split), sha256)}
-    except (ValueError, FileNotFoundError):  # stored by name, a variable that is not set, or no such split
+    except (ValueError, FileNotFoundError):  # a path stored by name, a variable that is not set, or no such split
         return found
     is_hub_id = HUB_ID.fullmatch(text) and not text.endswith((*SUFFIXES, *TABLES))
     return {**found, "hub": text, "revision": revision} if is_hub_id else found
 
 
 def files_of(place: Path, split: str | None) -> list[Path]:
-    """Return the files that are read of a folder's split (None: of all), or the file itself.
+    """Return the files of a folder's split (None: of all splits), or the file itself.
 
     Raises:
         FileNotFoundError: there is no such split.
@@ -58,7 +58,7 @@ def files_of(place: Path, split: str | None) -> list[Path]:
     if split is not None:
         return split_files(place, split)
     files = {file for file in place.rglob("*") if file.name.endswith((*SUFFIXES, ".csv", ".tsv", ".tsv.gz"))}
-    with suppress(FileNotFoundError):  # no data file but in folders below
+    with suppress(FileNotFoundError):  # data files in subfolders only
         files.update(data_files(place))
     return [file for file in sorted(files) if file.is_file() and not file.name.startswith(".")]
 

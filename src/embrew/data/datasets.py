@@ -43,22 +43,23 @@ def load(
     """Read `path`, bring its rows into the canonical columns of `kind`, filter, shuffle, and take the first rows.
 
     Args:
-        path: A file, a folder, a BEIR folder (pairs), a data set of the Hub, or several of them, one after another.
+        path: A file, a folder, a BEIR folder (pairs), a data set of the Hub, or a list of them.
         kind: What the rows are, see `embrew.data.columns`.
-        split: The files of a folder, the judgements of a BEIR folder, or the split on the Hub.
-        columns: Canonical column -> column in the file, for names that are not understood by themselves.
-        where: Column in the file -> value; rows with another value are left out.
-        sentences: Whether each text becomes its sentences, a row each; in pairs, whether each positive becomes the
-            sentence of its query that holds it (an answer in a passage); pairs without one are dropped.
-        instruction: Written into every pair, in place of the rows' own.
-        instruct: Whether documents get the pair's instruction too.
-        min_chars: Rows with a shorter text are dropped (pairs: query or positive; white space around does not count).
+        split: Split of a folder, of a BEIR folder's relevance judgements, or on the Hub.
+        columns: Canonical column -> column in the file, for names that are not known.
+        where: Column in the file -> value; other rows are left out.
+        sentences: Whether each text is split into sentences, one row per sentence; in pairs, whether each positive is
+            replaced by the sentence of its query that contains it (an answer in a passage); pairs without one are
+            dropped.
+        instruction: Instruction of every pair, instead of those in the file.
+        instruct: `both`: documents also get the pair's instruction.
+        min_chars: Rows with a shorter text are dropped (pairs: query or positive), without white space at the ends.
         max_chars: Rows with a longer text are dropped.
         max_rows: Rows kept, after filters and shuffle.
         reserved: Fingerprints of texts (see `overlap.fingerprints`). Adds the column `reserved`: whether the row, or
-            the row that it is a sentence of, holds one of them.
-        rejects: Decides about rows that cannot be read, that have other columns or an empty text; by default the first
-            one is refused.
+            the row that it is a sentence of, contains one of them.
+        rejects: Policy for rows that cannot be read, that have other columns or an empty text; by default the first one
+            raises an error.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     if max_rows is not None and max_rows < 1:
@@ -67,7 +68,7 @@ def load(
         raise ValueError(f"sentences=True is for text rows and pairs, and these are {kind} rows; leave it out")
     if instruction is not None and kind != "pairs":
         logger.warning("instruction=%r has no effect on %s rows", instruction, kind)
-    layouts: dict[str, None] = {}  # what was understood, in order
+    layouts: dict[str, None] = {}  # matched columns, in order
     counts = {"read": 0, "dropped": 0, "elsewhere": 0}
     rejects = rejects or Rejects()
 
@@ -142,9 +143,9 @@ def _rows(
     known: dict[tuple[str, ...], Layout],
     seen: dict[str, None],
 ) -> list[dict[str, Any] | None]:
-    """Canonical rows of a record (None: left out by `where`).
+    """Return the canonical rows of a record; None for one that `where` leaves out.
 
-    `known` are the layouts of the columns so far; what was understood goes into `seen`.
+    `known` holds the layouts of the columns so far; matched columns are added to `seen`.
     """
     if where and not _holds(record, where):
         return [None]
@@ -168,7 +169,7 @@ def _beir_rows(
     where: Mapping[str, Any] | None,
     seen: dict[str, None],
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """The pairs of a BEIR folder, and where each came from."""
+    """Yield the pairs of a BEIR folder, and the position of each for messages."""
     if where:
         raise ValueError(f"{folder} is a BEIR folder, which has no columns to choose by; leave out where={where}")
     if kind != "pairs":
@@ -187,7 +188,7 @@ def _beir_rows(
 
 
 def _parts(row: dict[str, Any] | None, sentences: bool) -> list[dict[str, Any] | None]:
-    """The row, or what `sentences` makes of it; an empty one where there is no such sentence."""
+    """Return the row, or what `sentences` makes of it; an empty row if there is no such sentence."""
     if not row or not sentences:
         return [row]
     if "text" in row:
@@ -216,7 +217,7 @@ def _within(row: Mapping[str, Any], kind: Kind, min_chars: int | None, max_chars
 
 
 def _dataset(rows: Iterable[dict[str, Any]], kind: Kind, *, marked: bool) -> "Dataset":
-    """Rows as one in-memory Arrow table, built in pieces."""
+    """Return rows as one in-memory Arrow table, built in blocks."""
     import datasets
     import pyarrow as pa
 

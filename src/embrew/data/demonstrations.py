@@ -1,7 +1,7 @@
-"""Demonstrations of a task from a file: pairs of a query and a text that answers it.
+"""Read demonstrations of a task from a file: pairs of a query and a text that answers it.
 
-Read are JSON Lines, Parquet, a JSON array, and CSV or TSV with a header, or a folder with one such file; among them the
-demonstration files of bge-en-icl as they are (FlagOpen/FlagEmbedding,
+The file is JSON Lines, Parquet, a JSON array, or CSV or TSV with a header, or the only such file of a folder. The
+demonstration files of bge-en-icl can be read (FlagOpen/FlagEmbedding,
 `research/llm_dense_retriever/examples/bge-en-icl`).
 """
 
@@ -22,19 +22,19 @@ INSTRUCTION = ("instruct", "instruction")
 
 
 class Found(NamedTuple):
-    """Demonstrations, and the instruction that stands beside all of them, if one does."""
+    """Demonstrations, and the instruction that they share, if any."""
 
     demonstrations: tuple[Demonstration, ...]
     instruction: str | None
 
 
 def read_demonstrations(path: str | Path) -> Found:
-    """The demonstrations of a file, or of a folder's only one.
+    """Return the demonstrations of a file, or of the only file of a folder.
 
-    A row has `query` (or `text`, …) and `response` (or `pos`, `label`, …): the passage, of a list the first.
+    A row has `query` (or `text`, …) and `response` (or `pos`, `label`, …): the passage, or a list (its first).
 
     Raises:
-        FileNotFoundError: no such file, or a folder that holds none.
+        FileNotFoundError: there is no such file, or no file in the folder.
         ValueError: rows without a query or passage, or with different instructions; another kind of file.
     """
     place = _file(Path(expand(path)))

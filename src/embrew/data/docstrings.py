@@ -1,4 +1,4 @@
-"""Documented names in Python source, read with `ast`, never imported: what they are called and what is said of them."""
+"""Read documented names and their docstrings from Python source with `ast`, without importing it."""
 
 import ast
 import inspect
@@ -34,15 +34,15 @@ class Documented:
 
 
 def documented(path: Path, module: str) -> Iterator[Documented]:
-    """The documented public names of a source file.
+    """Return the documented public names of a source file.
 
     Raises:
         SyntaxError, UnicodeDecodeError, ValueError, RecursionError: The file cannot be parsed.
     """
-    with tokenize.open(path) as file:  # knows the coding line
+    with tokenize.open(path) as file:  # respects the coding line
         source = file.read()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        warnings.simplefilter("ignore")  # of invalid escapes in strings
         tree = ast.parse(source)
     module = ".".join(part for part in module.split(".") if not part.startswith("_"))
     yield from _entry(tree, module, "")
@@ -80,7 +80,7 @@ def _entry(
 
 
 def _signature(name: str, function: ast.FunctionDef | ast.AsyncFunctionDef, *, bound: bool, limit: int = 200) -> str:
-    """`name(argument, other=default)`, without annotations, `self` or private arguments; long ones are cut short."""
+    """`name(argument, other=default)`, without annotations, `self` or private arguments; long ones are truncated."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
@@ -106,7 +106,7 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def clean(docstring: str) -> str:
-    r"""A docstring as prose: no doctests, examples, references, reST directives, roles, underlines or links.
+    r"""Return a docstring without doctests, examples, references, reST directives, roles, underlines and links.
 
     Examples:
         >>> clean("Sort ``x``.\n\n    >>> sort([2, 1])\n    [1, 2]\n\n.. versionadded:: 1.2\n")
@@ -166,7 +166,7 @@ def clean(docstring: str) -> str:
 
 
 def _inline(line: str) -> str:
-    """Inline markup as plain words, fields as `name: text`, no addresses."""
+    """Replace inline markup by plain words and fields by `name: text`; remove addresses."""
     if not _MARKUP.search(line):
         return line
     line = re.sub(r"^(\s*):(?:param|var|ivar|keyword) (?:[\w.]+ )?([\w*]+):", r"\1\2:", line)
@@ -184,7 +184,7 @@ def _inline(line: str) -> str:
 
 
 def split_summary(docstring: str) -> tuple[str, str]:
-    """The first sentence of the first paragraph, and all the rest, each on one line."""
+    """Return the first sentence of the first paragraph, and the rest, each on one line."""
     paragraph, _, rest = docstring.partition("\n\n")
     lines = paragraph.split("\n")
     for number, line in enumerate(lines):

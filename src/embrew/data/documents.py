@@ -1,4 +1,4 @@
-"""Documents to search in: an id, a title and a text, from BEIR folders, JSON Lines, Parquet or plain text files."""
+"""Read the documents of a corpus: an id, a title and a text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from embrew.data.record import Record
 
 @dataclass(frozen=True)
 class Document:
-    """A text with an id; `content` is what is embedded: title and text joined by a space, otherwise unchanged."""
+    """A text with an id and a title."""
 
     id: str
     text: str
@@ -19,14 +19,14 @@ class Document:
 
     @property
     def content(self) -> str:
-        """Title and text; the text alone where there is no title. White space stays as it was written."""
+        """Text that is embedded: title and text joined by a space, or the text alone; white space is not changed."""
         return " ".join(part for part in (self.title, self.text) if part)
 
 
 def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
-    """Documents of a BEIR folder or `corpus.jsonl`, of rows with `text` (`_id` or `id`, `title`), or a line each.
+    """Return the documents of a BEIR folder, or of rows with `text` (and `_id` or `id`, `title`).
 
-    Rows without an id get their row number. Ids must differ.
+    Rows without an id get their row number. Ids must be unique.
     """
     folder = Path(expand(path))
     corpus = find_file(folder, "corpus") if folder.is_dir() else None
@@ -42,7 +42,7 @@ def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
 
 
 def text_id(record: Record, *columns: str) -> str:
-    """The id of a row, as text; the row number where there is none."""
+    """Return the id of a row as text; the row number if it has none."""
     for column in columns:
         value = record.get(column)
         if isinstance(value, str | int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The documents of a folder as people keep them (text, Markdown, JSON Lines, PDF), and passages of them."""
+"""Read a folder of documents (text, Markdown, JSON Lines, PDF), and split documents into passages."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 
 
 def document_files(folder: str | Path) -> list[Path]:
-    """The files of a folder and of the folders in it that hold documents; a file is taken as it is.
+    """Return the files of documents in a folder and its subfolders, or the file itself.
 
-    Hidden files and folders are passed over; how many of other kinds there are is said.
+    Hidden files and folders are ignored; the number of files of other kinds is logged.
 
     Raises:
-        FileNotFoundError: no such folder, or nothing in it that can be read.
+        FileNotFoundError: there is no such folder, or no readable file in it.
     """
     place = Path(expand(folder))
     if not place.exists():
@@ -49,14 +49,14 @@ def document_files(folder: str | Path) -> list[Path]:
 
 
 def read_folder(folder: str | Path) -> list[Document]:
-    """The documents of `document_files`, a file each; of rows, one per row (`text`, and `_id`, `title` if there).
+    """Return the documents of `document_files`: one per file, or per row with `text` (`_id`, `title`).
 
-    Ids are paths below the folder, and numbers within files of rows. Empty documents are left out and counted, and of
-    several with the same text (but for case and white space) the first is kept.
+    Ids are paths below the folder, and numbers within files of rows. Empty documents are left out. Of
+    several with the same text, up to case and white space, the first is kept.
 
     Raises:
         FileNotFoundError: as `document_files`.
-        ValueError: a file that cannot be read, with its name (and line); a PDF without text; nothing is left.
+        ValueError: a file cannot be read; a PDF has no text; no document is left.
     """
     place = Path(expand(folder))
     kept: list[Document] = []
@@ -74,7 +74,7 @@ def read_folder(folder: str | Path) -> list[Document]:
     if empty:
         logger.warning("%s: %d empty documents are left out", place, empty)
     if twice:
-        logger.warning("%s: %d documents say the same as another and are left out", place, twice)
+        logger.warning("%s: %d documents have the text of another one and are left out", place, twice)
     if not kept:
         raise ValueError(f"{place}: all documents are empty; give some with text")
     ids = Counter(document.id for document in kept)
@@ -106,7 +106,7 @@ def _documents(file: Path, name: str) -> Iterator[Document]:
 
 
 def _pdf_text(file: Path) -> str:
-    """The text layer of a PDF."""
+    """Return the text layer of a PDF."""
     try:
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
@@ -114,13 +114,13 @@ def _pdf_text(file: Path) -> str:
         raise ValueError(f'{file}: PDF files need pypdf: pip install "embrew[pdf]", or move the file away') from None
     pypdf = logging.getLogger("pypdf")
     level = pypdf.level
-    pypdf.setLevel(logging.ERROR)  # it warns of every oddity that it gets over
+    pypdf.setLevel(logging.ERROR)  # it warns of every defect that it can handle
     try:
         pages = PdfReader(file).pages
         text = "\n\n".join(page.extract_text() for page in pages)
     except (PyPdfError, OSError, ValueError, KeyError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise ValueError(f"{file}: cannot be read as PDF ({reason}); mend it, or move it away") from None
+        raise ValueError(f"{file}: cannot be read as PDF ({reason}); repair it, or move it away") from None
     finally:
         pypdf.setLevel(level)
     if not text.strip():
@@ -128,18 +128,18 @@ def _pdf_text(file: Path) -> str:
             f"{file}: {len(pages)} pages without text, so probably scanned; run text recognition (OCR) over it, or "
             "move it away"
         )
-    return re.sub(r"(\w)-\n(\w)", r"\1\2", text)  # words broken at the end of a line
+    return re.sub(r"(\w)-\n(\w)", r"\1\2", text)  # words hyphenated at the end of a line
 
 
 def passages(document: Document, *, max_chars: int = 800) -> list[Document]:
-    """A document cut into passages of whole sentences, where it fits of whole paragraphs.
+    """Split a document into passages of whole paragraphs, or of whole sentences of long ones.
 
-    A passage has the nearest heading above it (or the document's title) as its title, and the id `DOCUMENT/NUMBER`.
-    Only a sentence that is longer by itself is cut, between words.
+    The title of a passage is the heading before it, or the document's title; its id is `DOCUMENT/NUMBER`. Only
+    sentences that are too long are split, between words.
 
     Args:
-        document: what is cut; Markdown headings begin a new passage.
-        max_chars: most characters of a passage.
+        document: the document; Markdown headings begin a new passage.
+        max_chars: maximum number of characters of a passage.
     """
     if max_chars < 50:
         raise ValueError(f"max_chars={max_chars}; a passage has 50 characters or more")
@@ -150,7 +150,7 @@ def passages(document: Document, *, max_chars: int = 800) -> list[Document]:
 
 
 def _sections(document: Document) -> Iterator[tuple[str, str]]:
-    """Title and text between Markdown headings; code blocks are no headings."""
+    """Yield title and text between Markdown headings; headings in code blocks are ignored."""
     title, in_code = document.title, False
     lines: list[str] = []
     for line in document.text.splitlines():
@@ -165,7 +165,7 @@ def _sections(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(text: str, max_chars: int) -> Iterator[tuple[str, str]]:
-    """Paragraphs that fit, else their sentences, else runs of words; each with what joins it to the one before."""
+    """Yield paragraphs that fit, else sentences, else groups of words; each with its separator from the one before."""
     for paragraph in re.split(r"\n\s*\n", text):
         flat = " ".join(paragraph.split())
         if len(flat) <= max_chars:

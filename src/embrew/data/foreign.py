@@ -3,8 +3,8 @@
 | column | value | becomes |
 |---|---|---|
 | `positive_passages`, `negative_passages` (Tevatron) | a list of `{docid, title, text}` | title and text of each |
-| `messages` (ms-swift) | a list of `{role, content}` | what the user says; what the system says is the instruction |
-| `positive_messages`, `negative_messages` (ms-swift) | a list of such lists | what the user says in each |
+| `messages` (ms-swift) | a list of `{role, content}` | the user's message; the system's message is the instruction |
+| `positive_messages`, `negative_messages` (ms-swift) | a list of such lists | the user's message of each |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 PASSAGES = ("positive_passages", "negative_passages")
 MESSAGES = ("positive_messages", "negative_messages")
 SYSTEM = "messages of the system"
-"""Where `plain_values` puts the instruction of `messages`."""
+"""Key under which `plain_values` stores the instruction of `messages`."""
 MULTIMODAL = re.compile(r"<(image|video|audio)>")
 
 
@@ -62,7 +62,7 @@ def _list(value: Any, column: str, where: str) -> list[Any]:
 
 
 def _passage(value: Any, where: str) -> str:
-    """Title and text, joined by a space as Tevatron does."""
+    """Return title and text, joined by a space as in Tevatron."""
     text = value.get("text") if isinstance(value, Mapping) else None
     title = value.get("title") if isinstance(value, Mapping) else None
     if not isinstance(text, str) or not isinstance(title, str | None):
@@ -71,7 +71,7 @@ def _passage(value: Any, where: str) -> str:
 
 
 def _conversation(value: Any, where: str) -> tuple[str, str | None]:
-    """What the user says, and what the system says before it."""
+    """Return the user's message, and the system's message if there is one."""
     roles: dict[str, str] = {}
     for message in value if isinstance(value, list) else [None]:
         role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)

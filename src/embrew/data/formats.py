@@ -1,7 +1,6 @@
-"""Rows of one file, by its suffix: JSON Lines, plain text, CSV, JSON, Parquet, Arrow.
+"""Read the rows of one file, by its suffix: JSON Lines, plain text, CSV, TSV, JSON, Parquet, Arrow.
 
-`read_file` is strict: a row that cannot be read stops the run with the file, the line and what to do. `records` gives
-what is bad too, and leaves it to the caller.
+`read_file` raises at the first row that cannot be read; `records` yields a report of it, and the caller decides.
 """
 
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ from embrew.data.tables import read_table
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".json.gz")
-"""Of a folder, such a file is read where its name is that of a split, or where no file is of `SUFFIXES`."""
+"""In a folder, such files are read if they are named after a split, or if no file has one of `SUFFIXES`."""
 
 
 def read_file(path: Path) -> Iterator[Record]:
-    """Rows of one file, by its suffix. Blank lines hold no row; a line of a text file becomes `{"text": line}`.
+    """Yield the rows of one file, by its suffix. Blank lines are skipped; a line of a text file is `{"text": line}`.
 
     Raises:
         ValueError: something cannot be read.
@@ -31,14 +30,14 @@ def read_file(path: Path) -> Iterator[Record]:
 
 
 def records(path: Path, *, max_bytes: int | None = None) -> Iterator[Record | Bad]:
-    """Rows of one file, and in between what cannot be read.
+    """Yield the rows of one file, and reports of what cannot be read.
 
-    After something with `rest_lost` (a broken gzip, Parquet, JSON or CSV file, one that ends within a bad line or
-    changed meanwhile) there is nothing more.
+    A report with `rest_lost` is the last item: a broken gzip, Parquet, JSON or CSV file, one that ends within a bad
+    line, or one that has changed meanwhile.
 
     Args:
         path: the file.
-        max_bytes: a longer line is bad, and is not held in memory.
+        max_bytes: longer lines are bad, and are not held in memory.
     """
     last, unit, before = 0, "line", _state(path)
     for item in _by_suffix(path, max_bytes):
@@ -55,7 +54,7 @@ def records(path: Path, *, max_bytes: int | None = None) -> Iterator[Record | Ba
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file's content or with the file behind a name; None where it is gone."""
+    """Return what changes with a file's content or if it is replaced; None if it does not exist."""
     try:
         about = path.stat()
     except FileNotFoundError:

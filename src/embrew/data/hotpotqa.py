@@ -1,4 +1,4 @@
-"""HotpotQA (Yang et al., 2018) as a BEIR folder whose queries have answers: its paragraphs are the corpus."""
+"""Write HotpotQA (Yang et al., 2018) as a BEIR folder whose queries have answers; its paragraphs are the corpus."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from embrew.data.record import Record
 from embrew.files.reading import read_json
 from embrew.files.writing import atomic_folder, atomic_path, write_json, write_jsonl
 
-ABOUT = "source.json"  # written into every kept folder: what it was made from, and that it is whole
+ABOUT = "source.json"  # in each folder: its source; written last, so a folder with it is complete
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class HotpotQA:
     """HotpotQA on the Hub, or a data set of the same form.
 
     Attributes:
-        path: Its id on the Hub.
+        path: Id on the Hub.
         subset: `distractor` or `fullwiki`.
-        split: Whose questions are asked.
-        corpus_splits: Whose paragraphs are searched; those of `split` in any case.
+        split: Split of the questions.
+        corpus_splits: Splits whose paragraphs are searched, in addition to `split`.
         revision: A commit on the Hub.
     """
 
@@ -34,15 +34,15 @@ class HotpotQA:
 
     @property
     def folder(self) -> str:
-        """Where it is kept below a suite's folder."""
+        """Path below a suite's folder."""
         name = "-".join([self.path.replace("/", "--"), *([self.subset] if self.subset else []), self.split])
         return "/".join(["hub", "+".join([name, *(split for split in self.corpus_splits if split != self.split)])])
 
 
 def keep(source: HotpotQA, place: Path) -> bool:
-    """Load the data set and write it into `place` as a BEIR folder; False if that is there already.
+    """Load the data set and write it into `place` as a BEIR folder; return False if it exists already.
 
-    A paragraph that several questions come with is one document. The titles of the supporting facts are the judgements.
+    A paragraph of several questions is one document. The titles of the supporting facts give the relevant documents.
 
     Raises:
         FileNotFoundError: no such data set on the Hub.
@@ -64,7 +64,7 @@ def keep(source: HotpotQA, place: Path) -> bool:
             query, facts = _question(record), record.values["supporting_facts"]["title"]
             supporting = [document for title in dict.fromkeys(facts) for document in own.get(title, ())]
             queries.append(query)
-            # fullwiki's paragraphs may lack every supporting one; a judged 0 keeps such a question in the split
+            # fullwiki's paragraphs may lack all supporting ones; a grade 0 keeps such a question in the split
             judgements += [f"{query['_id']}\t{document}\t1" for document in supporting]
             if not supporting:
                 judgements.append(f"{query['_id']}\t{next(iter(own.values()), ['d0'])[0]}\t0")
@@ -86,7 +86,7 @@ def _paragraphs(record: Record) -> Iterator[tuple[str, str]]:
             f"object of the lists title and sentences; found {', '.join(record.values)}"
         )
     for title, sentences in zip(context["title"], context["sentences"], strict=True):
-        text = "".join(sentences).strip()  # its sentences begin with their blanks
+        text = "".join(sentences).strip()  # sentences begin with a blank
         if text:
             yield title, text
 
@@ -95,5 +95,5 @@ def _question(record: Record) -> dict[str, Any]:
     values = record.values
     missing = [column for column in ("id", "question", "answer", "supporting_facts") if values.get(column) is None]
     if missing:
-        raise ValueError(f"{record.where} has no {', '.join(missing)}; a split without answers cannot be judged")
+        raise ValueError(f"{record.where} has no {', '.join(missing)}; a split without answers cannot be evaluated")
     return {"_id": str(values["id"]), "text": values["question"], "answers": [values["answer"]]}

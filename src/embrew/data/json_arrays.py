@@ -1,4 +1,4 @@
-"""Rows of JSON files: an array of objects, or one object per line."""
+"""Read JSON files: an array of objects, or one object per line."""
 
 import codecs
 import json
@@ -10,12 +10,12 @@ from embrew.data.lines import GZIP_ERRORS, broken_gzip, checked_object, open_byt
 from embrew.data.record import Bad, Record, bad, broken
 
 CHUNK = 1 << 16  # bytes
-LITERAL = 16  # characters: an error this near to the end may come from a literal or an escape that is not whole yet
+LITERAL = 16  # characters: an error this close to the end may come from an incomplete literal or escape
 BLANK = " \t\r\n"
 
 
 def read_json(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
-    """Rows of a JSON file; one that does not begin with `[` is read as JSON Lines."""
+    """Yield the rows of a JSON file; one that does not begin with `[` is read as JSON Lines."""
     try:
         with open_bytes(path) as file:
             text = _Text(file)
@@ -32,9 +32,9 @@ class _Text:
     """The text of a file from a position on, read in chunks.
 
     Attributes:
-        text: what is held.
-        at: position in it.
-        ended: nothing follows what is held.
+        text: the part that is in memory.
+        at: position in `text`.
+        ended: whether `text` reaches the end of the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -71,7 +71,7 @@ class _Text:
         while True:
             try:
                 value, end = self._scan(self.text, self.at)
-                if end < len(self.text) or self.ended:  # otherwise a number may continue
+                if end < len(self.text) or self.ended:  # otherwise the next chunk may continue a number
                     escapes = "\\u" in self.text[self.at : end]
                     self.at = end
                     return value, escapes
@@ -80,17 +80,17 @@ class _Text:
                 if self.ended or not within:
                     raise
             self._more(size)
-            size *= 2  # so that a long value is not scanned too often
+            size *= 2  # a long value is not scanned too often
 
     def _more(self, size: int) -> None:
-        """Drop what is before the position, and read more."""
+        """Drop the text before the position, and read more."""
         raw = self._file.read(size)
         self.text, self.at = self.text[self.at :] + self._decode(raw, not raw), 0
         self.ended = not raw
 
 
 def _read_array(path: Path) -> Iterator[Record | Bad]:
-    """Rows of an array, one at a time in memory."""
+    """Yield the rows of an array; one at a time is in memory."""
     number = 0
     try:
         with open_bytes(path) as file:

@@ -1,4 +1,4 @@
-"""Rows of files with one row per line: JSON Lines and plain text, gzip'd or not."""
+"""Read files with one row per line: JSON Lines and plain text, gzip'd or not."""
 
 import gzip
 import json
@@ -27,17 +27,17 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def broken_gzip(path: Path, number: int, error: Exception, *, unit: str = "line") -> Bad:
-    """Return what is said of a gzip file that cannot be read to its end."""
+    """Return the report of a gzip file that cannot be read to its end."""
     return broken(path, number, f"broken gzip file ({error}); copy or download it again", unit=unit)
 
 
 def read_json_lines(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
-    """Rows of a file with one JSON object per line."""
+    """Yield the rows of a file with one JSON object per line."""
     return _rows(path, max_bytes, parse_object)
 
 
 def read_text_lines(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
-    """Rows of a text file: each line is `{"text": line}`."""
+    """Yield the lines of a text file as rows `{"text": line}`."""
     return _rows(path, max_bytes, lambda line: {"text": line.removesuffix("\n").removesuffix("\r")})
 
 
@@ -84,7 +84,7 @@ def _rows(path: Path, max_bytes: int | None, parse: Callable[[str], dict[str, An
 
 
 def _lines(path: Path, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]:
-    """Numbered non-blank lines of a UTF-8 file, split at line feeds only."""
+    """Yield the non-blank lines of a UTF-8 file with their numbers; split at line feeds only."""
     number = 0
     try:
         with open_bytes(path) as file:
@@ -106,7 +106,7 @@ def _lines(path: Path, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]
 
 
 def _bounded(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """Lines of a file; None in place of one that is too long, whose rest is skipped."""
+    """Yield the lines of a file; None for one that is too long, whose rest is skipped."""
     while raw := file.readline(max_bytes + 1):
         if len(raw) <= max_bytes or raw.endswith(b"\n"):
             yield raw

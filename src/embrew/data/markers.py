@@ -1,4 +1,4 @@
-"""The letters and numbers that choices of a question are listed with: `A.`, `(b)`, `3)`."""
+"""Remove the letters and numbers of listed choices: `A.`, `(b)`, `3)`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MARKER = re.compile(
 
 
 def without_markers(texts: Sequence[str], *, ordered: bool = True) -> list[str]:
-    """The texts without the markers they begin with, where all have one and these are consecutive; else as they are.
+    """Return texts without their markers if all begin with one and these are consecutive; otherwise unchanged.
 
-    Markers count from A, a, 0 or 1, so that names such as `E. coli` and figures such as `1.5 mg` stay whole.
+    Markers count from A, a, 0 or 1, so that names such as `E. coli` and figures such as `1.5 mg` are not changed.
 
     Args:
         texts: all choices of a question.
-        ordered: whether the markers have to be in order.
+        ordered: whether the markers must be in order.
 
     Examples:
         >>> without_markers(["A. Heparin", "B. Lithium"])

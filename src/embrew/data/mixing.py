@@ -1,4 +1,4 @@
-"""Several data sets in one stage: how often each is drawn from, and whether a batch may hold more than one."""
+"""The order of rows of several data sets: how often each is drawn from, and whether a batch may hold several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, temperature: float = 1.0) -> list[float]:
-    """The probability of each data set: ∝ weight, or ∝ size^temperature (1: by size, 0: all alike).
+    """Return the probability of each data set: ∝ weight, or ∝ size^temperature (1: by size, 0: all equal).
 
     Examples:
         >>> shares([300, 100])
@@ -25,19 +25,19 @@ def shares(sizes: Sequence[float], *, weights: Sequence[float] | None = None, te
 
 
 class MixedOrder:
-    """The order of an epoch's rows over data sets that stand one after another.
+    """Order of the rows of an epoch over concatenated data sets.
 
-    Each run of `block` rows is of one data set, drawn with its probability. With `block` the global batch of all
-    processes, in-batch negatives are of the query's own data set; with 1, batches are mixed. A data set that runs out
-    is shuffled anew; the rows left over that do not fill a block sit out until then, so no block has a row twice.
+    Each block of `block` rows is of one data set, drawn with its probability. If `block` is the global batch, in-batch
+    negatives are of the query's own data set; with 1, batches are mixed. A data set is shuffled again when it is used
+    up; remaining rows that do not fill a block are skipped until then, so that no block has a row twice.
 
-    Drawn from seed and epoch alone, so a run that goes on draws what it would have drawn.
+    The order depends on seed and epoch only, so that a resumed run has the same order.
 
     Attributes:
-        sizes: rows of each data set.
-        probabilities: of each.
-        block: rows that are of one data set.
-        seed: of all draws.
+        sizes: number of rows of each data set.
+        probabilities: probability of each data set.
+        block: number of consecutive rows of one data set.
+        seed: random seed of the order.
     """
 
     def __init__(self, sizes: Sequence[int], probabilities: Sequence[float], *, block: int, seed: int) -> None:
@@ -51,11 +51,11 @@ class MixedOrder:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """As many whole blocks as the rows of all data sets would fill."""
+        """Number of rows: the complete blocks that the rows of all data sets fill."""
         return sum(self.sizes) // self.block * self.block
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Hard negatives: texts that a model finds near a query and that are not its answer."""
+"""Mine hard negatives: texts that a model finds close to a query and that are not its answer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MANY = 20_000
 
 @dataclass(frozen=True)
 class Mined:
-    """Pairs with the negatives that were found.
+    """Pairs with their mined negatives.
 
     Attributes:
         rows: `query`, `positive`, `negatives`, `scores` (the positive's, then the negatives'), and `instruction` where
             the pair had one.
-        without: pairs for which nothing was left after the margin.
+        without: number of pairs without a negative.
     """
 
     rows: list[dict[str, Any]]
     without: int
 
     def scores(self) -> tuple[list[float], list[float]]:
-        """Similarities of the positives, and of all negatives."""
+        """Return the similarities of the positives, and of all negatives."""
         positive = [row["scores"][0] for row in self.rows]
         return positive, [score for row in self.rows for score in row["scores"][1:]]
 
@@ -46,23 +46,23 @@ def mine(
     sampling: Literal["top", "random"] = "top",
     batch_size: int = 32,
 ) -> Mined:
-    """Search a corpus for each query, and keep what is near but not too near, by Sentence-Transformers' miner.
+    """Mine negatives for each query in a corpus, with Sentence-Transformers' miner.
 
-    Most texts that a good model ranks first are right answers that nobody has marked. With `relative_margin` m, only
+    Most texts that a good model ranks first are correct answers that are not labelled. With `relative_margin` m, only
     texts with a similarity below (1 − m) times that of the query's positive are taken (*NV-Retriever*, arXiv
     2407.15831, has 0.05).
 
     Args:
         encoder: an `Encoder` or a `SentenceTransformer`; queries and documents get its prompts.
         pairs: rows with `query` and `positive`.
-        corpus: where to search; the positives without it.
-        num_negatives: at most so many a pair.
-        relative_margin: see above; None switches it off.
-        max_score: no negative above this similarity.
-        range_min: leave out so many of the nearest.
-        range_max: look at so many of the nearest.
-        sampling: the nearest of what is left, or any.
-        batch_size: texts a batch.
+        corpus: texts to search; default: the positives.
+        num_negatives: maximum number of negatives per pair.
+        relative_margin: m as above; None: no margin.
+        max_score: maximum similarity of a negative.
+        range_min: number of nearest texts that are skipped.
+        range_max: number of nearest texts that are considered.
+        sampling: take the nearest of the remaining texts, or random ones.
+        batch_size: number of texts per batch.
 
     Raises:
         ValueError: no pairs, or no negative for any of them.
@@ -89,7 +89,8 @@ def mine(
             output_format="labeled-list",
             output_scores=True,
             batch_size=batch_size,
-            use_faiss=len(corpus or pairs) > MANY,  # else all queries × all texts are in memory at once
+            use_faiss=len(corpus or pairs)
+            > MANY,  # otherwise similarities of all queries and texts are in memory at once
             verbose=False,
         )
     asked = pairs["instruction"] if "instruction" in pairs.column_names else [None] * len(pairs)

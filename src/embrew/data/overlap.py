@@ -1,4 +1,4 @@
-"""Which rows of training data hold a text that a model is evaluated on, word for word."""
+"""Find training rows that contain a text that a model is evaluated on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 RESERVED = "reserved"
-"""Column of `load` that marks rows with a reserved text."""
+"""Column that `load` adds for rows with a reserved text."""
 TEXTS = ("text", "query", "positive", "negatives", "sentence1", "sentence2")
-"""Columns of canonical training rows that hold texts."""
+"""Text columns of canonical training rows."""
 EXAMPLES, WIDTH, BLOCK = 5, 120, 10_000
 
 
 class Overlap(TypedDict):
-    """Training rows that hold a text of one evaluation set: how many, by column, and a few of the texts."""
+    """Training rows that contain a text of one evaluation set: number, share, number by column, and examples."""
 
     rows: int
     share: float
@@ -29,18 +29,18 @@ class Overlap(TypedDict):
 
 
 def normalised(text: str) -> str:
-    """What is compared: Unicode NFC, white space as single blanks, lower case."""
+    """Return the form in which texts are compared: Unicode NFC, single blanks, lower case."""
     return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
 def fingerprints(texts: Iterable[str]) -> np.ndarray:
-    """64-bit hashes of normalised texts, `(texts,)`; a million by a million texts: one false match in 10⁷ such jobs."""
+    """Return 64-bit hashes of normalised texts, `(texts,)`: 10⁶ × 10⁶ have a false match with probability 10⁻⁷."""
     hashes = (hashlib.blake2b(normalised(text).encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(b"".join(hashes), dtype=np.uint64)
 
 
 def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
-    """Sorted hashes of each evaluation set's texts, read one at a time; empty texts are left out."""
+    """Return sorted hashes of the texts of each evaluation set; empty texts are left out."""
     return {
         name: np.unique(np.concatenate([fingerprints(block) for block in _blocks(texts)] or [fingerprints(())]))
         for name, texts in sets.items()
@@ -48,11 +48,11 @@ def known_texts(sets: Mapping[str, Iterable[str]]) -> dict[str, np.ndarray]:
 
 
 def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap]:
-    """How many training rows hold a text of each evaluation set, exactly but for case, white space and Unicode form.
+    """Count the training rows that contain a text of each evaluation set, up to case, white space and Unicode form.
 
     Args:
-        rows: canonical rows; of lists of texts, one is enough.
-        known: from `known_texts`.
+        rows: canonical rows; one matching text of a list is enough.
+        known: result of `known_texts`.
     """
     columns = [column for column in TEXTS if column in rows.column_names]
     found: dict[str, Overlap] = {
@@ -82,13 +82,13 @@ def overlap(rows: Dataset, known: Mapping[str, np.ndarray]) -> dict[str, Overlap
 
 
 def holds(row: Mapping[str, Any], known: Collection[int]) -> bool:
-    """Return whether a canonical row holds a text with one of these fingerprints."""
+    """Return whether a canonical row contains a text with one of these fingerprints."""
     _, texts = _flat([row[column] for column in TEXTS if column in row])
     return any(mark in known for mark in fingerprints(texts).tolist())
 
 
 def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
-    """A line for each evaluation set that shares texts with a training set; one line if none does."""
+    """Return one line per evaluation set that shares texts with a training set; one line if none does."""
     lines = []
     for name, entry in found.items():
         if entry["rows"]:
@@ -101,7 +101,7 @@ def in_words(data: str, rows: int, found: Mapping[str, Overlap]) -> list[str]:
 
 
 def _flat(column: list[Any]) -> tuple[np.ndarray, list[str]]:
-    """Texts of a column and the row of each; lists of texts are spread out, what is missing is left out."""
+    """Return the texts of a column and the index of each one's row; lists are flattened, missing values left out."""
     listed = [value if isinstance(value, list) else [] if value is None else [value] for value in column]
     places = np.repeat(np.arange(len(listed)), [len(texts) for texts in listed])
     return places, [text for texts in listed for text in texts]

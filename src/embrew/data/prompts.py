@@ -1,4 +1,4 @@
-"""Task instructions that define a method, word for word."""
+"""Task instructions that define a method, verbatim."""
 
 # Learning to Compress: Unlocking the Potential of LLMs for Text Representation (arXiv 2511.17129), Table 3:
 # instructions of the fine-tuning data (the E5 collection, as in LLM2Vec). Two instructions: both are used for that set.
@@ -140,5 +140,5 @@ ESE_RAG = (
     "Output:"
 )
 
-# By the name a suite gives.
+# by the name in a suite
 EVALUATION_INSTRUCTIONS = {"llm2comp": LLM2COMP_EVALUATION, "epic": EPIC_EVALUATION}

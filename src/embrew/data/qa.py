@@ -1,12 +1,12 @@
-"""Questions and answers in whatever form users have them: question and answer, query and document, multiple choice.
+"""Read questions and answers: question and answer, query and document, multiple choice.
 
-| what | columns that are understood |
+| what | columns |
 |---|---|
 | question | question, query, anchor |
-| answer | answer, positive, pos, document, passage; in multiple choice (also label, answer_key, answerKey) the right |
-| | choice's text, its letter, or its place from 0 |
-| choices | choices, options: a list, letters with texts, or the Hub's `{text, label}`; or a column a choice (A, B, …; |
-| | option_a, choice_1, …) |
+| answer | answer, positive, pos, document, passage; in multiple choice (or label, answer_key, answerKey) the right |
+| | choice's text, its letter, or its index from 0 |
+| choices | choices, options: a list, letters with texts, or the Hub's `{text, label}`; or one column per choice: |
+| | A, B, …; option_a, choice_1, … |
 | negatives | negatives, negative, neg, distractors; negative_1, … |
 | source | source, document_id, doc_id, doc: which document the row is from |
 
@@ -46,9 +46,9 @@ class QA:
     """A question with one right answer.
 
     Attributes:
-        negatives: answers that are wrong: the other choices, or given as such.
-        source: the document it is from, as the row says, or None.
-        where: the row's place, for messages.
+        negatives: wrong answers: the other choices, or the row's negatives.
+        source: the document that it is from, if the row names it.
+        where: the row's position, for messages.
     """
 
     question: str
@@ -59,17 +59,17 @@ class QA:
 
 
 def read_qa(path: str | Path, *, columns: Mapping[str, str] | None = None, split: str | None = None) -> list[QA]:
-    """Questions and answers of a file (JSON Lines, CSV, Parquet), a folder of them, or a BEIR folder.
+    """Read the questions and answers of a file, of a folder, or of a BEIR folder.
 
-    Several right answers of a row become a pair each.
+    A row with several right answers becomes several pairs.
 
     Args:
-        path: what to read.
+        path: the file or folder.
         columns: `question`, `answer`, `choices`, `negatives` or `source` -> column in the file, for other names.
-        split: of a folder; default: `train`, else its only one.
+        split: split of a folder; default: `train`, else the only one.
 
     Raises:
-        FileNotFoundError: nothing there.
+        FileNotFoundError: there is no such file or folder.
         ValueError: a row that cannot be read or has no question or answer (file and line), other columns, no rows.
     """
     place = Path(expand(path))
@@ -120,7 +120,7 @@ def _pairs(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) ->
 
 
 def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) -> dict[str, str]:
-    """Which column of a row is what."""
+    """Return the columns of a row by their meaning."""
     try:
         own = {name: named(values, name) for names in ACCEPTED.values() for name in names}
     except ValueError as error:
@@ -141,14 +141,14 @@ def _columns(values: Mapping[str, Any], where: str, mapping: Mapping[str, str]) 
                 for name, names in ACCEPTED.items()
             )
             raise ValueError(
-                f"{where}: no column for the {what}; found {', '.join(values) or 'none'}. Understood are {known}. Say "
+                f"{where}: no column for the {what}; found {', '.join(values) or 'none'}. Known are {known}. Name "
                 f"another with --column {what}=NAME"
             )
     return found
 
 
 def _lettered(values: Mapping[str, Any]) -> dict[str, str]:
-    """Columns of one choice each, by letter or number: A, B, …; option_a, …; choice_1, … and the like."""
+    """Return columns with one choice each, such as A, B, option_a, choice_1."""
     found = {}
     for column in values:
         match = _CHOICE.fullmatch(column)
@@ -158,7 +158,7 @@ def _lettered(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choices(values: Mapping[str, Any], column: str | None, where: str) -> list[tuple[str, str]]:
-    """Label and text of each choice; labels are letters where the row has none."""
+    """Return label and text of each choice; labels are letters if the row has none."""
     if column is None:
         return [
             (label, _text(values[name], name, where))
@@ -183,7 +183,7 @@ def _without_markers(choices: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _right(given: Any, choices: list[tuple[str, str]], column: str, where: str) -> str:
-    """The text of the right choice, given as text, as its label, or as its place from 0."""
+    """Return the text of the right choice, given as text, as its label, or as its index from 0."""
     by_text = {text.strip(): text for _, text in choices}
     if isinstance(given, str) and given.strip() in by_text:
         return by_text[given.strip()]
@@ -194,13 +194,13 @@ def _right(given: Any, choices: list[tuple[str, str]], column: str, where: str) 
         return choices[int(given)][1]
     labels = ", ".join(label for label, _ in choices)
     raise ValueError(
-        f"{where}: {column} is {given!r}, which is none of the choices; give a choice's text, its label ({labels}) or "
-        f"its place from 0 to {len(choices) - 1}"
+        f"{where}: {column} is {given!r}, not one of the choices; give a choice's text, its label ({labels}) or "
+        f"its index from 0 to {len(choices) - 1}"
     )
 
 
 def _parsed(value: Any) -> Any:
-    """A list or mapping that a CSV cell holds as JSON; anything else as it is."""
+    """Return the list or mapping that a CSV cell holds as JSON; other values unchanged."""
     if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -223,7 +223,7 @@ def _listed(value: Any) -> list[Any]:
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         said = "is empty" if value is None or isinstance(value, str) else f"holds a {type(value).__name__}, not a text"
-        raise ValueError(f"{where}: column {column!r} {said}; mend or remove the row")
+        raise ValueError(f"{where}: column {column!r} {said}; repair or remove the row")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Questions with their right answers, and the documents to find these in: a BEIR folder, and where its answers are."""
+"""Read questions with their answers: a BEIR folder, and a column or file of answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from embrew.data.record import named
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and the texts that answer it (each is right)."""
+    """A question, and the texts of which each answers it."""
 
     id: str
     text: str
@@ -26,13 +26,13 @@ class Question:
 def read_questions(
     folder: Path, data: RetrievalData, *, answers: Path | None = None, columns: Mapping[str, str] | None = None
 ) -> list[Question]:
-    """The queries of a BEIR folder with their answers.
+    """Return the queries of a BEIR folder with their answers.
 
     Args:
-        data: What was read from the folder.
-        answers: Rows with `question`, `answers` (or `answer`) and, where a question alone does not say which is meant,
-            `context`: the text of its relevant document. Default: the column `answers` (or `answer`) of the queries.
-        columns: Canonical column -> column in the file, for names that are not understood by themselves.
+        data: Content of the folder.
+        answers: Rows with `question`, `answers` (or `answer`) and, if questions are not unique, `context`: the text of
+            the relevant document. Default: the column `answers` (or `answer`) of the queries.
+        columns: Canonical column -> column in the file, for names that are not known.
 
     Raises:
         ValueError: there are no answers, or a query has none; names the first.
@@ -43,8 +43,8 @@ def read_questions(
         place = answers or folder
         raise ValueError(
             f"{place} has no answer for {len(without)} of {len(data.qrels)} queries, the first: {without[0]!r} "
-            f"({data.queries[without[0]]!r}); a question and the text of its relevant document must be there word for "
-            "word"
+            f"({data.queries[without[0]]!r}); the file must hold each question and the text of its relevant document "
+            "verbatim"
         )
     return [Question(query, data.queries[query], tuple(dict.fromkeys(found[query]))) for query in data.qrels]
 
@@ -83,8 +83,8 @@ def _joined(data: RetrievalData, answers: Path, columns: Mapping[str, str] | Non
     twice = next((question for question, several in by_question.items() if len(several) > 1), None)
     if twice is not None:
         raise ValueError(
-            f"{answers} answers the question {twice!r} in several ways and has no column context that says which is "
-            "meant; map it with columns: {context: my_column}"
+            f"{answers} answers the question {twice!r} in several ways and has no column context to tell them "
+            "apart; map it with columns: {context: my_column}"
         )
     found: dict[str, Sequence[str]] = {}
     for query, grades in data.qrels.items():

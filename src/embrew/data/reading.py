@@ -37,13 +37,13 @@ def expand(path: str | Path) -> str:
 
 
 def public_name(path: str | Path) -> tuple[str, bool]:
-    """A data set's name without the folders of this machine, and whether it is one of the Hub."""
+    """Return a data set's name without the folders of this machine, and whether it is a data set of the Hub."""
     text = expand(path)
     return (Path(text).resolve().name, False) if Path(text).exists() else (text, True)
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is neither a file nor a folder: it is read more than once, by name.
+    """Raise for what is neither a file nor a folder, since data are read more than once, by name.
 
     Raises:
         ValueError: it is a named pipe, a device, or a link to nothing.
@@ -62,7 +62,7 @@ def read(
     revision: str | None = None,
     rejects: Rejects | None = None,
 ) -> Iterator[Record]:
-    """Rows of a file, of a folder's `split`, or of a data set on the Hub; `rejects` is given what cannot be read."""
+    """Yield the rows of a file, a folder's split, or a data set of the Hub; `rejects` gets what cannot be read."""
     rejects = rejects or Rejects()
     text = expand(path)
     local = Path(text)
@@ -81,7 +81,7 @@ def read(
 
 
 def stem(path: Path) -> str:
-    """File name without the data suffix: `train.jsonl.gz` gives `train`."""
+    """Return a file name without the data suffix: `train.jsonl.gz` gives `train`."""
     for suffix in sorted((*SUFFIXES, *TABLES), key=len, reverse=True):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
@@ -89,14 +89,14 @@ def stem(path: Path) -> str:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """The data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
+    """Return the data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
 
-    JSON Lines, text and Parquet files; CSV, TSV and JSON files of splits that have none of these, or, where there are
-    none at all, every CSV, TSV and JSON file; what `datasets.save_to_disk` wrote.
+    These are JSON Lines, text and Parquet files, and CSV, TSV and JSON files of splits without one of the former; all
+    CSV, TSV and JSON files if there are no others; the files of `datasets.save_to_disk`.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: what is named like one is a named pipe, or a link to nothing.
+        ValueError: a file with such a name is a named pipe, or a broken link.
     """
     if is_saved(folder):
         return [file for files in saved_files(folder).values() for file in files]
@@ -111,7 +111,7 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def _with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Files by suffix, without the relevance judgements of BEIR."""
+    """Return files by suffix, without the relevance judgements of BEIR."""
     files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]
     for file in files:
         require_regular(file)
@@ -123,18 +123,18 @@ def _split(file: Path) -> str:
 
 
 def splits(folder: Path) -> list[str]:
-    """Names of the splits a folder holds: `train-00000.jsonl` and `dev.jsonl` give `["dev", "train"]`."""
+    """Return the splits of a folder: `train-00000.jsonl` and `dev.jsonl` give `["dev", "train"]`."""
     return sorted(saved_files(folder) if is_saved(folder) else {_split(file) for file in data_files(folder)})
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The file `name` of a folder, as JSON Lines, else as Parquet, CSV, TSV or JSON; None if there is none."""
+    """Return the file `name` of a folder: JSON Lines, else Parquet, CSV, TSV or JSON; None if there is none."""
     suffixes = (*SUFFIXES[:2], ".parquet", *TABLES)
     return next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)
 
 
 def split_files(folder: Path, split: str) -> list[Path]:
-    """Files of `split` in a folder; a folder whose files carry no split name at all is one `train` split."""
+    """Return the files of a split; all files are `train` if none is named after a split."""
     if is_saved(folder):
         chosen = saved_files(folder).get(split, [])
     else:

@@ -1,4 +1,4 @@
-"""One row of a data file, and what a reader says of a row that it cannot read."""
+"""One row of a data file, and reports of rows that cannot be read."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn
 
 
 class Record(NamedTuple):
-    """One row and where it came from; `unit` is what `number` counts: a line or a row."""
+    """One row, its file, and its number; `unit` is what is counted: lines or rows."""
 
     values: dict[str, Any]
     source: str
@@ -28,14 +28,14 @@ class Record(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Something that cannot be read.
+    """Report of a row or file that cannot be read.
 
     Attributes:
         source: the file.
-        number: the line or row, or the last one before it (0: the file itself).
-        where: the same in words, for messages.
+        number: the line or row, or the last one before it; 0 for the file itself.
+        where: file and number, for messages.
         reason: why, and what to do.
-        rest_lost: the file itself is broken: what follows cannot be read, and its size is unknown.
+        rest_lost: the file itself is broken, and an unknown number of rows follows that cannot be read.
     """
 
     source: str
@@ -46,17 +46,17 @@ class Bad(NamedTuple):
 
 
 def bad(path: Path, number: int, reason: str, *, unit: str = "line", rest_lost: bool = False) -> Bad:
-    """Return what is said of one row that cannot be read."""
+    """Return the report of one row that cannot be read."""
     return Bad(str(path), number, f"{path}, {unit} {number}", reason, rest_lost)
 
 
 def broken(path: Path, number: int, reason: str, *, unit: str = "line") -> Bad:
-    """Return what is said of a file that cannot be read after row `number`."""
+    """Return the report of a file that cannot be read after row `number`."""
     return Bad(str(path), number, f"{path}, after {unit} {number}", reason, rest_lost=True)
 
 
 def stop(item: Bad) -> NoReturn:
-    """Refuse what cannot be read.
+    """Raise a report as an error.
 
     Raises:
         ValueError: always.

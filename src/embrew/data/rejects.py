@@ -1,4 +1,4 @@
-"""Rows that cannot be used: the first one ends the run, or they are listed in a file, up to a limit."""
+"""Policy for rows that cannot be used: the first one raises an error, or they are listed in a file, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from embrew.files.writing import atomic_path
 
 OnBadRows = Literal["strict", "skip"]
 MAX_RATE = 0.01
-ENOUGH = 100  # rows from which on a rate means something
+ENOUGH = 100  # number of rows from which a rate is meaningful
 
 
 class Rejects:
-    """Takes what is bad and counts.
+    """Counts rows, and lists bad ones or raises an error.
 
     Args:
-        file: where bad rows are listed, one JSON object per line; None: the first one is refused.
+        file: file for bad rows, one JSON object per line; None: the first one raises an error.
         max_rate: at most this share of the rows may be bad, or of 100 rows if there are fewer.
         use: what the rows are for, for messages.
         listed: the file's name, for messages.
 
     Attributes:
-        rows: read so far, good and bad.
-        count: bad ones.
-        files: bad ones of each file.
+        rows: number of rows so far, good and bad.
+        count: number of bad rows.
+        files: number of bad rows per file.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Rejects:
 
     @property
     def skips(self) -> bool:
-        """Whether bad rows are left out, not refused."""
+        """Whether bad rows are left out instead of raising an error."""
         return self.file is not None
 
     @property
     def count(self) -> int:
-        """How many rows are bad."""
+        """Number of bad rows."""
         return self.files.total()
 
     def good(self) -> None:
@@ -60,10 +60,10 @@ class Rejects:
             self._check()
 
     def __call__(self, bad: Bad) -> None:
-        """List something bad.
+        """List a bad row.
 
         Raises:
-            ValueError: nothing bad is accepted, this is too much of it, or the rest of a file is lost with it.
+            ValueError: bad rows are not accepted, there are too many, or the rest of the file cannot be read.
         """
         if self.file is None:
             stop(bad)
@@ -105,9 +105,9 @@ class Rejects:
 
 @contextmanager
 def reject_file(path: Path | None) -> Iterator[IO[str] | None]:
-    """Open a file for bad rows, which is there once reading has ended, well or by too many of them.
+    """Open a file for bad rows. It is written when the block ends, also by too many of them.
 
-    It is not written if there are none. None: nothing is opened.
+    Without bad rows there is no file. None: no file is opened.
     """
     if path is None:
         yield None
@@ -116,7 +116,7 @@ def reject_file(path: Path | None) -> Iterator[IO[str] | None]:
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         try:
             yield file
-        except ValueError as raised:  # what was rejected is what explains it
+        except ValueError as raised:  # the list explains it
             error = raised
     if path.stat().st_size == 0:
         path.unlink()

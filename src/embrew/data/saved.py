@@ -1,4 +1,4 @@
-"""Folders that `datasets` wrote with `save_to_disk`: a `Dataset`, or a `DatasetDict` with a folder per split."""
+"""Folders that `datasets.save_to_disk` wrote: a `Dataset`, or a `DatasetDict` with a folder per split."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def _is_one(folder: Path) -> bool:
 
 
 def _one(folder: Path) -> tuple[str, list[Path]]:
-    """The split and the files of a saved `Dataset`."""
+    """Return the split and the files of a saved `Dataset`."""
     index = folder / "state.json"
     state = read_json(index, keys=("_data_files",), repair=REPAIR)
     with content_of(index, repair=REPAIR):

@@ -1,4 +1,4 @@
-"""Where a sentence ends, by rule: no model, no language data."""
+"""Split texts into sentences by rules, without a model."""
 
 import re
 
@@ -10,7 +10,7 @@ _TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Prof|Gen|Col|Sen|Rep|Gov|Jr|Sr|
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, in order; a line break ends one too.
+    """Return the sentences of a text, in order; a line break also ends one.
 
     Examples:
         >>> split_sentences("Dr. Ada Lovelace wrote it. Who read it? J. Smith did, i.e. someone.")

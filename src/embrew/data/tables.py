@@ -1,4 +1,4 @@
-"""Rows of CSV and TSV files, under a header line."""
+"""Read CSV and TSV files with a header line."""
 
 import csv
 import io
@@ -17,9 +17,9 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 def read_table(path: Path) -> Iterator[Record | Bad]:
-    """Rows under a header line, all values text; an empty cell is None. A column without a name is left out.
+    """Yield the rows under a header line; values are text, an empty cell is None. Columns without a name are left out.
 
-    Columns are separated by what separates the names of the header: commas, semicolons or tabs.
+    The separator is the one between the names of the header: commas, semicolons or tabs.
     """
     number = 1
     try:

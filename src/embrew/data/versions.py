@@ -1,18 +1,18 @@
-"""What differs between two versions of a corpus."""
+"""Differences between two versions of a corpus."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What an update found, compared with the older version.
+    """Counts of an update, compared with the older version.
 
     Attributes:
-        kept: rows with an id that was there, with the same text.
-        changed: rows with an id that was there, with another text.
+        kept: rows with a known id and the same text.
+        changed: rows with a known id and another text.
         new: rows with a new id.
-        dropped: ids that are no longer there.
-        encoded: texts that this run encoded; texts that were there, also under another id, are not encoded again.
+        dropped: ids that the newer version lacks.
+        encoded: texts that this run encoded; known texts, also under another id, are not encoded again.
     """
 
     kept: int

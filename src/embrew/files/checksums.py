@@ -1,4 +1,4 @@
-"""sha256 of the files of a folder, in a file of its own: written last, compared when the folder is opened."""
+"""Write the sha256 of a folder's files into `checksums.json`, and compare them when the folder is opened."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from embrew.files.formats import CHECKSUMS
 
 NAME = "checksums.json"
 CARD = "README.md"
-LARGE = 1 << 24  # bytes: a file of this size is read once per process, as long as it stays the same to the file system
-READERS = 4  # threads that read large files; more do not read faster from one disk
+LARGE = 1 << 24  # bytes: larger files are read once per process while inode, size and times stay the same
+READERS = 4  # threads that read large files; more are not faster on one disk
 
 _known: dict[tuple[int, int], tuple[tuple[int, int], str]] = {}
 _lock = threading.Lock()
 
 
 class Damaged(ValueError):
-    """Files of a folder are not those that were written.
+    """Files of a folder that are missing, were added or have changed since they were written.
 
     Attributes:
         changed: names of files with other content, relative to the folder.
@@ -58,7 +58,7 @@ def file_sha256(path: Path, *, known: bool = False) -> str:
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """Return the SHA-256 over the names and bytes of files."""
+    """Return the sha256 of the names and bytes of files."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + b"\0")
@@ -74,7 +74,7 @@ def digest_of(values: Any) -> str:
 
 
 def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> None:
-    """Write `checksums.json`: the sha256 of every file below a folder. Call it when all else is written.
+    """Write `checksums.json`: the sha256 of every file below a folder. Call it after all other files are written.
 
     Hidden files and folders are left out, and so are folders below with checksums of their own.
 
@@ -94,12 +94,12 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
 
     Args:
         folder: a folder that `write_checksums` was called for.
-        read: names of files, without folders, that a reader of the folder would take into account beside those that are
-            listed; one of them that is not listed was added later, and is refused.
+        read: names of files, without folders, that a reader of the folder would read. One that is not listed was added
+            later, and is refused.
         large: also read files of 16 MiB or more, those excepted whose sha256 this process knows.
 
     Returns:
-        Whether there was something to compare with; False for a folder without `checksums.json`.
+        Whether the folder has a `checksums.json` to compare with.
 
     Raises:
         Damaged: a file is missing, was added or has changed; names the first few and says what to do.
@@ -151,13 +151,13 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
 
 
 def _are_names(files: Any) -> bool:
-    """Whether these are names of files within a folder."""
+    """Return whether a parsed value lists names of files within a folder and their sha256."""
     paths = [PurePosixPath(name) for name in files] if isinstance(files, dict) else [PurePosixPath("..")]
     return not any(path.is_absolute() or ".." in path.parts for path in paths)
 
 
 def _found(folder: Path, names: Iterable[str], *, large: bool) -> dict[str, str | None]:
-    """Return the sha256 of files by name, None for a missing one; large ones are read side by side, or not at all."""
+    """Return the sha256 of files by name, None for a missing one; large ones are read in parallel, or not at all."""
     found: dict[str, str | None] = {}
     waiting = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or broken: one error for what Python's, Rust's and C++'s writers each say in words."""
+"""One error for full, read-only or broken disks, which Python's, Rust's and C++'s writers report differently."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DISK = {
     errno.EROFS: "choose another disk",
     errno.EIO: "choose another disk, and copy what is on this one",
 }
-"""What to do about each of the disk's errors."""
+"""What the user can do, by error number of the disk."""
 
-_NUMBERED = re.compile(r"\b(?:os error|errno) (\d+)\b", re.IGNORECASE)  # Rust's and Arrow's; faiss gives the words
-TORCH = ("PytorchStreamWriter failed", "unexpected pos ", "iostream error")  # torch.save gives neither
+_NUMBERED = re.compile(r"\b(?:os error|errno) (\d+)\b", re.IGNORECASE)  # Rust and Arrow; faiss has no number
+TORCH = ("PytorchStreamWriter failed", "unexpected pos ", "iostream error")  # torch.save gives no number
 
 
 class DiskError(OSError):
@@ -39,14 +39,14 @@ class DiskError(OSError):
 
 @contextmanager
 def writing_to(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Raise `DiskError` for `path` where the disk is why the block failed.
+    """Raise `DiskError` for `path` if the block fails because of the disk.
 
     Args:
-        path: what users know it by.
-        temporary: what is written in its place; where given, errors that name another file are left as they are.
+        path: the file or folder, as users know it.
+        temporary: the file that is written instead; if given, errors that name another file are not changed.
 
     Raises:
-        DiskError: it is; other errors are left as they are.
+        DiskError: the disk is the reason; other errors are not changed.
     """
     try:
         yield
@@ -62,7 +62,7 @@ def writing_to(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def disk_error(error: Exception, path: Path) -> int | None:
-    """Return the number of the disk's error that an exception is about; None where it is about something else."""
+    """Return the error number of the disk that an exception reports; None for other exceptions."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in DISK else None
     said = str(error)

@@ -1,4 +1,4 @@
-"""Exchange two folders in one step, where the system can."""
+"""Exchange two folders in one step, where the operating system supports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders on one file system in one step; return False where system or file system cannot."""
+    """Exchange two folders of one file system in one step; return False if system or file system cannot."""
     name, here = ("renameatx_np", -2) if sys.platform == "darwin" else ("renameat2", -100)
     rename = _of_libc(name)
     if rename is None:

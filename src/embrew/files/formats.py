@@ -1,4 +1,4 @@
-"""Format numbers of the files that embrew writes, and what it does with a number that it does not know.
+"""Format numbers of the files that embrew writes, and errors for numbers that it does not read.
 
 `docs/reference/formats.md` has the policy: when a number is raised, and what older and newer versions do.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 KEY = "format"
-GUARD = "guard/"  # of a guard set's name among the scores in run.json; "guard" is their mean, "dev" that of dev sets
+GUARD = "guard/"  # prefix of guard sets among the scores in run.json; "guard" is their mean, "dev" that of dev sets
 _said: set[tuple[str, str]] = set()
 
 
@@ -22,12 +22,12 @@ class OtherFormat(ValueError):
 
 @dataclass(frozen=True)
 class Format:
-    """The numbers of one kind of file.
+    """Format numbers of one kind of file.
 
     Attributes:
         file: name of the file that holds the number under `format`.
         reads: numbers that this embrew reads, ascending. A file without a number has format 1.
-        again: how a user makes the files anew where their number is below those that are read.
+        again: what the user has to do if the number is below those that are read.
     """
 
     file: str
@@ -36,7 +36,7 @@ class Format:
 
     @property
     def newest(self) -> int:
-        """The number that is written, unless a file needs no more than a lower one."""
+        """The number that is written, unless a lower one is enough for the file."""
         return self.reads[-1]
 
     def check(self, values: Any, where: str | Path) -> int:
@@ -48,7 +48,7 @@ class Format:
 
         Raises:
             OtherFormat: a newer embrew wrote it, or one so old that it is no longer read; or it is no JSON object, or
-                has a number that no embrew wrote.
+                has a number that embrew never wrote.
         """
         number = values.get(KEY, 1) if isinstance(values, dict) else None
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -63,13 +63,13 @@ class Format:
 
 
 CHECKSUMS = Format("checksums.json")
-ENCODER = Format("embrew.json", (1, 2))  # 2: words after the text are joined with it, which readers of 1 do not know
+ENCODER = Format("embrew.json", (1, 2))  # 2: words after the text are joined with it; readers of 1 do not support this
 CONTEXT = Format("context.json")
 RUN = Format("run.json")
 STAGE = Format("stage.json", (1, 2))  # also of the checkpoints; 2: data by content, paths by name in the hash
 EXPORT = Format("parity.json")
 VECTORS = Format("vectors.json")
-INDEX = Format("manifest.json", (1, 2))  # 2: queries are encoded with options, which readers of 1 do not know
+INDEX = Format("manifest.json", (1, 2))  # 2: queries are encoded with options; readers of 1 do not support this
 RESULT = Format("TASK.SPLIT.run.json")
 SWEEP = Format("sweep.json")
 DOMAIN = Format("manifest.json", (3,), "choose another output folder, or remove this one")
@@ -89,7 +89,7 @@ FORMATS = {
 
 
 def say_missing(where: str | Path, what: str) -> None:
-    """Log, once per folder and process, what a folder of an earlier version lacks and what follows from that."""
+    """Log, once per folder and process, what a folder of an earlier version lacks and the consequence."""
     said = (str(where), what)
     if said not in _said:
         _said.add(said)

@@ -1,4 +1,4 @@
-"""Locks on folders: a process holds one until it ends, however it ends; processes forked from it do not keep it."""
+"""Locks on folders: a process holds one until it ends, also if it is killed; forked processes do not hold it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _held: set[int] = set()  # file descriptors
 
 @contextmanager
 def claimed(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder, which is made if need be, for this process alone.
+    """Lock a folder for this process; create it if needed.
 
-    The claim ends with the process, however it ends. A folder that was made here and is still empty is removed.
+    The lock ends with the process, also if it is killed. A folder that was created here and is still empty is removed.
 
     Args:
-        folder: what is claimed.
+        folder: the folder to lock.
         doing: what this process does to it, as in "another process is training into FOLDER": "training into".
 
     Raises:
@@ -48,13 +48,13 @@ def claimed(folder: Path, doing: str) -> Iterator[None]:
 
 
 def check_unclaimed(folder: Path, doing: str) -> None:
-    """Raise where another process holds a folder; nothing is held or made. Arguments and errors as for `claimed`."""
+    """Raise if another process holds a folder; nothing is locked or created. Arguments and errors as for `claimed`."""
     if is_held(folder):
         raise _refusal(folder, doing)
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a lock on a file or folder; False where there is none, or no locks."""
+    """Return whether a process holds a lock on a file or folder; False if it does not exist, or without locks."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -66,7 +66,7 @@ def is_held(path: Path) -> bool:
 
 
 def lock(handle: int) -> bool | None:
-    """Lock an open file or folder for this process: True; False: another has it; None: not on this file system."""
+    """Lock an open file or folder; return False if another process has it, None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -78,7 +78,7 @@ def lock(handle: int) -> bool | None:
 
 
 def _opened(folder: Path) -> tuple[int, bool | None]:
-    """A folder's descriptor, and whether it is locked; opened again if it was removed before it was locked."""
+    """Return a folder's descriptor and whether it is locked; open it again if it was removed before it was locked."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -94,7 +94,7 @@ def _refusal(folder: Path, doing: str) -> FileExistsError:
 
 
 def _let_go() -> None:
-    """In a forked process: close what its parent holds, or a lock would last as long as the last child."""
+    """Close the parent's descriptors in a forked process; otherwise a lock would last as long as the last child."""
     for handle in _held:
         with suppress(OSError):
             os.close(handle)

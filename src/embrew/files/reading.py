@@ -1,4 +1,4 @@
-"""Read files that were written earlier; one that cannot be read is named, with what is wrong and what to do."""
+"""Read files that were written earlier; errors name the file, what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embrew.files.formats import Format, OtherFormat
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
-"""Errors of parsers, and of code that takes a parsed value for another type than it has."""
+"""Errors of parsers, and of code that meets a parsed value of an unexpected type."""
 KNOWN = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json", "modules.json")
 
 
@@ -24,12 +24,12 @@ class BrokenFile(ValueError):
 
 @contextmanager
 def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn errors about a file's content into `BrokenFile`. Only what interprets the content belongs into the block.
+    """Turn errors about a file's content into `BrokenFile`. The block should only contain what interprets the content.
 
     Args:
         path: the file.
         repair: what the user should do.
-        also: errors that are about the content in this block, beside those of `is_content_error`.
+        also: further errors that are about the content in this block; see `is_content_error`.
 
     Raises:
         BrokenFile: a key is missing, a value has another type, or the content cannot be parsed.
@@ -45,7 +45,7 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
 
 
 def broken(path: Path, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
-    """Return the error for a file; for a folder that of the first file in it that is broken, if there is one."""
+    """Return the error for a file; for a folder, that of the first broken file in it, if any."""
     found = broken_in(path, repair=repair) if path.is_dir() else None
     return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
@@ -57,9 +57,9 @@ def read_json(
 
     Args:
         path: the file.
-        keys: that the object has to have.
+        keys: keys that the object must have.
         repair: what the user should do about a broken file.
-        kind: which format numbers are read; checked before the keys.
+        kind: format numbers that are read; checked before the keys.
 
     Raises:
         OSError: there is no such file, it is a folder, or it may not be read.
@@ -107,11 +107,11 @@ def _check_known(name: str, value: Any) -> None:
 
 
 def is_content_error(error: Exception, *, also: tuple[type[Exception], ...] = ()) -> bool:
-    """Whether an error can come from a file's content: one of `CONTENT`, or the plain `Exception` of Rust's parsers.
+    """Return whether an error can come from a file's content: `CONTENT`, or the plain `Exception` of Rust's parsers.
 
     Args:
         error: what was raised.
-        also: further kinds of error that can; a device that is out of memory is none of them.
+        also: further types of error that can, unless a device is out of memory.
     """
     return (
         isinstance(error, CONTENT)
@@ -121,7 +121,7 @@ def is_content_error(error: Exception, *, also: tuple[type[Exception], ...] = ()
 
 
 def reason(error: Exception) -> str:
-    """Return what a parser's error says, as part of one line."""
+    """Return a parser's error as part of one line."""
     match error:
         case json.JSONDecodeError():
             return f"not valid JSON ({error})"

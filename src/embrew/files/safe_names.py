@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_PART_BYTES = 255  # bytes of one part of a path, on all common file systems
-MAX_NAME_BYTES = 200  # leaves room for what embrew adds: a split, a suffix, a temporary file's prefix
+MAX_NAME_BYTES = 200  # bytes; the rest is for what embrew adds: a split, a suffix, a temporary file's prefix
 CONTROL = frozenset(chr(code) for code in (*range(32), 127))
 NOT_IN_NAMES = CONTROL | frozenset('\\:*?"<>|')
 

@@ -1,4 +1,4 @@
-"""Write files and folders so that they are there whole or not at all, also after a power failure."""
+"""Write files and folders atomically: they exist complete or not at all, also after a power failure."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from embrew.files.locks import is_held, lock
 logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
-"""How the names of temporary files and folders end; `.NAME.RANDOM.partial`, beside what they will replace."""
+"""Suffix of temporary files and folders, `.NAME.RANDOM.partial`, in the folder of what they will replace."""
 
 ATTEMPTS = 5
 Value = TypeVar("Value")
@@ -29,9 +29,9 @@ _TEMPORARY = re.compile(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path` that takes its place when the block ends without an error.
+    """Yield a temporary file that replaces `path` when the block ends without an error.
 
-    What a killed process left beside it is removed.
+    Temporary files of killed processes are removed.
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `path`.
@@ -54,15 +54,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
-    """Give a temporary folder beside `folder` that takes its place when the block ends without an error.
+    """Yield a temporary folder that replaces `folder` when the block ends without an error.
 
     An existing folder and the new one are exchanged in one step, where the file system can do so (Linux, macOS).
     Elsewhere the old one is moved away first; if the process is killed in between, `recover` moves it back.
 
     Args:
-        folder: where to; what a symbolic link leads to is replaced, not the link.
-        marker: A file every such folder holds. Only a folder with it (or an empty one) is ever replaced.
-        overwrite: Whether an existing folder may be replaced.
+        folder: the folder to write; of a symbolic link, its target is replaced.
+        marker: a file that every such folder has. Only a folder with it, or an empty one, is replaced.
+        overwrite: whether an existing folder may be replaced.
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `folder`.
@@ -107,9 +107,9 @@ def check_free(folder: Path, *, marker: str, overwrite: bool = False) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Clear up after processes that were killed while they wrote `folder`; those that still run are left alone.
+    """Remove what processes left that were killed while they wrote `folder`; running processes are not affected.
 
-    Where one was killed between moving the old folder away and the new one in its place, the old one is moved back.
+    If one was killed after it moved the old folder away and before it moved the new one in, the old one is moved back.
     """
     for scratch in _beside(folder):
         with _held(scratch) as ours:
@@ -119,13 +119,13 @@ def recover(folder: Path) -> None:
             if old.exists() and not folder.exists():
                 os.rename(old, folder)
                 logger.warning(
-                    "%s was being replaced by a process that was killed; it is there again, as before", folder
+                    "%s was being replaced by a process that was killed; the earlier version is restored", folder
                 )
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def recover_all(parent: Path) -> None:
-    """Call `recover` for every folder in `parent` that a killed process left aside."""
+    """Call `recover` for every folder in `parent` that a killed process moved away."""
     if parent.is_dir():
         for entry in list(parent.iterdir()):
             found = _TEMPORARY.fullmatch(entry.name)
@@ -134,13 +134,13 @@ def recover_all(parent: Path) -> None:
 
 
 def read_unchanged(folder: Path, marker: str, read: Callable[[], Value]) -> Value:
-    """Return what `read` returns; call it again where the folder was replaced, by `atomic_folder`, meanwhile.
+    """Return what `read` returns; call it again if `atomic_folder` replaced the folder meanwhile.
 
     Without it, one reader might see some files of the old folder and some of the new one.
 
     Args:
-        folder: what is read.
-        marker: a file of it that is written anew with the folder.
+        folder: the folder to read.
+        marker: a file that is written with every version of the folder.
         read: reads it.
 
     Raises:
@@ -194,7 +194,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows as JSON Lines atomically; returns how many."""
+    """Write rows as JSON Lines atomically; return how many."""
     count = 0
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         for row in rows:
@@ -204,7 +204,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def put(new: Path, folder: Path, *, aside: Path) -> None:
-    """Move `new` to `folder`; a folder that is there ends up at `new` or, where they cannot be exchanged, `aside`."""
+    """Move `new` to `folder`; an existing folder ends up at `new` or, if they cannot be exchanged, at `aside`."""
     if not folder.exists():
         os.rename(new, folder)
     elif not exchange(new, folder):
@@ -217,7 +217,7 @@ def put(new: Path, folder: Path, *, aside: Path) -> None:
 
 
 def _is_written(folder: Path, *, but: Path) -> bool:
-    """Whether another process writes a folder, for longer than it takes one to clear up."""
+    """Return whether another process writes a folder; processes that only clean up are waited for."""
     for pause in (0.0, 0.1, 0.3):
         time.sleep(pause)
         if not any(is_held(other) for other in _beside(folder) if other != but):
@@ -226,7 +226,7 @@ def _is_written(folder: Path, *, but: Path) -> bool:
 
 
 def _beside(path: Path) -> list[Path]:
-    """Temporary files and folders of `path`."""
+    """Return the temporary files and folders of `path`."""
     named = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
     try:
         with os.scandir(path.parent) as entries:
@@ -236,7 +236,7 @@ def _beside(path: Path) -> list[Path]:
 
 
 def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
-    """Make a temporary file or folder and lock it; another, where a process that clears up was faster than the lock."""
+    """Create and lock a temporary file or folder; again, if a process that cleans up removed it before the lock."""
     while True:
         handle, name = make()
         try:
@@ -250,7 +250,7 @@ def _locked(make: Callable[[], tuple[int | None, str]]) -> tuple[Path, int]:
 
 @contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """Give whether no running process writes a temporary file or folder; while the block runs, none begins to."""
+    """Yield whether no running process writes a temporary file or folder; none can begin to while the block runs."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
