@@ -2,7 +2,7 @@
 
 A query is the first sentence of a docstring; its document is the dotted name, the signature and the rest. Source files
 are parsed, never imported, and nothing is downloaded, so that anyone with the dependencies of embrew can train and
-judge an encoder in minutes. The split is by package: what is tested is documentation of packages never trained on.
+evaluate an encoder in minutes. The split is by package: test documents are from packages that are not trained on.
 """
 
 import logging
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 TEST_PACKAGES = ("networkx", "sklearn", "rich", "pydantic", "fsspec")
 # Always installed: transformers needs huggingface_hub, torch needs jinja2, sentence-transformers needs scipy. A client
-# of a service, a template language and numerical functions lie about as far from training as the test packages do.
+# of a service, a template language and numerical functions differ from the training data about as much as the test
+# packages.
 DEV_PACKAGES = ("huggingface_hub", "jinja2", "scipy")
 # embrew itself; packages that carry the documentation of a test package or consist of test code.
 EXCLUDED = {
@@ -49,7 +50,7 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Package:
-    """An importable top-level name: its source and the version of what it came with."""
+    """An importable top-level name: its source, and the version of its distribution."""
 
     name: str
     path: Path
@@ -69,13 +70,16 @@ def harvest(
     """Write `texts.jsonl`, `pairs.jsonl`, `dev/` and `test/` (BEIR folders) and `manifest.json` into `output`.
 
     Args:
-        max_documents: Documents a package.
-        max_pairs: Training pairs in all.
-        max_queries: Queries of a test set; the corpus holds all documents of its packages.
-        packages: Default: all installed ones and the standard library.
+        output: output folder.
+        seed: random seed of all samples.
+        overwrite: replace the folder's content.
+        max_documents: maximum documents per package.
+        max_pairs: maximum training pairs in total.
+        max_queries: maximum queries of a test set; the corpus holds all documents of its packages.
+        packages: default: all installed packages and the standard library.
 
     Returns:
-        The manifest: counts a package, versions, settings.
+        The manifest: counts per package, versions, settings.
     """
     folder = Path(output)
     check_free(folder, marker=MANIFEST, overwrite=overwrite)
@@ -83,7 +87,7 @@ def harvest(
     found = {package.name for package in packages}
     for name in (*TEST_PACKAGES, *DEV_PACKAGES):
         if name not in found:
-            logger.warning("package %s is not installed; the %s set goes without it", name, _split(name))
+            logger.warning("package %s is not installed; the %s set is made without it", name, _split(name))
     unread: Counter[str] = Counter()
     taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
     chosen: dict[str, dict[str, list[Documented]]] = {"test": {}, "dev": {}, "train": {}}
@@ -94,9 +98,7 @@ def harvest(
                 chosen[_split(package.name)][package.name] = entries
             bar.update()
     if not chosen["train"] or not chosen["test"]:
-        raise ValueError(
-            "no documentation for training or for the test; are the packages installed with their sources?"
-        )
+        raise ValueError("no documentation for training or for the test; install packages with their source files")
     pairs = [(package, entry) for package, entries in chosen["train"].items() for entry in entries]
     random.Random(f"{seed}:pairs").shuffle(pairs)
     pairs = pairs[:max_pairs]
@@ -123,7 +125,7 @@ def harvest(
 
 
 def installed_packages() -> list[Package]:
-    """Importable top-level packages and modules of this environment and of the standard library."""
+    """Return the importable top-level packages and modules of this environment and of the standard library."""
     paths = sysconfig.get_paths()
     distributions = metadata.packages_distributions()
     packages: dict[str, Package] = {}
@@ -144,18 +146,18 @@ def installed_packages() -> list[Package]:
 
 
 def document_text(entry: Documented, *, limit: int = 1500) -> str:
-    """Name, signature and the docstring without its first sentence, cut at a word."""
+    """Return name, signature and the docstring without its first sentence, truncated at a word boundary."""
     text = f"{entry.name}\n{entry.signature}\n{entry.rest}" if entry.signature else f"{entry.name}\n{entry.rest}"
     return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0]
 
 
 def raw_text(entry: Documented) -> str:
-    """Signature and whole docstring, for stages that learn from running text."""
+    """Return signature and full docstring, for stages that learn from text."""
     return f"{entry.signature or entry.name}\n{entry.docstring}"
 
 
 def is_useful(entry: Documented) -> bool:
-    """Whether the first sentence asks for something that the rest can answer."""
+    """Return whether the first sentence is a useful query for the rest."""
     words = re.findall(r"[A-Za-z]{2,}", entry.summary)
     content = {word.lower() for word in words} - _STOP_WORDS
     named = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", entry.name)}
@@ -176,7 +178,7 @@ def is_useful(entry: Documented) -> bool:
 
 
 def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: int, limit: int) -> list[Documented]:
-    """At most `limit` useful entries, from files in a seeded order, stopping when there are enough to choose from."""
+    """Return at most `limit` useful entries, from files in random order, until there are enough to choose from."""
     files = sorted(source_files(package.path))
     order = random.Random(f"{seed}:{package.name}")
     order.shuffle(files)
@@ -199,7 +201,7 @@ def _choose(package: Package, taken: set[str], unread: Counter[str], *, seed: in
 
 
 def source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path, str]]:
-    """Source files below a package with their module names; tests, vendored copies and private folders left out."""
+    """Yield the source files of a package with module names, without tests, vendored copies and private folders."""
     module = module or path.stem
     if path.is_file():
         yield path, module
@@ -214,7 +216,7 @@ def source_files(path: Path, module: str | None = None) -> Iterator[tuple[Path, 
 
 
 def _write_beir(folder: Path, split: str, entries: Sequence[Documented], *, seed: int, max_queries: int) -> int:
-    """A corpus of all entries, and a seeded sample of them as queries, each with its one relevant document."""
+    """Write a corpus of all entries, and a random sample of queries, each with one relevant document."""
     numbers = sorted(random.Random(f"{seed}:{split}").sample(range(len(entries)), min(max_queries, len(entries))))
     corpus = ({"_id": f"d{i}", "title": "", "text": document_text(entry)} for i, entry in enumerate(entries))
     write_jsonl(folder / "corpus.jsonl", corpus)

@@ -259,7 +259,7 @@ def test_training_is_refused_where_something_is_left(
         row = {"text": f"Tests. {question}", "document": "x"} if where == "passages.jsonl" else pair
         with open(out / "data" / where, "a") as file:
             file.write(json.dumps(row) + "\n")
-    with pytest.raises(ValueError, match=f"1 held-out questions or answers stand .*{re.escape(question)}"):
+    with pytest.raises(ValueError, match=f"1 held-out questions or answers are in .*{re.escape(question)}"):
         run(docs, pairs, out, settings)
     assert not (out / "model").exists() and not (out / "recipe.yaml").exists()
 

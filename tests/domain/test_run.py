@@ -112,8 +112,8 @@ def test_wrong_choices_are_negatives_and_are_searched(docs: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("pairs", "options", "target", "reason"),
     [
-        (40, {"min_pairs": 30}, "positive", "32 training pairs, at least 30: answers are learnt"),
-        (40, {}, "text", "32 training pairs, fewer than 500: documents are learnt"),
+        (40, {"min_pairs": 30}, "positive", "32 training pairs, at least 30: the first stage generates answers"),
+        (40, {}, "text", "32 training pairs, fewer than 500: the first stage reconstructs documents"),
         (40, {"learn": "rest"}, "rest", None),
         (40, {"learn": "pairs"}, "positive", None),
         (10, {}, "text", "0 training pairs, fewer than 500"),
@@ -146,12 +146,12 @@ def test_the_plan_follows_the_data(
 
 def test_a_plan_that_the_data_does_not_allow(docs: Path, write: Callable[[int], Path], tmp_path: Path) -> None:
     data = prepare(docs, write(10), tmp_path / "data")
-    with pytest.raises(ValueError, match="learn=pairs, but no pair is left to train on"):
+    with pytest.raises(ValueError, match="learn=pairs, but there is no pair to train on"):
         plan(data, learn="pairs")
     with pytest.raises(ValueError, match="steps=0"):
         plan(data, steps=0)
     none = Prepared(data.folder, {"counts": {**data.manifest["counts"], "train_passages": 0}})
-    with pytest.raises(ValueError, match="learn=text, but no document is left"):
+    with pytest.raises(ValueError, match="learn=text, but there is no document"):
         plan(none, learn="text")
     with pytest.raises(ValueError, match="'enkoder"):
         plan(data, overrides=["enkoder=3"])
@@ -196,7 +196,7 @@ def test_too_little_of_everything(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no documents"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     (tmp_path / "docs" / "a.txt").write_text("One sentence alone.")
-    with pytest.raises(ValueError, match="nothing can be held out"):
+    with pytest.raises(ValueError, match="no data can be held out"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
@@ -242,7 +242,7 @@ def test_from_documents_to_report(
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
 
     other = CliRunner().invoke(app, ["domain", *given, "--steps", "3"])
-    assert other.exit_code == 1 and "recipe.yaml says other settings (stages.0.training.max_steps" in other.stderr
+    assert other.exit_code == 1 and "recipe.yaml has other settings (stages.0.training.max_steps" in other.stderr
     assert stages.train(Recipe.load(out / "recipe.yaml"), out / "model", resume=True).steps == 3
     assert trained == ["learn", "represent", "represent"], "the recipe is the one that was trained"
 

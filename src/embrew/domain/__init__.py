@@ -1,4 +1,4 @@
-"""From a folder of documents and some questions to an encoder of that domain, and a report of what it is worth."""
+"""Train an encoder on a domain's documents and questions, and report its scores on held-out questions."""
 
 from embrew.domain.run import Settings, run
 

@@ -1,4 +1,4 @@
-"""Questions made of passages, where users give no pairs or too few to train on."""
+"""Questions from passages (inverse cloze task), for users without pairs or with too few to train on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embrew.domain.split import TEST_SHARE, Split
 
 
 def split_documents(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]], *, seed: int) -> Split:
-    """A fifth of the documents held out, of at least two; none of a single one, whose last passages are."""
+    """Hold out a fifth of the documents; of a single document none (see `last_passages`)."""
     names = [document.id for document in documents if parts[document.id]]
     if len(names) < 2:
         return Split((), frozenset(), False, 0)
@@ -22,15 +22,15 @@ def split_documents(documents: Sequence[Document], parts: Mapping[str, Sequence[
 
 
 def last_passages(documents: Sequence[Document], parts: Mapping[str, Sequence[Document]]) -> list[Document]:
-    """The last fifth of a document's passages."""
+    """Return the last fifth of the passages, which are held out of a single document."""
     several = [passage for document in documents for passage in parts[document.id]]
     return list(several[len(several) - round(TEST_SHARE * len(several)) :])
 
 
-def made_of(passage: Document) -> QA | None:
-    """A passage's first sentence as a question, and the rest of it as its answer; None where there is too little.
+def cloze_pair(passage: Document) -> QA | None:
+    """Return a passage's first sentence as a question and the rest as its answer; None if the passage is too short.
 
-    The inverse cloze task (Lee et al., 2019), with the first sentence for a random one.
+    The inverse cloze task (Lee et al., 2019), with the first instead of a random sentence.
     """
     sentences = split_sentences(passage.text)
     rest = " ".join(sentences[1:])
@@ -39,8 +39,8 @@ def made_of(passage: Document) -> QA | None:
     return QA(sentences[0], rest, source=passage.id)
 
 
-def asked_nowhere_else(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
-    """The made pairs whose question stands in none of these passages: a phrase that many begin with asks nothing."""
+def without_repeated(pairs: Iterable[QA], passages: Sequence[Document]) -> list[QA]:
+    """Return the pairs whose question is in none of the passages; a common first sentence is not a useful question."""
     given = list(pairs)
     find = Finder((pair.question for pair in given), least=1)
     repeated = {name for passage in passages for name in find(passage.content)}

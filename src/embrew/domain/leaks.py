@@ -1,12 +1,12 @@
-"""Held-out questions and answers, and what of the training data holds one of them.
+"""Remove training data that holds a held-out question or answer.
 
-- A question of 4 words or more counts as held by a passage or an answer that contains it word by word; a shorter one by
-  what contains it with its question mark, or has it as a line, an item of a list or a sentence.
-- So does a part of a question: a text of 30 characters or more that is one, or that contains one of its sentences or 13
-  of its words in a row (`parts`).
-- A question that is trained on has to be it, contain it (5 words or more) or be a part of it.
-- An answer of 30 characters or more counts as held by any text that contains it word by word, or that is a part of it
-  of such a length; a shorter one by a text that is it, or that has it as a line or an item of a list (a choice).
+- A passage or answer holds a question of 4 words or more if it contains it word by word; a shorter one if it contains
+  it with its question mark, or has it as a line, an item of a list or a sentence.
+- It also holds a question if it is a part of it (30 characters or more), or contains one of its sentences or 13 of its
+  words in a row (`question_parts`).
+- A training question holds a held-out one if it equals it, contains it (5 words or more) or is a part of it.
+- A text holds an answer of 30 characters or more if it contains it word by word, or is a part of it of that length; a
+  shorter answer if it equals it, or has it as a line or an item of a list (a choice).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from embrew.domain.question_parts import IN_QUERY, Within, is_long, parts_of
 
 
 class HeldOut:
-    """The questions and the right answers that nothing may be trained on.
+    """Held-out questions and right answers, and checks for them in texts.
 
     Args:
         pairs: held-out pairs.
@@ -41,28 +41,28 @@ class HeldOut:
         self._part_of_answer = Within(long)
 
     def asks(self, text: str) -> bool:
-        """Whether a text that is read as a document holds a held-out question or a part of one."""
+        """Return whether a document holds a held-out question or a part of one."""
         return bool(self._asked(text) or self._parts(text)) or self._is_part(text)
 
     def asked_by(self, question: str) -> bool:
-        """Whether a question is a held-out one, contains one or is a part of one."""
+        """Return whether a question equals a held-out one, contains one or is a part of one."""
         return key(question) in self._questions or bool(self._in_question(question)) or self._is_part(question)
 
     def answers_in(self, text: str) -> bool:
-        """Whether a text holds a held-out answer, or is a part of one."""
+        """Return whether a text holds a held-out answer, or is a part of one."""
         return bool(self._in_answer(text) or self._answers & items(text)) or self._part_of_answer(text)
 
     def _is_part(self, text: str) -> bool:
         return len(words(text)) >= START and self._part_of_question(text)
 
     def why(self, text: str) -> Literal["question", "answer"] | None:
-        """What a text that is read as a document holds, or None."""
+        """Return what a document holds: `question`, `answer` or None."""
         return "question" if self.asks(text) else "answer" if self.answers_in(text) else None
 
 
 @dataclass(frozen=True)
 class Clean:
-    """Training data that holds nothing held out, and counts of what was taken out."""
+    """Training data without held-out questions and answers, and counts of what was removed."""
 
     passages: list[Document]
     pairs: list[QA]
@@ -70,7 +70,7 @@ class Clean:
 
 
 def without_held_out(passages: Iterable[Document], pairs: Iterable[QA], held_out: Sequence[QA]) -> Clean:
-    """Take passages, pairs and negatives out of training data that hold a held-out question or answer."""
+    """Remove passages, pairs and negatives that hold a held-out question or answer."""
     held = HeldOut(held_out)
     counts = dict.fromkeys(("passages_with_question", "passages_with_answer", "pairs_dropped", "negatives_dropped"), 0)
     kept_passages, kept_pairs = [], []

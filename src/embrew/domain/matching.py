@@ -1,4 +1,4 @@
-"""Which texts stand in another text, word by word: case, white space, punctuation and markup do not count."""
+"""Find texts in another text, word by word, ignoring case, white space, punctuation and markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from embrew.data.overlap import normalised
 
-START = 4  # words by which a contained text is looked up; fewer stand in a text by chance
+START = 4  # words by which a contained text is looked up; fewer match by chance
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _WORD_OR_MARK = re.compile(rf"{_WORD.pattern}|[?؟]")  # NFKC makes ？ a question mark
@@ -22,20 +22,20 @@ _LABEL = re.compile(  # what follows the last item of a list where lines are joi
 _SEGMENT = re.compile(rf"{_ITEM.pattern}|[.?!:;|()。！？；：](?=\s|$)|[。！？；：]")
 
 
-@lru_cache(maxsize=4096)  # a text is looked at for several reasons, one after the other
+@lru_cache(maxsize=4096)  # several checks in a row need the same text
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text in lower case (a character each where a script has no spaces), without punctuation."""
+    """Return the words of a text in lower case, without punctuation; single characters in scripts without spaces."""
     return tuple(_WORD.findall(_plain(text)))
 
 
 @lru_cache(maxsize=4096)
 def key(text: str) -> str:
-    """What two texts have in common that count as the same: their words, or the text itself where it has none."""
+    """Return the key by which texts are compared: the words, or the text itself if it has none."""
     return " ".join(words(text)) or normalised(text)
 
 
 def items(text: str) -> set[str]:
-    """Keys of a text, its lines and the items of its lists, among them choices listed as A), B).
+    """Return the keys of a text, its lines and the items of its lists, such as choices listed as A), B).
 
     An item also ends where a label begins, such as `Answer:`, and another begins after it.
     """
@@ -47,22 +47,22 @@ def items(text: str) -> set[str]:
 def _between_labels(item: str) -> Iterator[str]:
     labels = [match.start() for match in _LABEL.finditer(item)]
     for start, end in zip([0, *labels], [*labels, len(item)], strict=True):
-        begin = item.rfind(":", 0, start) + 1  # of a label of several words, the words may be the item's too
+        begin = item.rfind(":", 0, start) + 1  # the words of a label may belong to the item
         yield item[begin:start]
         yield item[item.find(":", start) + 1 : end] if start in labels else item[start:end]
 
 
 def segments(text: str) -> set[str]:
-    """`items`, and what stands between marks that end a sentence or a clause."""
+    """Return `items`, and the keys of sentences and clauses."""
     return items(text) | {key(part) for part in _SEGMENT.split(text) if part.strip()}
 
 
 class Finder:
-    """Finds which of many texts stand in a text, in time that does not grow with their number.
+    """Find which of many texts are in a text, in time that does not depend on their number.
 
     Args:
-        texts: what is looked for; those with fewer words than `least` are left out.
-        least: words.
+        texts: the texts to find; those with fewer words than `least` are left out.
+        least: minimum number of words.
         marks: whether question marks count as words.
     """
 
@@ -76,7 +76,7 @@ class Finder:
         self._lengths = sorted({len(start) for start in self._by_start})
 
     def __call__(self, text: str) -> set[str]:
-        """Keys of those that stand in `text`."""
+        """Return the keys of those in `text`."""
         if not self._by_start:
             return set()
         found = self._words(text)
@@ -94,14 +94,13 @@ class Finder:
 
 
 class Questions:
-    """Finds which of many questions a text holds.
+    """Find which of many questions are in a text.
 
-    A question of `START` words or more is found word by word. One of two or three is found together with its question
-    mark; all shorter ones are found where they are a line, an item of a list or a sentence
-    (`segments`).
+    A question of `START` words or more is found word by word. One of two or three words is found with its question
+    mark; all short ones are also found as a line, an item of a list or a sentence (`segments`).
 
     Args:
-        questions: what is looked for.
+        questions: the questions to find.
     """
 
     def __init__(self, questions: Iterable[str]) -> None:
@@ -112,7 +111,7 @@ class Questions:
         self._short = {key(question) for question in short}
 
     def __call__(self, text: str) -> set[str]:
-        """Keys of those that stand in `text`."""
+        """Return the keys of those in `text`."""
         found = self._long(text) | self._marked(text)
         return found | (self._short & segments(text)) if self._short else found
 

@@ -1,4 +1,4 @@
-"""The data of a domain run: what is trained on, and what is judged on, as files."""
+"""The data of a domain run as files: training passages and pairs, test and dev sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embrew.data.folder import document_files, passages, read_folder
 from embrew.data.qa import QA, read_qa
 from embrew.data.reading import expand, public_name
 from embrew.data.sampling import sample_in_order
-from embrew.domain.cloze_questions import asked_nowhere_else, last_passages, made_of, split_documents
+from embrew.domain.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
 from embrew.domain.leaks import without_held_out
 from embrew.domain.scan import check
 from embrew.domain.split import split_pairs, without_duplicates
@@ -25,26 +25,26 @@ from embrew.files.writing import atomic_folder, write_json, write_jsonl
 
 logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
-SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which sentences of the passages join them
-MOST_MADE = 5000  # pairs made of passages
-MOST_QUERIES = 200  # made questions that are judged on
+SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
+MOST_MADE = 5000  # pairs from passages
+MOST_QUERIES = 200  # test questions from passages
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The files of a prepared folder, and what its manifest says."""
+    """The files of a prepared folder, and its manifest."""
 
     folder: Path
     manifest: Mapping[str, Any]
 
     @property
     def passages(self) -> Path:
-        """Passages to learn from: `text`, `document`."""
+        """Training passages: `text`, `document`."""
         return self.folder / "passages.jsonl"
 
     @property
     def pairs(self) -> Path:
-        """Pairs to train on: `query`, `positive`, `negatives`, `made` (of a passage, not given by the user)."""
+        """Training pairs: `query`, `positive`, `negatives`, `made` (True: from a passage, not from the user)."""
         return self.folder / "pairs.jsonl"
 
     @property
@@ -54,11 +54,11 @@ class Prepared:
 
     @property
     def dev(self) -> Path | None:
-        """Likewise, for choices made on the way; None where there are too few pairs."""
+        """Dev set, for choices during training; None if there are too few pairs."""
         return self.folder / "dev" if (self.folder / "dev").exists() else None
 
     def count(self, what: str) -> int:
-        """A count of the manifest."""
+        """Return a count of the manifest."""
         return int(self.manifest["counts"][what])
 
 
@@ -72,20 +72,20 @@ def prepare(
     max_documents: int = 2000,
     seed: int = 42,
 ) -> Prepared:
-    """Read, split and write the data into `folder`, or open it where it is there already.
+    """Read, split and write the data into `folder`, or open it if it exists.
 
     Args:
         documents: a folder of documents.
-        pairs: questions and answers, see `read_qa`; None: there are none.
-        folder: where to.
-        columns: of `pairs`.
-        max_chars: of a passage.
-        max_documents: most texts that are searched in a test or dev set, the right ones included.
-        seed: of the split and of samples.
+        pairs: questions and answers, see `read_qa`; None: no pairs.
+        folder: output folder.
+        columns: column names of `pairs`.
+        max_chars: maximum characters of a passage.
+        max_documents: maximum number of texts in a test or dev corpus, right answers included.
+        seed: random seed of the split and of samples.
 
     Raises:
         FileExistsError: `folder` was made of other files or with other settings.
-        FileNotFoundError, ValueError: as `read_folder` and `read_qa`; nothing to train on or to judge on; training
+        FileNotFoundError, ValueError: as `read_folder` and `read_qa`; no data for training or for the test; training
             files that hold a held-out question or answer (see `scan`).
     """
     asked = {
@@ -126,23 +126,21 @@ def prepare(
         judged = [
             p for several in parts.values() for p in several if p.id in inside or p.id.rpartition("/")[0] in held_out
         ]
-        questions = asked_nowhere_else((qa for qa in map(made_of, judged) if qa), train_passages)
+        questions = without_repeated((qa for qa in map(cloze_pair, judged) if qa), train_passages)
         by_part["test"] = sample_in_order(questions, MOST_QUERIES, seed=seed)
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
     train_passages, taken_out = clean.passages, dict(clean.counts)
     rows = [_row(pair, made=False) for pair in clean.pairs]
     if len(rows) < SELF_SUPERVISED_BELOW:
-        own = without_held_out((), (qa for qa in map(made_of, train_passages) if qa), held_pairs).pairs
+        own = without_held_out((), (qa for qa in map(cloze_pair, train_passages) if qa), held_pairs).pairs
         rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
     if not by_part["test"]:
-        raise ValueError(
-            f"{asked['documents']}: nothing can be held out to judge the result on; give more documents, or pairs"
-        )
+        raise ValueError(f"{asked['documents']}: no data can be held out for the test; give more documents, or pairs")
     if not train_passages and not rows:
         raise ValueError(
-            f"{asked['documents']}: nothing is left to train on, since every document is one that held-out pairs are "
-            "from, or holds their questions or answers; give more documents, or more pairs"
+            f"{asked['documents']}: no training data is left: every document is the source of held-out pairs, or holds "
+            "their questions or answers; give more documents, or more pairs"
         )
     with atomic_folder(folder, marker=MANIFEST) as new:
         write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in train_passages))
@@ -186,7 +184,7 @@ def _row(pair: QA, *, made: bool) -> dict[str, Any]:
 
 
 def _sha256(documents: str | Path, pairs: str | Path | None) -> str:
-    """Of the names and bytes of all files."""
+    """Return the sha256 of the names and bytes of all files."""
     place = Path(expand(documents))
     digest = hashlib.sha256()
     for file in document_files(place):

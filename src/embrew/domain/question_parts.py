@@ -1,4 +1,4 @@
-"""Parts of questions: by which of them a text that does not hold a whole question is recognised."""
+"""Parts of questions, which identify a question in a text that does not hold all of it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable
 from embrew.data.sentences import split_sentences
 from embrew.domain.matching import START, key, words
 
-ALIKE = 30  # characters from which on an answer, or a part of a question, in another text is no chance
-RUN = 13  # words in a row that are a part, whether sentences begin or end in them or not
-MANY = 3  # a part of more questions than these is a form of words that says nothing of one of them
-IN_QUERY = 5  # words of a held-out question that another question may not contain
+ALIKE = 30  # characters from which a match of an answer, or of a part of a question, is not by chance
+RUN = 13  # words in a row that are a part, across sentences too
+MANY = 3  # a part of more questions than this is a common phrase and identifies none
+IN_QUERY = 5  # minimum words of a held-out question that is looked for in other questions
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is long enough that it does not stand in another one by chance."""
+    """Return whether a text is so long that finding it in another text is not by chance."""
     return len(key(text)) >= ALIKE
 
 
 def parts_of(questions: Iterable[str]) -> dict[str, set[str]]:
-    """Keys of sentences (`START` words or more) and runs of `RUN` words, `ALIKE` characters long, and their questions.
+    """Return the questions of each part: sentences (`START` words or more) and runs of `RUN` words, as keys.
 
-    Those of more than `MANY` questions are left out.
+    Parts shorter than `ALIKE` characters, and those of more than `MANY` questions, are left out.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for question in {key(question): question for question in questions}.values():
@@ -36,10 +36,10 @@ def parts_of(questions: Iterable[str]) -> dict[str, set[str]]:
 
 
 class Within:
-    """Finds texts that are a part of one of several others, word by word and `ALIKE` characters long.
+    """Check whether a text is a part of one of several others, word by word and `ALIKE` characters long.
 
     Args:
-        texts: what they may be a part of.
+        texts: the whole texts.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -49,6 +49,6 @@ class Within:
         self._long = " \n ".join(["", *map(key, long), ""])
 
     def __call__(self, text: str) -> bool:
-        """Whether `text` is a part."""
+        """Return whether `text` is a part of one of them."""
         start = words(text)[:START]
         return is_long(text) and (len(start) < START or start in self._runs) and f" {key(text)} " in self._long

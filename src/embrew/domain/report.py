@@ -22,7 +22,7 @@ FEW_QUERIES = 50
 
 @dataclass(frozen=True)
 class Step:
-    """The encoder before training or after a stage: its scores, its separation, and how long the stage took."""
+    """The encoder before training or after a stage: scores, separation, and the stage's time."""
 
     name: str
     result: Result
@@ -30,7 +30,7 @@ class Step:
     seconds: float | None
 
     def summary(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all values as JSON-serialisable data."""
         return {
             "step": self.name,
             **{key: self.result.scores[key] for key in SCORES},
@@ -48,7 +48,7 @@ def write_report(folder: Path, report: Mapping[str, Any], steps: Sequence[Step])
 
 
 def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool = True) -> str:
-    """The report as a page."""
+    """Return the report as Markdown."""
     data, counts = report["data"], report["data"]["counts"]
     lines = [f"# {report['documents']}", "", *_data(report), ""]
     lines += ["## Before training", "", _read_on(report["model"]), ""]
@@ -73,10 +73,12 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
             f"- {stage['name']}: {_said(stage['objective'])}; {stage['training']['max_steps']} steps of "
             f"{stage['batch']['size'] if stage['batch'] else stage['training']['per_device_train_batch_size']}"
         )
-    lines += ["", "## Go on from here", "", "```bash"]
-    lines += ["embrew train recipe.yaml --output more stages.learn.training.max_steps=1000   # other settings"]
-    lines += ["embrew search model --index index --build data/test                           # ask it something"]
-    lines += ["embrew data mine model data/pairs.jsonl mined.jsonl                           # hard negatives"]
+    lines += ["", "## Next steps", "", "```bash"]
+    lines += [
+        "embrew train recipe.yaml --output more stages.learn.training.max_steps=1000   # train with other settings"
+    ]
+    lines += ["embrew search model --index index --build data/test                           # search the documents"]
+    lines += ["embrew data mine model data/pairs.jsonl mined.jsonl                           # mine hard negatives"]
     lines += ["```", ""]
     if exported:
         lengths = report["recipe"]["encoder"]["max_length"]
@@ -90,7 +92,7 @@ def markdown(report: Mapping[str, Any], steps: Sequence[Step], *, exported: bool
 
 
 def _read_on(model: str) -> str:
-    return f"{model}, read by the mean over its states, on pairs of the test split (and on general text, if given):"
+    return f"{model} with mean pooling, on pairs of the test split (and on general text, if given):"
 
 
 def _data(report: Mapping[str, Any]) -> list[str]:
@@ -101,35 +103,35 @@ def _data(report: Mapping[str, Any]) -> list[str]:
     if data["questions_made"]:
         lines.append(
             f"- no pairs were given: {counts['test_queries']} questions are first sentences of held-out passages, "
-            "whose answers are the rest of the passage. Use them to compare training steps; users ask other questions"
+            "whose answers are the rest of the passage. Use them to compare training steps; real questions differ"
         )
         if not data["by_document"]:
-            lines.append("- there is one document: the last fifth of its passages is held out")
+            lines.append("- there is a single document: the last fifth of its passages is held out")
         return [*lines, *_checked(data, counts)]
     lines.append(
         f"- {counts['pairs']} different pairs ({counts['with_negatives']} with wrong choices or negatives), "
         f"{counts['linked']} of a known document: {counts['train_pairs']} to train on, {counts['test_queries']} "
-        f"questions held out, {counts.get('dev_queries', 0)} for choices on the way"
+        f"questions held out for the test, {counts.get('dev_queries', 0)} for choices during training"
     )
     if data["by_document"]:
-        lines.append("- held-out pairs share no question, answer or known document with those that are trained on")
+        lines.append("- held-out pairs share no question, answer or known document with training pairs")
     else:
         lines.append(
-            "- the pairs are of too few documents to hold some out: held-out pairs share no question, answer or "
-            "passage that holds it with what is trained on. They may share documents."
+            "- the pairs are from too few documents to hold documents out: held-out pairs share no question, answer or "
+            "passage that holds one of them with the training data. They may share documents."
         )
     return [*lines, *_checked(data, counts)]
 
 
 def _checked(data: Mapping[str, Any], counts: Mapping[str, Any]) -> list[str]:
-    """What was taken out of the training data, and what the last look over its files found."""
+    """Return lines on what was removed from the training data, and on the check of its files."""
     found = data["checked"]
     return [
-        f"- taken out of what is trained on: {counts['passages_with_question']} passages that hold a held-out "
+        f"- removed from the training data: {counts['passages_with_question']} passages that hold a held-out "
         f"question or a part of one, {counts['passages_with_answer']} that hold an answer, "
         f"{counts['pairs_dropped']} pairs, {counts['negatives_dropped']} negatives",
         f"- {found['questions']} held-out questions and {found['answers']} answers were searched in the "
-        f"{found['texts']} texts that are trained on: {found['remaining']} of them are left, whole or in part",
+        f"{found['texts']} training texts: {found['remaining']} were found, whole or in part",
     ]
 
 
@@ -142,7 +144,7 @@ def _diagnosis(diagnosis: Mapping[str, Any]) -> str:
         "separation ratio",
         "own answer is nearest",
         "perplexity",
-        "bits a byte",
+        "bits per byte",
     ]
     rows = []
     for entry in diagnosis["data"]:
@@ -173,7 +175,7 @@ def _results(steps: Sequence[Step]) -> str:
 
 
 def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence[Step]) -> list[str]:
-    """What has to be known to read the table."""
+    """Return remarks on the table of results."""
     best, last = (
         max((step for step in steps if step.seconds is None), key=lambda step: step.result.main_score),
         steps[-1],
@@ -182,7 +184,7 @@ def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence
     tested = compare(best.result, last.result)
     if tested is not None:
         lines.append(
-            f"nDCG@10 after {last.name} less that of the best untrained reading (the best on these same questions, "
+            f"nDCG@10 after {last.name} minus that of the best untrained pooling (chosen on these same questions, "
             "which favours it): "
             f"{last.result.main_score - best.result.main_score:+.3f}, 95 % interval "
             f"[{tested.low:+.3f}, {tested.high:+.3f}] over questions"
@@ -192,9 +194,11 @@ def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence
         f"wrong choices, other answers and passages; {counts['test_trained_distractors']} of them were trained on"
     )
     if counts["test_queries"] < FEW_QUERIES:
-        lines.append(f"{counts['test_queries']} questions are few: look at the interval, not at the difference")
+        lines.append(f"{counts['test_queries']} questions are few: rely on the interval, not on the difference")
     if last.result.main_score < best.result.main_score:
-        lines.append("**training has not helped**: more data or steps, or another model; see the diagnosis")
+        lines.append(
+            "**training has not improved the score**: try more data, more steps, or another model; see the diagnosis"
+        )
     return lines
 
 
@@ -203,7 +207,7 @@ def _said(objective: Mapping[str, Any]) -> str:
         case "positive":
             return "answers through the bottleneck (SFT)"
         case "text":
-            return "documents rewritten through the bottleneck (PT)"
+            return "documents reconstructed through the bottleneck (PT)"
         case "rest":
             return "the rest of documents through the bottleneck (PT)"
     return str(objective["type"])
@@ -218,7 +222,7 @@ def _between(interval: Sequence[float] | None) -> str:
 
 
 def plot_report(steps: Sequence[Step], path: Path) -> None:
-    """Scores of every step as bars; cosines before and after training."""
+    """Draw the scores of every step as bars, and cosines before and after training."""
     apart = [step for step in steps if step.separation is not None]
     figure = new_figure(12, 0.5 * len(steps) + 2.2)
     left, *panels = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))

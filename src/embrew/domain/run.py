@@ -1,4 +1,4 @@
-"""The whole path: prepare, diagnose, learn, represent, judge, export, report. What is finished is not done again."""
+"""A domain run: prepare, diagnose, train, evaluate, export, report. Finished parts are not repeated."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from embrew.text_encoder.provenance import versions
 from embrew.training.stages import train
 
 logger = logging.getLogger(__name__)
-MOST_PAIRS, MOST_TEXTS = 500, 200  # that a model is diagnosed on
+MOST_PAIRS, MOST_TEXTS = 500, 200  # of the diagnosis
 READINGS: dict[Literal["memory", "last", "mean"], str] = {"memory": "memory", "last": "last token", "mean": "mean"}
 DIAGNOSIS = "diagnosis.json"
-REMOVE = "remove the file; the same command makes it again"
-EXPORT = "remove the folder export; the same command makes it again"
+REMOVE = "remove the file; the same command computes it again"
+EXPORT = "remove the folder export; the same command exports again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a user may say of a domain run.
+    """Settings of a domain run.
 
     Attributes:
         model: `nano`, a folder or Hub id of a causal LM.
-        columns: of the pairs, see `read_qa`.
+        columns: column names of the pairs, see `read_qa`.
         general: general text, to compare the domain with.
         learn: what the first stage learns from: `pairs`, `text`, `rest`, or `auto`.
-        min_pairs: training pairs from which on `auto` is `pairs`.
-        steps: of the first stage.
-        max_chars: of a passage.
-        max_documents: texts that are searched in the test.
-        seed: of the split and of training.
-        overrides: for the recipe.
-        batch_tokens: padded tokens a batch, outside training.
-        verify: how saved stages are proven.
+        min_pairs: number of training pairs from which `auto` is `pairs`.
+        steps: steps of the first stage.
+        max_chars: maximum characters of a passage.
+        max_documents: maximum number of texts in the test corpus.
+        seed: random seed of the split and of training.
+        overrides: `key.path=value` for the recipe.
+        batch_tokens: padded tokens per batch, outside training.
+        verify: how saved stages are verified.
         export: whether a stock Sentence-Transformers folder is written.
     """
 
@@ -81,7 +81,7 @@ class Settings:
 def run(
     documents: str | Path, pairs: str | Path | None, output: str | Path, settings: Settings = Settings()
 ) -> dict[str, Any]:
-    """Make an encoder of a domain, and a report of what it is worth, in `output`.
+    """Train an encoder of a domain in `output`, and report its scores.
 
     Writes `data/` (passages, pairs, held-out questions), `recipe.yaml`, `diagnosis.json`, `model/` (the stages),
     `results/`, `export/` (Sentence-Transformers), and `report.md`, `report.json` and `report.png`.
@@ -89,23 +89,23 @@ def run(
     Args:
         documents: a folder of text, Markdown, JSON Lines or PDF files.
         pairs: questions and answers (see `read_qa`), or None.
-        output: where to; a run that was stopped goes on there.
-        settings: all else.
+        output: output folder; an interrupted run resumes.
+        settings: all other settings.
 
     Returns:
         The content of `report.json`.
 
     Raises:
-        FileExistsError: `output` was made of other files or settings; another process works in it.
+        FileExistsError: `output` holds a run with other files or settings; another process works in it.
         FileNotFoundError, ValueError: data that cannot be read or used; training files that hold a held-out question or
-            answer; anything training can refuse.
+            answer; anything that `train` raises.
     """
     with claimed_by_first(Path(output), "working in"):
         return _run(documents, pairs, Path(output), settings)
 
 
 def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings: Settings) -> dict[str, Any]:
-    recover(folder / "data")  # what a run left that was killed in its first seconds
+    recover(folder / "data")  # of a run that was killed in its first seconds
     if folder.exists() and any(folder.iterdir()) and not (folder / "data" / MANIFEST).is_file():
         raise FileExistsError(f"{folder} holds other files; choose another output folder")
     data = prepare(
@@ -132,7 +132,7 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     steps: list[Step] = []
     for how, said in READINGS.items():
         encoder = build.encoder(untrained(recipe, how))
-        result = _judge(encoder, data, folder / "results" / f"untrained-{how}", settings)
+        result = _evaluate(encoder, data, folder / "results" / f"untrained-{how}", settings)
         steps.append(Step(f"untrained, {said}", result, None, None))
     diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
     steps[-1] = Step(steps[-1].name, result, before, None)
@@ -143,7 +143,7 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     seconds = read_json(model / "run.json", keys=("seconds",))["seconds"]
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, merge_adapter=True)
-        result = _judge(encoder, data, folder / "results" / stage.name, settings)
+        result = _evaluate(encoder, data, folder / "results" / stage.name, settings)
         apart = _separate(encoder, sample, settings, folder / "separations" / f"{stage.name}.json")
         steps.append(Step(stage.name, result, apart, seconds.get(stage.name)))
     if settings.export:
@@ -164,7 +164,7 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
 
 
 def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
-    """Rows that the recipe's stages are trained on and that are not of the prepared folder (by overrides)."""
+    """Yield the training rows of the recipe's stages that are not from the prepared folder (by overrides)."""
     for stage in recipe.stages:
         for config in stage.datasets:
             paths = [config.path] if isinstance(config.path, str) else config.path
@@ -173,17 +173,17 @@ def _other_rows(recipe: Recipe, data: Prepared) -> Iterator[Mapping[str, Any]]:
 
 
 def _write_recipe(path: Path, made: Plan) -> None:
-    """The recipe for those who go on from here; one that differs from what is there is refused.
+    """Write the recipe for later training.
 
     Raises:
-        FileExistsError: another recipe is there.
+        FileExistsError: the file holds another recipe.
     """
     if path.is_file():
         there = Recipe.load(path)
         keys = made.recipe.differing_keys(there.resolved())
         if keys:
             raise FileExistsError(
-                f"{path} says other settings ({', '.join(keys)}); choose another output folder, give the same "
+                f"{path} has other settings ({', '.join(keys)}); choose another output folder, give the same "
                 f"settings, or train it as it is: embrew train {path} --output DIR"
             )
         return
@@ -192,7 +192,7 @@ def _write_recipe(path: Path, made: Plan) -> None:
 
 
 def _sample(data: Prepared, name: str) -> Sample:
-    """What models are diagnosed on: held-out pairs, and passages and answers of them; not used for any choice."""
+    """Return the sample of the diagnosis: held-out pairs, their answers, and passages; no choice depends on it."""
     from embrew.data.beir import read_beir
 
     test = read_beir(data.test, "test")
@@ -204,7 +204,7 @@ def _sample(data: Prepared, name: str) -> Sample:
 
 
 def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> tuple[dict[str, Any], Separation]:
-    """The untrained model on the domain and on general text, and its separation; kept with what they came from."""
+    """Measure the untrained model on the domain and on general text; results are cached by model and samples."""
     other = settings.general
     samples = [one.sha256 for one in (sample, other) if one is not None]
     of = {"model_hash": vectors_hash(encoder), "samples": samples, "thresholds": THRESHOLDS}
@@ -232,7 +232,7 @@ def _diagnose(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
 
 
 def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) -> Separation:
-    """How far apart a trained encoder holds the pairs; kept likewise."""
+    """Return the separation of a trained encoder; results are cached likewise."""
     of = {"model_hash": vectors_hash(encoder), "samples": [sample.sha256]}
     if path.is_file():
         kept = read_json(path, keys=("of",), repair=REMOVE)
@@ -244,17 +244,17 @@ def _separate(encoder: Encoder, sample: Sample, settings: Settings, path: Path) 
     return found
 
 
-def _judge(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Result:
+def _evaluate(encoder: Any, data: Prepared, folder: Path, settings: Settings) -> Result:
     options: Any = {"batch_tokens": settings.batch_tokens, "show_progress_bar": is_chosen()}
     (result,) = evaluate(encoder, [data.test], output_dir=folder, split="test", **options)
     return result
 
 
 def _export(encoder: Encoder, folder: Path) -> None:
-    """A stock folder of this encoder, where it is not there already."""
+    """Export the encoder as a stock folder, unless that folder exists."""
     said, length = folder / formats.EXPORT.file, encoder.max_seq_length
     written = json.loads(json.dumps(with_max_length(encoder, length).describe()))
     if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT, kind=formats.EXPORT)["encoder"] == written:
-        logger.info("%s  exported before", folder)
+        logger.info("%s  already exported", folder)
         return
     export_sentence_transformer(encoder, folder, overwrite=folder.exists(), max_length=length)

@@ -1,6 +1,6 @@
-"""The last look before training: whether a file that is trained on holds a held-out question or answer.
+"""The last check before training: search the training files for held-out questions and answers.
 
-Everything is read again from disk and searched as one text, without what `leaks` decides by.
+All files are read again from disk and searched as one text, independently of `leaks`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ EXAMPLES = 3
 
 
 def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Search the training files of a prepared folder for what its test and dev sets ask and hold right.
+    """Search the training files of a prepared folder for the questions and right answers of its test and dev sets.
 
     Args:
         folder: from `prepare`.
-        others: rows of other data that is trained on.
+        others: rows of other training data.
 
     Returns:
-        `questions` and `answers` that were looked for, `texts` that were searched, `remaining`: how many of the former
-        were found (of questions, a part too: see `parts`), and `examples` of them.
+        Numbers of `questions` and `answers` that were searched, of `texts`, and `remaining`: questions (or parts of
+        them, see `question_parts`) and answers that were found; `examples` of these.
     """
     questions, answers = _held_out(folder)
     asked, read = _texts((*_rows(folder / "pairs.jsonl"), *_rows(folder / "passages.jsonl"), *others))
@@ -66,7 +66,7 @@ def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, An
 
 
 def check(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """`scan`, refused where something is left.
+    """Return the result of `scan`; raise if something was found.
 
     Raises:
         ValueError: a training file holds a held-out question or answer.
@@ -74,14 +74,14 @@ def check(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, A
     found = scan(folder, others)
     if found["remaining"]:
         raise ValueError(
-            f"{folder}: {found['remaining']} held-out questions or answers stand in what would be trained on, for "
-            f"example {found['examples'][0]!r}; nothing is trained. Leave out that data, or choose another folder"
+            f"{folder}: {found['remaining']} held-out questions or answers are in the training data, for example "
+            f"{found['examples'][0]!r}; nothing was trained. Leave out that data, or choose another folder"
         )
     return found
 
 
 def _partly(questions: list[str], asked: Iterable[str], read: Iterable[str]) -> set[str]:
-    """Questions of which a part is trained on: as a text by itself, or within one that is read as a document."""
+    """Return the questions of which a part is in the training data: as a text of its own, or within a document."""
     parts = parts_of(questions)
     by_start: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:
@@ -95,7 +95,7 @@ def _partly(questions: list[str], asked: Iterable[str], read: Iterable[str]) -> 
 
 
 def _parts_in(wholes: list[str], texts: Iterable[str]) -> set[str]:
-    """Which of `wholes` one of the texts is a long part of."""
+    """Return those of `wholes` that contain one of the texts as a long part."""
     keys = {whole: f" {key(whole)} " for whole in wholes}
     everything = "\n".join(keys.values())
     starts = {of[i : i + START] for of in map(words, wholes) for i in range(len(of) - START + 1)}
@@ -120,7 +120,7 @@ def _held_out(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _texts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Texts that are trained on: those that ask, and those that are read as documents."""
+    """Return the training texts: queries, and documents."""
     asked: list[str] = []
     read: list[str] = []
     for row in rows:

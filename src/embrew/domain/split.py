@@ -1,4 +1,4 @@
-"""Pairs and documents that are trained on, and those that are held out, with nothing in common."""
+"""Split pairs and documents into training and held-out parts that have nothing in common."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from embrew.data.overlap import normalised
 from embrew.data.qa import QA
 from embrew.domain.matching import Finder, Questions, key
 
-FEW = 20  # fewer pairs are all held out: what they would teach is less than what they can judge
+FEW = 20  # fewer pairs are all held out: they are worth more for the test than for training
 TEST_SHARE, MOST_TEST = 0.2, 500
-DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # a dev set where there are so many pairs
-WORDS = 8  # an answer of so many words is looked for in the documents
-MANY = 3  # a question in more documents than these is not of one of them
+DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # the last: pairs from which there is a dev set
+WORDS = 8  # minimum words of an answer that is searched in the documents
+MANY = 3  # a question in more documents than this is linked to none of them
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which part each pair and each document belongs to.
+    """The part of each pair, and the held-out documents.
 
     Attributes:
-        parts: of each pair: `train`, `dev` or `test`.
-        held_out: ids of the documents that held-out pairs are from.
+        parts: `train`, `dev` or `test`, for each pair.
+        held_out: ids of the documents of held-out pairs.
         by_document: whether pairs of one document were kept together.
-        linked: pairs whose document is known, by their `source` or because their question or answer stands in it.
+        linked: number of pairs whose document is known, by their `source` or because it holds their question or answer.
     """
 
     parts: tuple[str, ...]
@@ -40,21 +40,20 @@ class Split:
 def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int = 42) -> Split:
     """Hold out pairs for a test and, where there are enough, a dev set.
 
-    Pairs with the same question, the same answer (but for case, white space and punctuation) or the same document stay
-    together, and so do all that are connected through such pairs. Fewer than `FEW` pairs are all held out. Where all
-    pairs hang together by their documents (a single one, for instance), or held-out ones are from all documents, they
-    are held apart by question and answer alone.
+    Pairs with the same question, the same answer (ignoring case, white space and punctuation) or the same document stay
+    together, and so do pairs connected through others. Fewer than `FEW` pairs are all held out. If the documents
+    connect most of the pairs (a single document, for instance), pairs are separated by question and answer only.
 
     Args:
-        pairs: what is split.
-        documents: what the pairs may be from.
-        seed: of the draw.
+        pairs: the pairs to split.
+        documents: the documents that the pairs may be from.
+        seed: random seed.
     """
     from_document = find_documents(pairs, documents)
     linked = sum(bool(found) for found in from_document)
     if len(pairs) < FEW:
         held: frozenset[str] = frozenset().union(*from_document)
-        kept = len(held) < len(documents)  # else nothing would be left to train on
+        kept = len(held) < len(documents)  # else no document would be left to train on
         return Split(("test",) * len(pairs), held if kept else frozenset(), kept, linked)
     groups, by_document = connected(pairs, from_document), True
     if max(map(len, groups)) > len(pairs) / 2:
@@ -73,7 +72,7 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
                 taken += len(group)
                 for i in group:
                     parts[i] = part
-    if "test" not in parts:  # one group of nearly everything: the smallest others judge
+    if "test" not in parts:  # one group of nearly all pairs: the smallest group is the test
         for i in min(groups, key=len):
             parts[i] = "test"
     named = (from_document[i] for i, part in enumerate(parts) if part != "train") if by_document else ()
@@ -81,11 +80,11 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
 
 
 def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
-    """Ids of the documents each pair is from: those its `source` names, or that hold its question or its answer.
+    """Return the ids of each pair's documents: named by its `source`, or holding its question or its answer.
 
-    A source is a path, a name, a title or an id. Questions are found as `Questions` says; one that stands in more than
-    `MANY` documents says nothing of its own. An answer of `WORDS` words or more is looked for word by word; a document
-    that is part of an answer counts too.
+    A source is a path, a name, a title or an id. Questions are found by `Questions`; one in more than `MANY` documents
+    is ignored. An answer of `WORDS` words or more is searched word by word; a document that is part of an answer counts
+    too.
     """
     by_name: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -114,7 +113,7 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
 
 
 def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None = None) -> list[list[int]]:
-    """Pairs in groups that share no question, answer and, where these are given, document; each group in order."""
+    """Return groups of pairs that share no question, answer or, if given, document; each group in order."""
     parent = list(range(len(pairs)))
 
     def root(i: int) -> int:
@@ -138,7 +137,7 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
 
 def without_duplicates(pairs: Sequence[QA]) -> list[QA]:
-    """The pairs without those that say the same as one before, but for case and white space."""
+    """Return the pairs without repetitions, ignoring case and white space."""
     counts: Counter[tuple[str, str]] = Counter()
     kept = []
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""Held-out questions over the texts that they are searched in, as BEIR folders."""
+"""Test and dev sets as BEIR folders: held-out questions and a corpus."""
 
 from __future__ import annotations
 
@@ -23,9 +23,13 @@ def write_test_set(
     max_documents: int,
     seed: int,
 ) -> dict[str, int]:
-    """Questions over their answers, their wrong choices, the other pairs' answers and the passages.
+    """Write a BEIR folder: questions, and a corpus of right answers, wrong choices, other answers and passages.
 
-    What holds a right answer, or is a part of one, is left out: it would be right, and count as wrong.
+    Other answers and passages that hold a right answer, or are a part of one, are left out: they would be relevant but
+    count as irrelevant.
+
+    Returns:
+        Numbers of queries, documents, and distractors that were trained on.
     """
     right = {normalised(pair.answer): pair.answer for pair in judged}
     wrong = {normalised(text): text for pair in judged for text in pair.negatives}

@@ -1,4 +1,4 @@
-"""The results of a sweep as Markdown, JSON and a picture."""
+"""Write the results of a sweep as Markdown, JSON and a picture."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from embrew.files.writing import atomic_path, write_json
 from embrew.sweep.rows import Row, Sweep
 from embrew.text_encoder.provenance import versions
 
-LINES = 6  # tasks that are drawn one by one; of more, their averages
-WIDE = 50  # largest x over smallest from which on the axis is logarithmic
+LINES = 6  # tasks that are drawn one by one; for more, averages are drawn
+WIDE = 50  # ratio of largest to smallest x from which the axis is logarithmic
 Done = Sequence[tuple[Row, tuple[list[Result], ...]]]
 
 
 def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
-    """Write `sweep.md`, `sweep.json` and, where one number varies and two rows are there, `sweep.png`."""
+    """Write `sweep.md`, `sweep.json` and, if one number varies and two rows are finished, `sweep.png`."""
     header, cells = tables.grid([tables.Row(row.name, tuple(map(tuple, results))) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
     source = public_path(sweep.source)
     lines = [f"# {source}", "", tables.as_markdown(header, cells)]
     lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
     if any(result.split == "test" for _, several in done for results in several for result in results):
-        lines += ["Some of these are scores on a test split: choose no row by them.", ""]
+        lines += ["Some of these are scores on a test split: do not choose a row by them.", ""]
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
     lines += [
@@ -68,7 +68,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
 
 
 def plot_sweep(axis: str, done: Done, path: Path) -> None:
-    """Main scores over the number that varies; a line a task, with the standard deviation over seeds."""
+    """Draw main scores over the number that varies: one line per task, with the standard deviation over seeds."""
     ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
     scores = [[_scores(results) for results in several] for _, several in ordered]

@@ -1,4 +1,4 @@
-"""The rows of a sweep: which settings of a recipe are trained, all of them checked before the first one is."""
+"""The rows of a sweep: settings of a recipe, all checked before the first is trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Config(BaseModel):
 
 
 class RowConfig(_Config):
-    """A row as it is written: a name, overrides, and which stages are trained with which seeds."""
+    """A row in a sweep's file: name, overrides, stages and seeds."""
 
     name: str
     set: list[str] = []
@@ -41,7 +41,7 @@ class RowConfig(_Config):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]*", name) or name.endswith(".") or name.startswith("sweep."):
             raise ValueError(
                 f"{name!r} names a folder: letters, digits, '-', '_', '=', '+' or '.' (not at its end), the first a "
-                "letter or digit, and not sweep.…, which is what results are called"
+                "letter or digit, and not sweep.…, which names the results"
             )
         return name
 
@@ -54,15 +54,15 @@ class RowConfig(_Config):
 
 
 class SweepConfig(_Config):
-    """A sweep as it is written. A bare list is its `rows`.
+    """A sweep's file; a plain list is its `rows`.
 
     Attributes:
-        rows: what is trained.
-        set: overrides for all rows, before their own.
-        stages: train only these of the recipe, where a row does not say it itself.
-        seeds: likewise; without any, the recipe's own seed.
-        suite: what all rows are judged on after their last stage; without it, the recipe's `evaluation.dev`.
-        x: what the rows' `x` is, for the picture.
+        rows: the rows to train.
+        set: overrides for all rows, applied before their own.
+        stages: stages of the recipe to train, unless a row sets its own; default: all.
+        seeds: seeds to train with, unless a row sets its own; default: the recipe's seed.
+        suite: evaluation of all rows after their last stage; default: the recipe's `evaluation.dev`.
+        x: name of the rows' `x`, for the picture.
     """
 
     rows: Annotated[list[RowConfig], Field(min_length=1)]
@@ -75,7 +75,7 @@ class SweepConfig(_Config):
 
 @dataclass(frozen=True)
 class Row:
-    """A row that has been checked: one recipe a seed; a single entry `None` where the recipe's own seed holds."""
+    """A checked row: one recipe per seed; the key is None for the recipe's own seed."""
 
     name: str
     recipes: Mapping[int | None, Recipe]
@@ -83,13 +83,13 @@ class Row:
     x: float | None
 
     def folder(self, root: Path, seed: int | None) -> Path:
-        """Where the row is trained with one of its seeds."""
+        """Return the folder of the row's run with one of its seeds."""
         return root / self.name if seed is None else root / self.name / f"seed-{seed}"
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Checked rows, what they are judged on (None: the recipe's dev sets), and what varies, if it is one number."""
+    """Checked rows, the suite that evaluates them (None: the recipe's dev sets), and the setting that varies."""
 
     source: str
     rows: tuple[Row, ...]
@@ -98,22 +98,22 @@ class Sweep:
 
 
 def list_sweeps() -> list[str]:
-    """Names of the shipped sweeps."""
+    """Return the names of the shipped sweeps."""
     return list_shipped(FOLDER)
 
 
 def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """A shipped sweep by name, or a YAML file, of a recipe.
+    """Read a shipped sweep by name, or a YAML file, for a recipe.
 
     Args:
         name_or_path: the sweep.
         recipe: the recipe's name or file.
-        overrides: for all rows; those of the sweep and of its rows come after them.
+        overrides: for all rows, applied before those of the sweep and its rows.
 
     Raises:
         FileNotFoundError: no such sweep or recipe.
-        ValueError: not a sweep; a row that cannot be trained, with its line; two rows that are the same; nothing to
-            judge the rows on.
+        ValueError: not a sweep; a row that cannot be trained, with its line; two equal rows; no data to evaluate the
+            rows on.
     """
     text, source = read_shipped(FOLDER, name_or_path, what="sweep")
     values = parse_yaml(text, source=source)
@@ -147,10 +147,10 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
         ours = next(iter(row.recipes.values()))
         same = next((other.name for other in rows if next(iter(other.recipes.values())) == ours), None)
         if same is not None:
-            raise ValueError(f"{here} says the same as row {same}; leave one out, or set something in it")
+            raise ValueError(f"{here} has the same settings as row {same}; leave one out, or change a setting")
         if config.suite is None and ours.evaluation is None:
             raise ValueError(
-                f"{here} would not be judged: the recipe has no evaluation, and the sweep no suite; give one of them, "
+                f"{here} has no evaluation: the recipe has no evaluation, and the sweep no suite; give one of them, "
                 "for example evaluation.dev=[my-beir-folder]"
             )
         rows.append(row)
@@ -160,7 +160,7 @@ def read_sweep(name_or_path: str | Path, recipe: str | Path, overrides: Sequence
 
 
 def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, overrides: Sequence[str]) -> Row:
-    """A row with its recipes, each loaded and each stage's settings looked at."""
+    """Return a row with its recipes, loaded and checked."""
     settings = (*config.set, *entry.set)
     wanted = entry.stages or config.stages
     recipes: dict[int | None, Recipe] = {}
@@ -177,20 +177,22 @@ def _checked(entry: RowConfig, config: SweepConfig, recipe: str | Path, override
         if not loaded.stages:
             raise ValueError("the recipe has no stages, so there is nothing to train")
         if RESERVED in [stage.name for stage in loaded.stages]:
-            raise ValueError(f"a stage is called {RESERVED!r}, which is where the row's scores are; rename it")
+            raise ValueError(f"a stage is called {RESERVED!r}, the folder of the row's scores; rename it")
         build.check_recipe(loaded, here=True)
         recipes[seed] = loaded
     return Row(entry.name, recipes, settings, entry.x)
 
 
 def _axis(rows: Sequence[Row], said: str | None) -> tuple[str | None, list[float | None]]:
-    """What the horizontal axis is, and each row's place on it: its own `x`, or the one setting that differs."""
+    """Return the name of the horizontal axis and each row's value: its `x`, or the one setting that differs."""
     given = [row.x for row in rows]
     if any(x is not None for x in given):
         if None in given:
             missing = next(row.name for row in rows if row.x is None)
             known = len(rows) - given.count(None)
-            raise ValueError(f"{known} of {len(rows)} rows have x, row {missing} has none; give all, or none")
+            raise ValueError(
+                f"{known} of {len(rows)} rows have x, row {missing} has none; give x for all rows, or for none"
+            )
         return said or "x", given
     resolved = [next(iter(row.recipes.values())).resolved() for row in rows]
     keys = dict.fromkeys(".".join(parse_override(text)[0]) for row in rows for text in row.overrides)
@@ -203,7 +205,7 @@ def _axis(rows: Sequence[Row], said: str | None) -> tuple[str | None, list[float
 
 
 def _value(values: Any, path: Sequence[str]) -> Any:
-    """What stands at a key path of a resolved recipe; None where a row has no such stage."""
+    """Return the value at a key path of a resolved recipe; None if the row has no such stage."""
     for key in path:
         if isinstance(values, list):
             named = {item.get("name"): item for item in values if isinstance(item, dict)}

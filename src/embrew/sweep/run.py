@@ -1,4 +1,4 @@
-"""Train and judge the rows of a sweep, or what is left of it."""
+"""Train and evaluate the rows of a sweep, or the remaining ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = SWEEP.file
 
 @dataclass(frozen=True)
 class Trained:
-    """A row with its results, a list a seed."""
+    """A row with its results: one list per seed."""
 
     row: Row
     results: tuple[list[Result], ...]
@@ -46,23 +46,23 @@ def run_sweep(
     start: str | Path | None = None,
     batch_tokens: int | None = None,
 ) -> list[Trained]:
-    """Train every row below `folder`, judge it after its last stage, and put all results into one table.
+    """Train every row below `folder`, evaluate it after its last stage, and write all results to one table.
 
-    Writes `folder/ROW/` (a run, or one for each seed in `seed-N/`) with `results/` in it, and after each row
-    `sweep.md`, `sweep.json` and, where one number varies, `sweep.png`. A stage that another row has trained with the
-    same settings is taken over.
+    Writes `folder/ROW/` (a run, or one per seed in `seed-N/`) with `results/`, and after each row `sweep.md`,
+    `sweep.json` and, if one number varies, `sweep.png`. A stage that another row has trained with the same settings is
+    reused.
 
     Args:
         sweep: the rows.
-        folder: where to; must not hold a sweep already, unless `resume`.
-        resume: skip what is finished with the same settings, and go on with what was stopped.
-        verify: how a saved stage is proven.
-        start: a trained encoder's folder that every row begins with; nothing is taken over then.
-        batch_tokens: padded tokens a batch, in judging.
+        folder: output folder; must not hold a sweep, unless `resume`.
+        resume: skip stages that are finished with the same settings, and resume the others.
+        verify: how a saved stage is verified.
+        start: folder of a trained encoder that every row starts from; no stage is reused then.
+        batch_tokens: padded tokens per batch, in evaluation.
 
     Raises:
-        FileExistsError: `folder` holds a sweep and `resume` is off; another process sweeps in it.
-        FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; data is looked for before any training.
+        FileExistsError: `folder` holds a sweep and `resume` is off, or another process uses it.
+        FileNotFoundError, ValueError: as `read_suite`, `dev_sets` and `train`; missing data is found before training.
     """
     process = PartialState(cpu=not torch.accelerator.is_available())
     with claimed_by_first(Path(folder), "sweeping in"):
@@ -79,14 +79,14 @@ def _all_rows(
     batch_tokens: int | None,
 ) -> list[Trained]:
     if (root / JSON).exists() and not resume:
-        raise FileExistsError(f"{root} holds a sweep already; say --resume to go on, or choose another folder")
+        raise FileExistsError(f"{root} holds a sweep already; give --resume to continue it, or choose another folder")
     if (root / JSON).exists():
         read_json(root / JSON, kind=SWEEP)
     suite = None if sweep.suite is None else read_suite(sweep.suite)
-    for row in sweep.rows:  # what is missing is found before anything is trained
+    for row in sweep.rows:  # missing data is found before training
         for recipe in row.recipes.values():
             evaluation_of(recipe)
-    process.wait_for_everyone()  # all have looked before the first one writes
+    process.wait_for_everyone()  # all processes have checked before the first one writes
     done: list[Trained] = []
     for number, row in enumerate(sweep.rows, start=1):
         results = []
@@ -101,7 +101,7 @@ def _all_rows(
             with within(f"row {number} of {len(sweep.rows)}"):
                 stages.train(recipe, place, resume=place.exists(), evaluate=watched, verify=verify, start=start)
                 if process.is_main_process:
-                    results.append(_judge(recipe, place, suite, batch_tokens))
+                    results.append(_evaluate(recipe, place, suite, batch_tokens))
             process.wait_for_everyone()
         if process.is_main_process:
             done.append(Trained(row, tuple(results)))
@@ -110,18 +110,18 @@ def _all_rows(
 
 
 def finished_runs(root: Path) -> list[Path]:
-    """Folders of runs below a sweep that have finished a stage, by name."""
+    """Return the folders of runs below a sweep that have finished a stage, sorted."""
     return sorted({path.parents[1] for pattern in ("*/*", "*/*/*") for path in root.glob(f"{pattern}/{STAGE}")})
 
 
 def _needed(recipe: Recipe) -> bool:
-    """Whether training looks at the dev sets: within stages, or for the rows that are reserved."""
+    """Return whether training needs the dev sets: for evaluation within stages, or for reserved rows."""
     found = recipe.evaluation
     return found is not None and (found.reserves or (found.every or found.at) is not None)
 
 
-def _judge(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
-    """Results after the last stage, kept in the run's folder."""
+def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
+    """Evaluate the encoder of the last stage; results are written to the run's folder."""
     encoder: Any = build.open_model(str(place))
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
