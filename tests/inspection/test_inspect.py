@@ -142,12 +142,13 @@ def test_a_folder_with_several_has_one_line_each() -> None:
     ],
 )
 @pytest.mark.parametrize("content", [b"", b'{"scores": {"at', b"\xff\x00", b'{"base": 1, "rows": 2, "documents": []}'])
-def test_damaged_files_are_named(folders: Path, name: str, content: bytes) -> None:
-    (folders / name).write_bytes(content)
-    found = inspect((folders / name).parent)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+    file = Path(shutil.copytree((OLD / name).parent, tmp_path / "copy")) / Path(name).name
+    file.write_bytes(content)
+    found = inspect(file.parent)
     if name != "run/run.json" or not content.startswith(b'{"base'):  # scores of a run are optional
         assert (found.state, found.summary) == ("damaged", "cannot be read")
-        assert found.kind != "folder" and str(folders / name) in found.problems[0]
+        assert found.kind != "folder" and str(file) in found.problems[0]
 
 
 def test_half_written_folders_say_what_is_missing(folders: Path) -> None:
