@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
-    """The untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
+    """Return the untrained encoder of a recipe; with its LoRA attached where the recipe has stages."""
     config = recipe.encoder
     built = Encoder.from_pretrained(
         config.model,
@@ -55,7 +55,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
 
 
 def carries_on(opened: Encoder, recipe: Recipe, source: Path) -> bool:
-    """Whether a trained encoder carries an adapter that a stage continues.
+    """Return whether a trained encoder carries an adapter that a stage continues.
 
     Raises:
         ValueError: it does, and the recipe trains all weights.

@@ -12,7 +12,7 @@ GUARD = "_attn_implementation_internal"
 
 
 def required_versions() -> dict[str, str]:
-    """Lowest versions that a folder is written for: those that embrew itself needs."""
+    """Return lowest versions that a folder is written for: those that embrew itself needs."""
     lowest = (re.match(r"([\w-]+)>=([\d.]+)", line) for line in requires("embrew") or ())
     found = {match[1]: match[2] for match in lowest if match}
     return {name: found[name] for name in ("transformers", "sentence-transformers")}

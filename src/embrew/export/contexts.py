@@ -128,7 +128,7 @@ class _Markers:
         self.count = 0
 
     def add(self) -> str:
-        """The next marker."""
+        """Return the next marker."""
         self.count += 1
         return self._made(self.count - 1)
 

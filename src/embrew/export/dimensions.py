@@ -12,7 +12,7 @@ from embrew.modeling.encoder import Encoder
 
 
 def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> nn.Module:
-    """A stock module that keeps the leading dimensions: a product with the first columns of the identity, exact.
+    """Return a stock module that keeps the leading dimensions: a product with the first columns of the identity, exact.
 
     `truncate_dim` of Sentence-Transformers comes after all modules, so after `Normalize`: its vectors would be short.
 
@@ -29,7 +29,7 @@ def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> n
 
 
 def nested_dimensions(encoder: Encoder) -> list[int]:
-    """Dimensions at which vectors may be cut: those its recipe trained, and what this encoder keeps of them."""
+    """Return dimensions at which vectors may be cut: those its recipe trained, and what this encoder keeps of them."""
     keep = encoder.get_embedding_dimension()
     trained = _trained_dimensions(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))
     if not trained and keep == encoder.width:

@@ -6,7 +6,7 @@ from embrew.modeling.encoder import Encoder
 
 
 def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
-    """The same encoder with one length for queries and documents: `max_length`, or the one it has already.
+    """Return the same encoder with one length for queries and documents: `max_length`, or the one it has already.
 
     Raises:
         ValueError: it has two lengths and `max_length` is not given, or that is less than 1.
@@ -26,7 +26,7 @@ def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
 
 
 def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
-    """The same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
+    """Return the same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
 
     Raises:
         TypeError, ValueError: it is not a whole number from 1.
@@ -35,7 +35,7 @@ def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
 
 
 def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
-    """The same encoder with one of its prompts written into the template, and no prompts; weights are shared.
+    """Return the same encoder with one of its prompts written into the template, and no prompts; weights are shared.
 
     Raises:
         ValueError: an unknown prompt name.
@@ -47,7 +47,7 @@ def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
 
 
 def with_fixed_memory(encoder: Encoder) -> Encoder:
-    """The same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
+    """Return the same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
 
     Raises:
         ValueError: some do.

@@ -17,7 +17,7 @@ from embrew.modeling.settings.pooling import MODES
 
 
 def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int, int]]:
-    """A tokenizer whose post-processor adds what the template adds, and the new ids of the memory tokens."""
+    """Return a tokenizer whose post-processor adds what the template adds, and the new ids of the memory tokens."""
     tokenizer = copy.deepcopy(encoder.tokenizer)
     names = [f"<|memory_{i}|>" for i in range(len(encoder.template.memory_ids))]
     names += [f"<|soft_prompt_{i}|>" for i in range(len(encoder.template.soft_prompt_ids))]
@@ -51,7 +51,7 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
 
 
 def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
-    """A copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
+    """Return a copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
     backbone = copy.deepcopy(encoder.backbone)
     backbone.merge_adapter()
     model = backbone.inner

@@ -41,7 +41,7 @@ REASONS = {
 
 
 def notes(modules: Sequence[nn.Module], *, empty_texts: bool) -> list[str]:
-    """Parts of the card: the versions needed, what to know of texts, how to train the folder further.
+    """Return parts of the card: the versions needed, what to know of texts, how to train the folder further.
 
     Args:
         modules: of the folder, in order; some must not be trained.

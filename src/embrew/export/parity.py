@@ -58,7 +58,7 @@ class Live:
     options: Mapping[str, Any]
 
     def vectors(self, method: str, texts: list[str], prompt_name: str | None = None, **options: Any) -> np.ndarray:
-        """What a method gives for the texts; with baked words, all methods are `encode` with these."""
+        """Return what a method gives for the texts; with baked words, all methods are `encode` with these."""
         size = max(1, min(8, 16_384 // self.encoder.max_seq_length))
         options = {**self.options, "batch_size": size, "show_progress_bar": False, **options}
         if self.instruction is not None and prompt_name not in self.encoder.contexts:
@@ -67,7 +67,7 @@ class Live:
 
 
 def long_text(encoder: Encoder, limit: int) -> str:
-    """A text of more than `limit` tokens, no part of which repeats another."""
+    """Return a text of more than `limit` tokens, no part of which repeats another."""
     text = ""
     for number in count(1):
         text += f"Part {number} of a long text has the number {number}, and {number * number} is its square. "
@@ -135,7 +135,7 @@ def context_cases(
 
 
 def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray) -> list[dict[str, Any]]:
-    """Texts with their token ids and vectors, for JSON."""
+    """Return texts with their token ids and vectors, for JSON."""
     return [
         {"text": text, "ids": own, "vector": [round(float(x), 7) for x in vector]}
         for text, own, vector in zip(texts, ids, vectors, strict=True)

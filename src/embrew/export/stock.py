@@ -55,7 +55,7 @@ def check_stock(encoder: Encoder) -> None:
 
 
 def pools_last_token(encoder: Encoder) -> bool:
-    """One memory token at the very end: its state is the last token's."""
+    """Return one memory token at the very end: its state is the last token's."""
     return (
         encoder.pooling.over == "memory"
         and len(encoder.template.memory_ids) == 1

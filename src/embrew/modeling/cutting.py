@@ -15,7 +15,7 @@ E = TypeVar("E", bound=Embedder)
 
 
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
-    """The same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
+    """Return the same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
 
     What it gives equals `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final
     norm included, pooled; then the leading dimensions; then unit length.
@@ -61,7 +61,7 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
 
 
 def _cut_config(config: Any, before: int, after: int) -> Any:
-    """A configuration of so many layers; lists with an entry a layer, such as `layer_types`, are cut too."""
+    """Return a configuration of so many layers; lists with an entry a layer, such as `layer_types`, are cut too."""
     made = copy.deepcopy(config)
     for name, value in vars(config).items():
         about_layers = any(word in name for word in ("layer", "block", "_types"))

@@ -52,11 +52,11 @@ class Embedder(EmbeddingModel):
         self.prefixes = Prefixes()
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
-        """What fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
+        """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
         return self.asked(prompt_name, prompt)[0]
 
     def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
-        """The context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
+        """Return the context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
         name = self.default_prompt_name if prompt_name is None else prompt_name
         return None if prompt is not None or name is None else self.contexts.get(name)
 
@@ -79,7 +79,7 @@ class Embedder(EmbeddingModel):
         return self.prompts[name], None
 
     def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
-        """Texts as a list, and whether a single one was given; see `modeling.text.inputs`."""
+        """Return texts as a list, and whether a single one was given; see `modeling.text.inputs`."""
         learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
         return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
 
@@ -210,7 +210,7 @@ class Embedder(EmbeddingModel):
         return self.encode(inputs, name, prompt, **options)
 
     def describe(self) -> dict[str, Any]:
-        """Base, settings, dtype and size, for result files."""
+        """Return base, settings, dtype and size, for result files."""
         return identity.describe(self)
 
     def weights_hash(self) -> str:
@@ -220,7 +220,7 @@ class Embedder(EmbeddingModel):
     def _of_mteb(
         self, inputs: Any, prompt_name: str | None, max_length: int | None, given: Mapping[str, Any]
     ) -> tuple[list[str], str | None, int | None]:
-        """Texts of mteb's batches, and the prompt name and length limit of their side.
+        """Return texts of mteb's batches, and the prompt name and length limit of their side.
 
         Raises:
             TypeError: keywords that are not mteb's.

@@ -184,7 +184,7 @@ class Encoder(Protocols):
         show_progress_bar: bool = False,
         **options: Any,
     ) -> str | list[str]:
-        """What the model writes after each text, as queries are read; greedily, unless `options` say otherwise.
+        """Return what the model writes after each text, as queries are read; greedily, unless `options` say otherwise.
 
         Args:
             texts: a text or a list of texts.

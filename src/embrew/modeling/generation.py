@@ -44,7 +44,7 @@ def generate(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[str]:
-    """What the model writes after each text; see `Encoder.generate`.
+    """Return what the model writes after each text; see `Encoder.generate`.
 
     Two passes: text and memory are read once, then all keys and values but the memory's (and BOS') are dropped, and the
     target is written at the positions behind them. *Learn Before Represent*, Eq. 2: p(y_t | Z, y_<t).
@@ -68,7 +68,7 @@ def generate(
 def target_rows(
     encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
-    """Texts as the encoder reads them with their targets behind.
+    """Return texts as the encoder reads them with their targets behind.
 
     A target that is not truncated ends with EOS, where the tokenizer has one.
     """
@@ -86,7 +86,7 @@ def target_rows(
 def target_scores(
     encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
+    """Yield each row's target, token by token: −log p `(tokens,)` in float32, and whether it is the likeliest one.
 
     Args:
         encoder: a causal LM under causal attention.
@@ -117,7 +117,7 @@ def target_scores(
 
 
 def can_write(encoder: Embedder) -> bool:
-    """Whether targets can be written from the memory tokens alone."""
+    """Return whether targets can be written from the memory tokens alone."""
     return encoder.backbone.memory is not None and encoder.template.tail[-1:] == ["memory"]
 
 
@@ -162,7 +162,7 @@ def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
 
 
 def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, settings: GenerationConfig) -> list[str]:
-    """What is written after each row of a batch."""
+    """Return what is written after each row of a batch."""
     inner = encoder.backbone.inner
     window = getattr(inner.config, "sliding_window", None)
     longest = tokens.input_ids.shape[1] + (settings.max_new_tokens or NEW_TOKENS)

@@ -26,7 +26,7 @@ def settings_of(encoder: EmbeddingModel) -> dict[str, Any]:
 
 
 def describe(encoder: EmbeddingModel) -> dict[str, Any]:
-    """Base, settings, dtype and size, for result files."""
+    """Return base, settings, dtype and size, for result files."""
     whole = encoder.backbone.owns_weights
     return {
         "base": encoder.base.as_dict(),

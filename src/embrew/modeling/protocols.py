@@ -51,11 +51,11 @@ class Protocols(Embedder):
             raise ValueError(f"similarity_fn_name={name!r}; an encoder's vectors are compared by cosine")
 
     def similarity(self, a: Any, b: Any) -> Tensor:
-        """Cosine of every pair, float32 `(len(a), len(b))`."""
+        """Return cosine of every pair, float32 `(len(a), len(b))`."""
         return _unit(a) @ _unit(b).T
 
     def similarity_pairwise(self, a: Any, b: Any) -> Tensor:
-        """Cosine of a[i] and b[i], float32 `(len(a),)`."""
+        """Return cosine of a[i] and b[i], float32 `(len(a),)`."""
         return (_unit(a) * _unit(b)).sum(-1)
 
     def get_sentence_embedding_dimension(self) -> int:
@@ -94,7 +94,7 @@ class Protocols(Embedder):
 
 
 def _unit(vectors: Any) -> Tensor:
-    """Unit vectors, float32 `(vectors, dimensions)`, of an array, a tensor, one vector, or a list of vectors."""
+    """Return unit vectors, float32 `(vectors, dimensions)`, of an array, a tensor, one vector, or a list of vectors."""
     if isinstance(vectors, list | tuple) and vectors and isinstance(vectors[0], Tensor):
         vectors = torch.stack(list(vectors))
     found = torch.as_tensor(vectors).float()

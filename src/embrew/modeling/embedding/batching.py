@@ -176,12 +176,12 @@ def encode_rows(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that memory ran out, on whichever device."""
+    """Return whether an error says that memory ran out, on whichever device."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item]:
-    """The same items, each made in a worker thread while the one before it is used; at most two are held.
+    """Yield the same items, each made in a worker thread while the one before it is used; at most two are held.
 
     >>> list(ahead(iter("abc")))
     ['a', 'b', 'c']
@@ -197,7 +197,7 @@ def ahead(items: Iterator[Item]) -> Generator[Item]:
 def convert(
     vectors: Tensor, single: bool, precision: str, as_numpy: bool, as_tensor: bool
 ) -> np.ndarray | Tensor | list[Tensor]:
-    """Vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
+    """Return vectors in the form the caller asked for, quantised as Sentence-Transformers does it."""
     if precision != "float32":
         from sentence_transformers.util import quantize_embeddings
 

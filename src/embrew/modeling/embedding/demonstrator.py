@@ -38,7 +38,7 @@ class Demonstrator(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Raw embeddings `(vectors, width)` to vectors for a prompt, `(vectors, width)`."""
+        """Return raw embeddings `(vectors, width)` to vectors for a prompt, `(vectors, width)`."""
         if self.project is None:
             raise ValueError("these demonstrations are not projected: they are text, or learned")
         if self.settings.normalize:

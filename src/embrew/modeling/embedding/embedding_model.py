@@ -161,22 +161,22 @@ class EmbeddingModel(nn.Module):
         return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
-        """Dimensions of an embedding."""
+        """Return dimensions of an embedding."""
         return self.width if self.truncate_dim is None else self.truncate_dim
 
     def tokens(
         self, texts: Sequence[Text], *, instruction: str | Sequence[str] = "", max_length: int | None = None
     ) -> Tokens:
-        """A padded batch on the encoder's device, as the template makes it."""
+        """Return a padded batch on the encoder's device, as the template makes it."""
         limit = self.max_seq_length if max_length is None else max_length
         return Tokens.pad(self.template.rows(texts, instruction=instruction, max_length=limit)).to(self.device)
 
     def hidden_states(self, tokens: Tokens, *, num_layers: int | None = None) -> Tensor:
-        """Final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
+        """Return final hidden states `(batch, tokens, hidden)` under the encoder's attention."""
         return self.backbone.hidden_states(tokens, self.attention, num_layers=num_layers)
 
     def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
-        """Pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
+        """Return pooled embeddings, float32 `(batch, dimensions)`, neither truncated nor normalised.
 
         `num_layers` and `shared` as in `Backbone.hidden_states`.
         """
@@ -186,7 +186,7 @@ class EmbeddingModel(nn.Module):
         return self.pool(states, tokens, before)
 
     def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
-        """States `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
+        """Return states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
 
         `before` as in `Pooling`.
         """
@@ -199,7 +199,7 @@ class EmbeddingModel(nn.Module):
         return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
 
     def raw_layers(self, tokens: Tokens) -> Tensor:
-        """Pooled hidden states as the library returns them, float32 `(layers + 1, batch, hidden)`.
+        """Return pooled hidden states as the library returns them, float32 `(layers + 1, batch, hidden)`.
 
         The first is the embedding layer's; those below the last lack the final norm, where the model has one. Nothing
         but comparison with other code needs these: see `layers`.
@@ -208,7 +208,7 @@ class EmbeddingModel(nn.Module):
         return torch.stack([self.pool(layer, tokens) for layer in states])
 
     def memory(self, tokens: Tokens) -> Tensor:
-        """States of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
+        """Return states of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
         return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])

@@ -40,7 +40,7 @@ class LatentAttention(nn.Module):
             self.down = nn.Linear(EXPANSION * width, width)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Token states `(batch, tokens, width)` to `(batch, tokens, width)`."""
+        """Return token states `(batch, tokens, width)` to `(batch, tokens, width)`."""
         batch, tokens, _ = states.shape
         states = states.to(self.out.weight.dtype)
         query = self.query(self.norm_states(states)).view(batch, tokens, self.heads, -1).transpose(1, 2)

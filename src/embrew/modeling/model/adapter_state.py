@@ -18,7 +18,7 @@ class AdapterState:
 
 
 def adapter_state(model: PeftModel) -> AdapterState:
-    """The active adapter of a model, copied."""
+    """Return the active adapter of a model, copied."""
     config = model.peft_config[model.active_adapter].to_dict()
     config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
     config["inference_mode"] = True

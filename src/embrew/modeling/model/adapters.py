@@ -55,7 +55,7 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
 
 
 def lora_config(settings: Mapping[str, Any], *, decoder: bool = True) -> LoraConfig:
-    """The LoRA of a recipe, for a causal LM or an encoder.
+    """Return the LoRA of a recipe, for a causal LM or an encoder.
 
     Raises:
         ValueError: an unknown field, or fields that do not go together.
@@ -122,7 +122,7 @@ def merge(model: PeftModel) -> PreTrainedModel:
 
 
 def _held(layer: BaseTunerLayer) -> str:
-    """The name of the parameter that a LoRA is on; experts of a layer are one parameter of three dimensions."""
+    """Return the name of the parameter that a LoRA is on; experts of a layer are one parameter of three dimensions."""
     return getattr(layer, "parameter_name", "weight")
 
 

@@ -56,7 +56,7 @@ class Attention:
         return self.mode == "causal"
 
     def visible(self, tokens: Tokens, window: int | None = None) -> Tensor:
-        """The pattern as `(batch, tokens, tokens)` bool: [b, i, j] is true where position i reads position j.
+        """Return the pattern as `(batch, tokens, tokens)` bool: [b, i, j] is true where position i reads position j.
 
         Args:
             tokens: a batch.
@@ -92,7 +92,7 @@ class Attention:
         return seen | (at[:, None] == at[None, :])
 
     def mask(self, tokens: Tokens, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-        """The explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
+        """Return the explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
 
         Bool for sdpa; additive with the dtype's minimum for eager (which *adds* a bool mask as 0 and 1, silently
         wrong). Models with sliding layers get their window cut into it, per layer type where the family mixes types.

@@ -49,7 +49,7 @@ def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Atte
 
 
 def _tapped(layer: nn.Module, config: Any, number: int, read: Read) -> nn.Module:
-    """A layer whose attention is eager and shows its weights."""
+    """Return a layer whose attention is eager and shows its weights."""
     for path, module in layer.named_modules():
         if path and type(module).__name__.endswith("Attention") and hasattr(module, "config"):
             eager = copy.copy(module)

@@ -69,7 +69,7 @@ class Backbone(Weights):
         check_longest(self.inner, longest, what, advice)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        """Input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
+        """Return input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
         embedding = self.causal_lm.get_input_embeddings()
         soft = tokens.where(Segment.SOFT)  # whose ids are none of the vocabulary
         is_memory = (tokens.input_ids >= self.vocab_size) & ~soft
@@ -89,7 +89,7 @@ class Backbone(Weights):
         num_layers: int | None = None,
         shared: Shared | None = None,
     ) -> Tensor:
-        """Final hidden states, after the final norm: `(batch, tokens, hidden)`.
+        """Return final hidden states, after the final norm: `(batch, tokens, hidden)`.
 
         Args:
             tokens: a batch.
@@ -122,7 +122,7 @@ class Backbone(Weights):
         return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """What `read` makes of every layer's states in one pass, the first layer's first.
+        """Return what `read` makes of every layer's states in one pass, the first layer's first.
 
         "Layer i" is the model cut to i layers, final norm included: what `num_layers=i` gives. `read` is called as soon
         as a layer is done, so that pooled vectors are kept and not all states of all layers (unless the backward pass
@@ -136,7 +136,7 @@ class Backbone(Weights):
         return read_layers(self.inner, self.embed(tokens), tokens, attention, read)
 
     def raw_states(self, tokens: Tokens, attention: Attention) -> list[Tensor]:
-        """The library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""
+        """Return the library's `hidden_states`: the embedding layer's and every layer's `(batch, tokens, hidden)`."""
         return raw_states(self.inner, self.embed(tokens), tokens, attention)
 
     def set_attention_dropout(self, probability: float) -> None:

@@ -25,5 +25,5 @@ class Base:
     sha256: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)

@@ -35,7 +35,7 @@ class Walls:
 
     @classmethod
     def of(cls, tokens: Tokens, attention: Attention) -> Walls:
-        """The walls of a batch whose rows are text, memory, target."""
+        """Return the walls of a batch whose rows are text, memory, target."""
         segments = tokens.segment_ids
         target = segments == Segment.TARGET
         first = ~target & (segments != Segment.PAD)
@@ -47,12 +47,12 @@ class Walls:
         return cls(before, behind, place.clamp(min=0))
 
     def to(self, device: torch.device | str) -> Walls:
-        """The same on another device."""
+        """Return the same on another device."""
         return Walls(self.before.to(device), self.behind.to(device), self.source.to(device))
 
 
 def _positions(chosen: Tensor) -> Tensor:
-    """`(batch, most)`: the chosen positions of each row, in order, then zeros."""
+    """Return `(batch, most)`: the chosen positions of each row, in order, then zeros."""
     count = chosen.sum(1)
     order = torch.argsort((~chosen).long(), dim=1, stable=True)[:, : int(count.max())]
     return torch.where(torch.arange(order.shape[1], device=order.device) < count[:, None], order, 0)
@@ -99,7 +99,7 @@ def two_calls(
 
 
 def _take(states: Tensor, places: Tensor) -> Tensor:
-    """Some positions of `(batch, heads, tokens, width)`."""
+    """Return some positions of `(batch, heads, tokens, width)`."""
     index = places[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
     return states.gather(2, index)
 

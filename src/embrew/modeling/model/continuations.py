@@ -62,7 +62,7 @@ def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
 
 
 def _local(settings: dict[str, Any]) -> int:
-    """The longest local window that a configuration names; 0 without one."""
+    """Return the longest local window that a configuration names; 0 without one."""
     found = [0]
     for name, value in settings.items():
         if isinstance(value, dict):
@@ -98,7 +98,7 @@ def _difference(inner: Any, width: int, blocks: tuple[int, int]) -> float:
 
 
 def _rows(length: int, blocks: tuple[int, int], words: int, seed: int) -> tuple[Row, Row, Row]:
-    """A text and its two continuations, of tokens from all over the vocabulary."""
+    """Return a text and its two continuations, of tokens from all over the vocabulary."""
     count = length + sum(blocks)
     ids = ((torch.arange(count) * 7919 + 104729 * (seed + 1)) % words).tolist()
     text, first, second = ids[:length], ids[length : length + blocks[0]], ids[length + blocks[0] :]

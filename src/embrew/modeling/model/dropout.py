@@ -49,7 +49,7 @@ def _names(module: nn.Module) -> list[str]:
 
 
 def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
-    """Whether two passes differ with this dropout alone, at one half."""
+    """Return whether two passes differ with this dropout alone, at one half."""
     weight = inner.get_input_embeddings().weight
     ids = torch.linspace(0.1 * len(weight), 0.8 * len(weight), 16).long()[None].to(weight.device)
     cuda = [weight.device] if weight.device.type == "cuda" else []

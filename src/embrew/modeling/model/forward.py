@@ -75,7 +75,7 @@ _VERIFIED: set[Any] = set()
 
 
 def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
-    """How a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
+    """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
 
     Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
     with padding.
@@ -145,7 +145,7 @@ def _probed(
 
 
 def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
-    """The same modules and weights under another configuration: causal or not, all layers or the first few.
+    """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
 
     The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
     on one model get wrong; a shallow copy with its own configuration does not.
@@ -168,7 +168,7 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
 def read_layers(
     inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """What `read` makes of every layer's states, final norm included, as soon as the layer is done."""
+    """Return what `read` makes of every layer's states, final norm included, as soon as the layer is done."""
     path = path_of_layers(inner)
     holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder has the norm beside its layers
     found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
@@ -189,7 +189,7 @@ def read_layers(
 
 
 def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
-    """What the first layer reads, what every layer but the last makes of it, and the final states.
+    """Return what the first layer reads, what every layer but the last makes of it, and the final states.
 
     The `hidden_states` of the library. These are not asked for, since it gathers them by hooks on the layers, which
     would stay there.

@@ -27,7 +27,7 @@ class Head(NamedTuple):
     softcap: float | None = None
 
     def logits(self, states: Tensor) -> Tensor:
-        """Logits `(…, vocabulary)` of states `(…, hidden)`, float32."""
+        """Return logits `(…, vocabulary)` of states `(…, hidden)`, float32."""
         logits = nn.functional.linear(states, self.weight, self.bias).float() * self.scale
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 

@@ -45,7 +45,7 @@ class Noted:
         self._found = weights_fingerprint(without_adapter(model))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies of a model, here or in another process, have other tensors with the same values."""
+        """Return copies of a model, here or in another process, have other tensors with the same values."""
         return {"_found": None if self._found is None else self._found[-1:]}
 
     def are_those_of(self, model: nn.Module) -> bool:
@@ -53,12 +53,12 @@ class Noted:
         return self._found is not None and weights_fingerprint(without_adapter(model)) == self._found
 
     def equal_those_of(self, model: nn.Module) -> bool:
-        """Whether a model's weights have the same values, wherever they are; False where that cannot be told."""
+        """Return whether a model's weights have the same values, wherever they are; False where that cannot be told."""
         found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] == self._found[-1]
 
     def differ_from_those_of(self, model: nn.Module) -> bool:
-        """Whether a model's weights have other values, wherever they are; False where that cannot be told."""
+        """Return whether a model's weights have other values, wherever they are; False where that cannot be told."""
         found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] != self._found[-1]
 

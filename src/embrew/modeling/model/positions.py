@@ -28,7 +28,7 @@ def max_positions(inner: Any) -> float:
 
 
 def is_bert_type(inner: Any) -> bool:
-    """Whether a model without its head has the layers of a BERT-type encoder."""
+    """Return whether a model without its head has the layers of a BERT-type encoder."""
     embeddings = getattr(inner, "embeddings", None)
     return embeddings is not None and not isinstance(embeddings, nn.Embedding)
 

@@ -71,7 +71,7 @@ class Prefix:
         self._lock = threading.Lock()
 
     def at(self, tokens: Tokens, count: int) -> Shared | None:
-        """The first `count` positions of a batch, which all its rows share; None: nothing is shared.
+        """Return the first `count` positions of a batch, which all its rows share; None: nothing is shared.
 
         To be asked on the CPU, where reading them makes nobody wait.
         """
@@ -87,7 +87,7 @@ class Prefix:
         return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
     def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
-        """The beginning kept under a key if its input embeddings are still these, else computed now."""
+        """Return the beginning kept under a key if its input embeddings are still these, else computed now."""
         found = self._kept.get(key)
         if found is None or not torch.equal(found.embedded, embedded):
             found = compute()
@@ -170,7 +170,7 @@ class _Before(CacheLayerMixin):
         return self.keys.shape[-2] + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Positions before a row's own."""
+        """Return positions before a row's own."""
         return int(self.keys.shape[-2])
 
     def get_max_length(self) -> int:
@@ -209,7 +209,7 @@ class Prefixes:
         return at
 
     def __deepcopy__(self, memo: Any) -> Prefixes:
-        """A copy of a model has other weights."""
+        """Return a copy of a model has other weights."""
         return Prefixes()
 
     def __reduce__(self) -> tuple[type[Prefixes], tuple[()]]:

@@ -54,7 +54,7 @@ def follows(
 
 
 def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens:
-    """A row of tokens, and below it the same row with its first, second, … token changed."""
+    """Return a row of tokens, and below it the same row with its first, second, … token changed."""
     vocabulary = inner.get_input_embeddings().weight.shape[0]
     some = torch.linspace(0.05 * vocabulary, 0.6 * vocabulary, width).long()
     ids = some.repeat(width + 1, 1)
@@ -68,7 +68,7 @@ def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens
 
 
 def _as_expected(states: Tensor, attention: Attention, tokens: Tokens, layers: int, dtype: torch.dtype) -> bool:
-    """Whether position i moves with token j just where the pattern lets i read j, through all layers."""
+    """Return whether position i moves with token j just where the pattern lets i read j, through all layers."""
     width = states.shape[1]
     moved = (states[1:] - states[:1]).abs().amax(-1).T  # [i, j]: state i under a change of token j
     reads = attention.visible(tokens)[0, :width, :width].double()

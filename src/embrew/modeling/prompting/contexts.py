@@ -79,7 +79,7 @@ class Lead(NamedTuple):
 
 
 def lead(template: Template, instruction: str) -> Lead:
-    """The token ids of an instruction around a demonstration's query.
+    """Return the token ids of an instruction around a demonstration's query.
 
     Raises:
         ValueError: the template has the instruction after the text.
@@ -94,7 +94,7 @@ def lead(template: Template, instruction: str) -> Lead:
 
 
 def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Sequence[Example]) -> list[Row]:
-    """The demonstrations as they stand one after another between BOS and the instruction of a text.
+    """Return the demonstrations as they stand one after another between BOS and the instruction of a text.
 
     They end before the first that does not fit the budget.
     """
@@ -124,7 +124,7 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
 
 
 def joined(rows: Sequence[Row]) -> Row:
-    """Rows one after another as one."""
+    """Return rows one after another as one."""
     return Row([i for row in rows for i in row.ids], [s for row in rows for s in row.segments])
 
 
@@ -135,7 +135,7 @@ def _part(form: str | None, ids: Sequence[int], vectors: Sequence[int]) -> Row:
 
 
 def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
-    """Rows with a context behind BOS and the soft prompt; without demonstrations, the rows as they are."""
+    """Return rows with a context behind BOS and the soft prompt; without demonstrations, the rows as they are."""
     at = len(template.first_ids)
     if not context.ids:
         return list(rows)
@@ -146,7 +146,7 @@ def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
 
 
 def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
-    """A context as an encoder reads it: its demonstrations are embedded, once.
+    """Return a context as an encoder reads it: its demonstrations are embedded, once.
 
     Raises:
         ValueError: the encoder does not say how it reads demonstrations; more of them than learned vectors; the
@@ -203,7 +203,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
 
 
 def check_reads(encoder: EmbeddingModel) -> Demonstrations:
-    """How an encoder reads demonstrations.
+    """Return how an encoder reads demonstrations.
 
     Raises:
         ValueError: it does not say so, or its template has no place for them.

@@ -39,7 +39,7 @@ def start(encoder: EmbeddingModel, *, seed: int = 42) -> None:
 
 
 def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
-    """Raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
+    """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
 
     A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
     last. What is beyond a text's own is 0.

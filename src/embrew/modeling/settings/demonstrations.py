@@ -93,7 +93,7 @@ class Demonstrations:
             )
 
     def form(self, part: Part) -> Literal["text", "vector"] | None:
-        """How a part of a demonstration stands in the prompt; None: it does not."""
+        """Return how a part of a demonstration stands in the prompt; None: it does not."""
         if part != "instruction" and part not in SHOWN[self.format]:
             return None
         return "vector" if part in VECTORS[self.compress] else "text"
@@ -118,6 +118,6 @@ class Demonstrations:
         return 1 if self.every is None else max(1, ceil(length / self.every))
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings that are not at their defaults, for JSON."""
+        """Return the settings that are not at their defaults, for JSON."""
         defaults = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}

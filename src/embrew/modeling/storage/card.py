@@ -48,7 +48,7 @@ def model_card(
     lengths: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """A Hub model card in Markdown, with its metadata as YAML in front.
+    """Return a Hub model card in Markdown, with its metadata as YAML in front.
 
     Nothing in it depends on the machine: no paths, no times, no hardware.
 
@@ -163,7 +163,7 @@ def _what_it_is(encoder: Embedder, longest: str) -> str:
 
 
 def _history(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The record and those of the encoders that training began with, the latest first."""
+    """Yield the record and those of the encoders that training began with, the latest first."""
     found: Mapping[str, Any] | None = record or None
     while found is not None:
         yield found
@@ -244,5 +244,5 @@ def _table_or_none(overlaps: list[tuple[str, Mapping[str, Any], str, Mapping[str
 
 
 def _cell(text: str) -> str:
-    """A text in a table of Markdown."""
+    """Return a text in a table of Markdown."""
     return "“" + text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") + "”"

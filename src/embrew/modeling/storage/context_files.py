@@ -57,7 +57,7 @@ def check_new_name(name: str) -> None:
 
 
 def _folder_of(folder: Path, name: str) -> Path:
-    """Where a context lies. It is written and removed there, so a link that leads elsewhere is refused."""
+    """Return where a context lies. It is written and removed there, so a link that leads elsewhere is refused."""
     place = folder / CONTEXTS
     if place.is_symlink() or (place / name).is_symlink():
         raise ValueError(
@@ -97,7 +97,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
 
 
 def read_contexts(folder: Path) -> dict[str, PreparedContext]:
-    """The contexts in an encoder's folder, by name, sorted.
+    """Return the contexts in an encoder's folder, by name, sorted.
 
     Raises:
         ValueError: one is damaged, cannot be read, or was written by a newer embrew.
@@ -112,7 +112,7 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Folders of contexts; others, and those that are being written, are left out."""
+    """Return folders of contexts; others, and those that are being written, are left out."""
     places = sorted((folder / CONTEXTS).iterdir()) if (folder / CONTEXTS).is_dir() else []
     files = (ABOUT, VECTORS, checksums.NAME)
     return [
@@ -121,7 +121,7 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _read(place: Path) -> PreparedContext | None:
-    """One context; None where it was removed meanwhile."""
+    """Return one context; None where it was removed meanwhile."""
     if not place.is_dir():
         return None
     if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
@@ -166,7 +166,7 @@ def up_to_date(encoder: Embedder) -> dict[str, PreparedContext]:
 
 
 def digest(context: PreparedContext) -> str:
-    """sha256 of what a context puts before a text."""
+    """Return sha256 of what a context puts before a text."""
     found = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
     found.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -55,7 +55,7 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
 
 
 def shared_weights(folder: Path, names: list[str]) -> Damaged:
-    """The error for weights of a base that were changed through another name of the same file."""
+    """Return the error for weights of a base that were changed through another name of the same file."""
     first = folder / names[0]
     return Damaged(
         f"{', '.join(str(folder / name) for name in names)} changed after {folder} was saved: it is a hard link, one "

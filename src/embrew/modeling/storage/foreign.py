@@ -25,7 +25,7 @@ OTHER_WEIGHTS = ("transformers_weights", "variant", "gguf_file")
 
 
 def own_code(name: str) -> ValueError:
-    """The error for a model or tokenizer that cannot be opened without running code of its folder."""
+    """Return the error for a model or tokenizer that cannot be opened without running code of its folder."""
     return ValueError(
         f"{name} brings its own code, which is not run unasked; if you have read that code and trust it, give "
         "trust_remote_code=True to Encoder.from_pretrained, or set encoder.trust_remote_code=true in the recipe"
@@ -33,7 +33,7 @@ def own_code(name: str) -> ValueError:
 
 
 def asks_for_code(error: Exception) -> bool:
-    """Whether an error of transformers says that a folder's own code would have to be run."""
+    """Return whether an error of transformers says that a folder's own code would have to be run."""
     return "trust_remote_code" in str(error) or "custom code" in str(error)
 
 
@@ -102,7 +102,7 @@ def check_settings(name: str, source: str, *files: str, **options: Any) -> None:
 
 
 def _other_weights(values: Any) -> Iterator[tuple[str, Any]]:
-    """Settings of `OTHER_WEIGHTS` in a configuration and in those within it."""
+    """Yield settings of `OTHER_WEIGHTS` in a configuration and in those within it."""
     if isinstance(values, dict):
         for key, value in values.items():
             if key in OTHER_WEIGHTS and value is not None:
@@ -152,7 +152,7 @@ def check_kernel(name: str, source: str, *files: str, **options: Any) -> None:
 
 
 def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
-    """Names of Hub kernels in a configuration and in those within it."""
+    """Yield names of Hub kernels in a configuration and in those within it."""
     if isinstance(values, dict):
         for key, value in values.items():
             yield from _kernels(value, named=named or key.removeprefix("_").startswith("attn_implementation"))
@@ -161,7 +161,7 @@ def _kernels(values: Any, *, named: bool = False) -> Iterator[str]:
 
 
 def _read_each(source: str, files: Sequence[str], **options: Any) -> Iterator[tuple[str, Any]]:
-    """Those of a model's JSON files that exist: their names and what they hold."""
+    """Yield those of a model's JSON files that exist: their names and what they hold."""
     for file in files:
         path = file_of(source, file, **options)
         if path is not None:

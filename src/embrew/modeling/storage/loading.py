@@ -122,7 +122,7 @@ def check_speed(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def pick_device(device: str | torch.device | None) -> torch.device:
-    """The given device, or the first GPU, or the CPU."""
+    """Return the given device, or the first GPU, or the CPU."""
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
@@ -245,7 +245,7 @@ def open_weights(
 
 
 def open_config(name: str, source: str, *, trust_remote_code: bool = False, **options: Any) -> Any:
-    """The configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
+    """Return the configuration of a model in `source`, a folder or Hub id; `name` is what errors call it.
 
     Raises:
         FileNotFoundError: there is no such model here.

@@ -62,7 +62,7 @@ def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
 
 
 def final_stage(folder: Path) -> Path:
-    """The folder of a training run's last stage; any other folder as it is.
+    """Return the folder of a training run's last stage; any other folder as it is.
 
     A folder that a killed process left aside while it was being replaced is moved back first.
     """
@@ -78,7 +78,7 @@ def final_stage(folder: Path) -> Path:
 
 
 def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
-    """The folder's `embrew.json`.
+    """Return the folder's `embrew.json`.
 
     Args:
         folder: of an encoder.

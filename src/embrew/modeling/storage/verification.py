@@ -56,7 +56,7 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Largest difference allowed between two unit vectors that should be the same."""
+    """Return largest difference allowed between two unit vectors that should be the same."""
     return TOLERANCE.get(str(dtype).removeprefix("torch."), 2e-2)
 
 
@@ -138,7 +138,7 @@ def _check_files(encoder: Embedder, folder: Path) -> None:
 
 
 def _reopened(encoder: Embedder, folder: Path) -> Tensor:
-    """Vectors after reading the written tensors into the live model (and putting its own back)."""
+    """Return vectors after reading the written tensors into the live model (and putting its own back)."""
     undo: list[Callable[[], None]] = []
     try:
         for name, rows in encoder.backbone.learned.items():
@@ -167,7 +167,7 @@ def _same_tensors(ours: dict[str, Tensor], written: dict[str, Tensor], what: str
 
 
 def _opened_anew(encoder: Embedder, folder: Path) -> Tensor:
-    """Vectors of the folder as a reader opens it, weights and all.
+    """Return vectors of the folder as a reader opens it, weights and all.
 
     Raises:
         RuntimeError: the weights under the adapter are not those in memory; says which.

@@ -53,7 +53,7 @@ def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
 
 
 def _items(inputs: Any) -> list[Any] | str:
-    """The members of a container; a string where an array without dimensions holds one."""
+    """Return the members of a container; a string where an array without dimensions holds one."""
     dimensions = getattr(inputs, "ndim", None)
     if dimensions is not None and hasattr(inputs, "tolist"):  # NumPy, torch, pandas' Series
         if dimensions > 2 or (dimensions == 2 and "int" not in str(inputs.dtype)):

@@ -34,7 +34,7 @@ class Pattern(NamedTuple):
         return "{instruction}" in self.before + self.after
 
     def around(self, instruction: str) -> tuple[str, str]:
-        """The words before a text and those behind it, with an instruction in its place.
+        """Return the words before a text and those behind it, with an instruction in its place.
 
         An instruction before the text may itself hold `{text}` once, and then stands around it, as in bge-en-icl:
         `"<instruct>Find the answer <query>{text} <response>"`.

@@ -27,7 +27,7 @@ def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = Non
 
 
 def with_fewer(suffix: Row, before: int, *, ratio: float, max_length: int | None) -> Row:
-    """What follows a text, with as many memory tokens as its length asks for: the last ones of the bank.
+    """Return what follows a text, with as many memory tokens as its length asks for: the last ones of the bank.
 
     So the last memory token is the same for every text, and the embedding can be read there.
 

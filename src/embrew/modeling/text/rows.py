@@ -54,5 +54,5 @@ def repeated(
 
 
 def _start(row: Row, segment: Segment) -> int:
-    """The position at which the text of a row begins."""
+    """Return the position at which the text of a row begins."""
     return next((i for i, label in enumerate(row.segments) if label == segment), len(row.ids))

@@ -25,7 +25,7 @@ class Strings:
         self.tokenizer = tokenizer
 
     def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:
-        """Strings as they are; with character offsets on request."""
+        """Return strings as they are; with character offsets on request."""
         backend = self.tokenizer.backend_tokenizer
         if not backend.encode_special_tokens:
             backend.encode_special_tokens = True
@@ -38,11 +38,11 @@ class Strings:
         return encodings
 
     def first(self, words: str) -> list[int]:
-        """Ids of words at the beginning of a text."""
+        """Return ids of words at the beginning of a text."""
         return list(self.encode([words], places=False)[0].ids) if words else []
 
     def behind(self, words: str) -> list[tuple[int, int]]:
-        """Tokens of words as they stand behind a text: ids, and where each ends, in characters.
+        """Return tokens of words as they stand behind a text: ids, and where each ends, in characters.
 
         That is without the leading-space piece that some tokenizers add.
         """

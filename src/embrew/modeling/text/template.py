@@ -105,7 +105,7 @@ class Template:
         return self.suffix("")
 
     def suffix(self, instruction: str) -> list[int]:
-        """Tokens after a text whose words are separate, with an instruction in its place if that is there."""
+        """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
         found = self._suffixes.get(instruction)
         if found is None:
             found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self._tail_ids
@@ -120,13 +120,13 @@ class Template:
         return self.parts.around(instruction)
 
     def with_words(self, instruction: str) -> str:
-        """The pattern with an instruction written into it."""
+        """Return the pattern with an instruction written into it."""
         head, _, rest = instruction.partition(HOLE) if "{instruction}" in self.before else (instruction, "", "")
         head, rest = (words.replace("{", "{{").replace("}", "}}") for words in (head, rest))
         return self.pattern.replace("{text}", "{text}" + rest).replace("{instruction}", head)
 
     def words(self, words: str) -> list[int]:
-        """Ids of words at the beginning of a text, without special tokens."""
+        """Return ids of words at the beginning of a text, without special tokens."""
         return self.strings.first(words)
 
     def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
@@ -137,7 +137,7 @@ class Template:
         return [(self.after_text(text) if after else self.words(text))[:limit] for text in prepared]
 
     def after_text(self, words: str) -> list[int]:
-        """Ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
+        """Return ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
         return [i for i, _ in self.strings.behind(words)] if words else []
 
     def rows(
@@ -149,7 +149,7 @@ class Template:
         segment: Segment = Segment.TEXT,
         first: int = 0,
     ) -> list[Row]:
-        """One row a text.
+        """Return one row a text.
 
         Args:
             texts: strings, or lists of token ids that are taken as they are (a split document is never tokenised
@@ -235,7 +235,7 @@ class Template:
         return Row(ids, [int(label) for label in labels])
 
     def _suffix_rows(self, instructions: list[str]) -> list[Row]:
-        """What follows each text, labelled; rows are shared where the instruction makes no difference."""
+        """Return what follows each text, labelled; rows are shared where the instruction makes no difference."""
         made: dict[str, Row] = {}
         follows = "{instruction}" in self.after or any(HOLE in instruction for instruction in instructions)
         for instruction in instructions if follows else instructions[:1]:
@@ -262,7 +262,7 @@ class Template:
     def _repeated(
         self, head: Row, given: str | Sequence[int], suffix: Row, max_length: int | None, segment: Segment
     ) -> Row:
-        """The text, the words between, and the text again.
+        """Return the text, the words between, and the text again.
 
         The second copy is the tokens of the first; or, where words are joined, what follows the words between them.
         """

@@ -9,7 +9,7 @@ Preparation = Literal["none", "sentence"]
 
 
 def as_sentence(text: str) -> str:
-    """A text as PromptEOL quotes it: it ends with a full stop and holds no double quotes.
+    """Return a text as PromptEOL quotes it: it ends with a full stop and holds no double quotes.
 
     The preparation of *Scaling Sentence Embeddings with Large Language Models* (arXiv 2307.16645), in the authors'
     code and in those that follow it.

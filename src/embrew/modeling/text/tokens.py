@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, ids: Sequence[int], segment: Segment) -> Row:
-        """A row in which every position belongs to one segment."""
+        """Return a row in which every position belongs to one segment."""
         return cls(list(ids), [int(segment)] * len(ids))
 
 
@@ -92,11 +92,11 @@ class Tokens:
         return (self.segment_ids != Segment.PAD).long()
 
     def where(self, segment: Segment) -> Tensor:
-        """`(batch, tokens)` bool: the positions of one segment."""
+        """Return `(batch, tokens)` bool: the positions of one segment."""
         return self.segment_ids == segment
 
     def predicting(self, segment: Segment, *, include_last: bool = False) -> Tensor:
-        """`(batch, tokens)` bool: the positions whose next token belongs to `segment`.
+        """Return `(batch, tokens)` bool: the positions whose next token belongs to `segment`.
 
         With `include_last` also the last position of the segment itself, which predicts what would follow.
         """
@@ -110,13 +110,13 @@ class Tokens:
         return replace(self, soft=vectors)
 
     def to(self, device: torch.device | str) -> Tokens:
-        """The batch on another device."""
+        """Return the batch on another device."""
         parts = self.soft, self.document_ids, self.branch_ids
         moved = [part if part is None else part.to(device) for part in parts]
         return Tokens(self.input_ids.to(device), self.segment_ids.to(device), *moved)
 
     def repeat(self, times: int) -> Tokens:
-        """The batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
+        """Return the batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
 
     def select(self, rows: Sequence[int]) -> Tokens:

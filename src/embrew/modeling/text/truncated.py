@@ -13,7 +13,7 @@ from embrew.modeling.text.whole import characters_kept
 def split_where_truncated(
     template: Template, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
 ) -> list[tuple[str, str]]:
-    """What of each text stands in its row, and what truncation removed; together they are the prepared text.
+    """Return what of each text stands in its row, and what truncation removed; together they are the prepared text.
 
     A character of which only some tokens are left counts as removed. For templates whose words after the text are
     `separate`.

@@ -22,7 +22,7 @@ class Frame(NamedTuple):
 
 
 def whole_rows(strings: Strings, frames: Sequence[Frame], segment: Segment) -> list[Row]:
-    """Each frame as one string in tokens, without special tokens.
+    """Return each frame as one string in tokens, without special tokens.
 
     A token that touches the text is labelled `segment` (ECHO in its repetition), also where it holds a character of the
     words beside it; everything else is PROMPT.
