@@ -106,11 +106,11 @@ def test_a_model_that_was_trained_in_this_process_writes_the_same(make_encoder):
     [
         ({"memory_tokens": 0}, {}, "has no bottleneck: .* give source='text'"),
         ({"template": "{text}{memory}{eos}"}, {}, "has no bottleneck"),
-        ({"attention": "bidirectional"}, {}, "attention=bidirectional: a model that reads both ways does not write"),
+        ({"attention": "bidirectional"}, {}, "attention=bidirectional: a bidirectional model does not generate"),
         ({}, {"source": "vector"}, "source='vector'; choose from memory, text"),
-        ({}, {"use_cache": False}, "use_cache is not an option here"),
-        ({}, {"max_length": 20}, "max_length is not an option here: .*; say max_new_tokens"),
-        ({"family": "mistral"}, {}, "pass the model's attention window of 8"),
+        ({}, {"use_cache": False}, "use_cache is not allowed here"),
+        ({}, {"max_length": 20}, "max_length is not allowed here: .*; say max_new_tokens"),
+        ({"family": "mistral"}, {}, "exceed the model's attention window of 8"),
     ],
 )
 def test_what_it_needs(change, options, message, make_encoder):

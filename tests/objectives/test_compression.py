@@ -538,7 +538,7 @@ def test_a_merged_adapter_is_refused(make_encoder):
     with pytest.raises(ValueError, match="an earlier stage merged its adapter"):
         Compression().setup(encoder)
     encoder.backbone.add_lora({"r": 2})
-    with pytest.raises(ValueError, match="hand over with adapter: continue"):
+    with pytest.raises(ValueError, match="continue it with adapter: continue"):
         Compression().setup(encoder)
 
 

@@ -46,7 +46,7 @@ def test_the_second_stage_reads_both_ways(values, tmp_path):
     assert (learned.attention.mode, opened.attention.mode) == ("causal", "bidirectional")
     assert np.abs(opened.encode(SENTENCES) - encoder.encode(SENTENCES)).max() < 1e-5
     assert isinstance(learned.generate(SENTENCES[0], max_new_tokens=3), str)
-    with pytest.raises(ValueError, match="a model that reads both ways does not write"):
+    with pytest.raises(ValueError, match="a bidirectional model does not generate"):
         opened.generate(SENTENCES[0])
 
 

@@ -1,4 +1,4 @@
-"""What other versions and other software make of an exported folder: a layout they know, or an error."""
+"""Make an exported folder readable for other software, or refused with an error."""
 
 from __future__ import annotations
 

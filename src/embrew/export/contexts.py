@@ -1,7 +1,7 @@
-"""Contexts as rows of a vocabulary: prompts with demonstrations in a folder that needs no code of ours.
+"""Contexts as rows of a vocabulary: prompts with demonstrations in a folder that needs no code of embrew.
 
 Every vector of a context becomes a row of the embedding matrix, with a token of its own, a *marker*, and the context a
-prompt: a string of markers and words. Markers are parsed wherever they stand, so their names hold a hash that no text
+prompt: a string of markers and words. Markers are parsed anywhere in a text, so their names hold a hash that no text
 holds by chance; the tokenizer's own special tokens stay text in a user's text, as ever.
 """
 
@@ -29,7 +29,7 @@ class Baked:
     """One context in a stock folder.
 
     Attributes:
-        prompt: what stands before a text there: markers, words, and the template's words before the text.
+        prompt: the prompt before a text there: markers, words, and the template's words before the text.
         ids: what its tokenizer makes of the context's positions, one each.
         rows: `(markers, hidden)` what goes into the embedding matrix, by id.
         room: tokens that are left for a text with its instruction, of those that a row may have.
@@ -65,8 +65,8 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
     room = limit - len(context.row.ids)
     if room < 16:
         raise ValueError(
-            f"context {name} takes {len(context.row.ids)} of the {limit} tokens that a stock folder cuts a text to, "
-            f"where all count; export with --max-length {limit + len(context.row.ids)}, or give fewer demonstrations"
+            f"context {name} takes {len(context.row.ids)} of the {limit} tokens of a text in a stock folder, where all "
+            f"count; export with --max-length {limit + len(context.row.ids)}, or give fewer demonstrations"
         )
     with torch.no_grad():
         tokens = Tokens.pad([context.row]).with_soft(context.vectors) if context.row.ids else None
@@ -94,7 +94,7 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
         if _same(encoder, tokenizer, context.row, ids, instruction, prompt, room):
             return Baked(prompt, ids, rows, room)
     raise ValueError(
-        f"context {name}: behind a marker this tokenizer gives other tokens than at the beginning of a text, so that a "
+        f"context {name}: after a marker this tokenizer gives other tokens than at the beginning of a text, so a "
         "stock folder cannot say this context"
     )
 
@@ -108,7 +108,7 @@ def _same(
     prompt: str,
     room: int,
 ) -> bool:
-    """Whether a prompt gives the encoder's tokens before every text; specials around them are left to the proof."""
+    """Return whether a prompt gives the encoder's tokens before every text; special tokens are verified later."""
     template = encoder.template
     begin, end = len(template.first_ids), len(template.suffix(instruction))
     rows = template.rows(TEXTS, instruction=instruction, max_length=room)
@@ -133,14 +133,14 @@ class _Markers:
         return self._made(self.count - 1)
 
     def _made(self, number: int) -> str:
-        """A marker by number: no special token, since those stay text in a text; parsed before anything else is."""
+        """Return a marker by number: no special token, since those stay text in a text, but parsed first."""
         name = f"<|{self.stem}.{number}|>"
         if name not in self.tokenizer.get_added_vocab():  # a few; get_vocab makes a dictionary of all tokens
             self.tokenizer.add_tokens([AddedToken(name, special=False, normalized=False, lstrip=False, rstrip=False)])
         return name
 
     def words(self, ids: list[int], *, first: bool) -> str | None:
-        """Words that become these tokens between markers, or before one; None: there are none, as far as is known."""
+        """Return words that become these tokens between markers, or before one; None: none were found."""
         if not ids:
             return ""
         mark = self._made(0)  # which is there by the end: a context ends with a marker

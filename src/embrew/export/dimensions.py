@@ -18,7 +18,7 @@ def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> n
 
     Args:
         encoder: says how many of how many.
-        of: what is cut, as Sentence-Transformers calls it.
+        of: the feature that is truncated, as Sentence-Transformers calls it.
     """
     from sentence_transformers.base.modules import Dense
 
@@ -29,7 +29,7 @@ def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> n
 
 
 def nested_dimensions(encoder: Encoder) -> list[int]:
-    """Return dimensions at which vectors may be cut: those its recipe trained, and what this encoder keeps of them."""
+    """Return dimensions to which vectors may be truncated: those its recipe trained and this encoder keeps."""
     keep = encoder.get_embedding_dimension()
     trained = _trained_dimensions(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))
     if not trained and keep == encoder.width:
@@ -38,7 +38,7 @@ def nested_dimensions(encoder: Encoder) -> list[int]:
 
 
 def _trained_dimensions(part: Any) -> set[int]:
-    """What the nested objectives in a part of a recipe train: `dims` of Matryoshka, `compression_size` of ESE."""
+    """Return what nested objectives in a part of a recipe train: `dims` of Matryoshka, `compression_size` of ESE."""
     if isinstance(part, list):
         return {dim for item in part for dim in _trained_dimensions(item)}
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""An encoder that says what stock tokenizers cannot be told: one length, the same words and memory for every text."""
+"""Encoders that stock tokenizers can reproduce: one length, the same words and memory tokens for every text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_one_length(encoder: Encoder, max_length: int | None = None) -> Encoder:
 
 
 def with_max_length(encoder: Encoder, max_length: int) -> Encoder:
-    """Return the same encoder, which cuts texts of every side to `max_length` tokens; weights are shared.
+    """Return the same encoder, on the same weights, which truncates queries and documents to `max_length` tokens.
 
     Raises:
         TypeError, ValueError: it is not a whole number from 1.

@@ -79,7 +79,7 @@ def long_text(encoder: Encoder, limit: int) -> str:
 def parity_cases(
     live: Live, encoder: Encoder, texts: list[str], prompts: dict[str, str], ids: dict[int, int]
 ) -> list[dict[str, Any]]:
-    """Reference texts, token ids and vectors: by `encode_query`, `encode_document`, and `encode` with other prompts.
+    """Return reference texts, token ids and vectors: by `encode_query`, `encode_document`, `encode` with other prompts.
 
     Args:
         live: gives the vectors.
@@ -115,7 +115,7 @@ def parity_cases(
 def context_cases(
     live: Live, encoder: Encoder, texts: list[str], baked: dict[str, Baked], ids: dict[int, int]
 ) -> list[dict[str, Any]]:
-    """The same for every context; a stock folder counts it among the tokens of a text, so the text has less room."""
+    """Return the same for contexts, whose tokens count as a text's in a stock folder, so the text has less room."""
     begin, cases = len(encoder.template.first_ids), []
     for name, context in baked.items():
         rows = encoder.template.rows(texts, instruction=encoder.instruction(name), max_length=context.room)

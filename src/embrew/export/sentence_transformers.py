@@ -1,4 +1,4 @@
-"""An encoder as a stock Sentence-Transformers folder, proven in a fresh process.
+"""Export an encoder as a stock Sentence-Transformers folder, verified in a fresh process.
 
 Merged weights; BOS, memory tokens and suffix added by the tokenizer's own post-processor; attention by `is_causal` in
 the configuration; pooling by stock modules. Nothing of embrew, and no remote code, is needed to open it.
@@ -57,24 +57,24 @@ def export_sentence_transformer(
         verify: `full` opens the folder in a fresh process and compares token ids and vectors on 17 texts, one of them
             beyond every length limit, by `encode_query`, `encode_document` and `encode` with every prompt; `off`: not.
         prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
-            stock prompts stand before it. Export once a prompt.
-        max_length: tokens that the folder cuts a text of either side to, with its template and prompt; must be given
+            stock prompts stand before it. Export once per prompt.
+        max_length: limit in tokens of every text in the folder, with its template and prompt; must be given
             where the encoder has one length for queries and another for documents, since a stock folder has one.
-        num_layers: keep the first so many layers and delete the others.
-        truncate_dim: keep so many leading dimensions; they are taken before vectors are normalised.
+        num_layers: number of layers to keep, from the first; the others are deleted.
+        truncate_dim: number of leading dimensions to keep, before vectors are normalised.
 
     Raises:
         ValueError: the encoder cannot be said in stock modules; says why. So it is with one that has two lengths where
             `max_length` is not given; and with one whose texts get different numbers
             of memory tokens; where its length limit leaves one to every text, it is exported with that one.
         FileExistsError: the folder exists.
-        RuntimeError: the stock folder gives other vectors; it is not left behind.
+        RuntimeError: the stock folder gives other vectors; it is removed.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Transformer
 
     if verify not in ("full", "off"):
-        raise ValueError(f"verify={verify!r}; an export is proven in a fresh process or not at all: full, off")
+        raise ValueError(f"verify={verify!r}; choose from full (in a fresh process), off")
     lengths, encoder = dict(encoder.max_length), with_one_length(encoder, max_length)
     fixed = with_fixed_memory(encoder)
     made = _baked(fixed, prompt_name)
@@ -139,13 +139,13 @@ def export_sentence_transformer(
 
 
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
-    """The encoder with the words of one prompt in its template, where they stand after the text, or around it."""
+    """Return the encoder with one prompt in its template, where prompts come after the text, or around it."""
     follows = any("{instruction}" in template.after for template in encoder.templates)
     instructions = [context.context.instruction for context in encoder.contexts.values()]
     if not follows and not any(HOLE in words for words in (*encoder.prompts.values(), *instructions)):
         if prompt_name is not None:
             raise ValueError(
-                f"prompt_name={prompt_name!r}: this encoder's prompts stand before the text, where stock models have "
+                f"prompt_name={prompt_name!r}: this encoder's prompts come before the text, where stock models have "
                 "theirs; all are exported, so leave it out"
             )
         return encoder
@@ -153,8 +153,8 @@ def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
         names = ", ".join(sorted([*encoder.prompts, *encoder.contexts]))
         raise ValueError(
             f"template={encoder.template.pattern!r} has the instruction after the text, or a prompt that continues "
-            f"after it ({HOLE}), where stock prompts cannot stand; say whose words are baked in: prompt_name is one of "
-            f"{names}"
+            f"after it ({HOLE}), where stock prompts cannot be; choose the prompt to write into the "
+            f"template: prompt_name is one of {names}"
         )
     made = with_instruction(encoder, prompt_name or "query")
     made.contexts = {name: context for name, context in encoder.contexts.items() if name == prompt_name}

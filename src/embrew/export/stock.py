@@ -16,7 +16,8 @@ def check_stock(encoder: Encoder) -> None:
         reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
     elif limit > positions:
         reason = (
-            f"its max_length is {limit}, and stock tokenizers cut at the {positions} positions of the model's config"
+            f"its max_length is {limit}, and stock tokenizers truncate at the {positions} positions of the model's "
+            "config"
         )
     elif type(model).__module__.startswith(OWN_CODE) or type(model.config).__module__.startswith(OWN_CODE):
         reason = f"its language model is code of its own ({type(model).__name__}), which no stock folder runs"
@@ -40,7 +41,7 @@ def check_stock(encoder: Encoder) -> None:
         )
     elif pooling.mode == "concat" and not pools_last_token(encoder):
         reason = (
-            "it puts the states of several memory tokens behind each other, for which there is no stock module; their "
+            "it concatenates the states of several memory tokens, for which there is no stock module; their "
             "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
         )
     elif pooling.mode != "mean" and pooling.over != "all" and not pools_last_token(encoder):
@@ -55,7 +56,7 @@ def check_stock(encoder: Encoder) -> None:
 
 
 def pools_last_token(encoder: Encoder) -> bool:
-    """Return one memory token at the very end: its state is the last token's."""
+    """Return whether pooling reads one memory token at the very end: its state is the last token's."""
     return (
         encoder.pooling.over == "memory"
         and len(encoder.template.memory_ids) == 1
@@ -64,7 +65,7 @@ def pools_last_token(encoder: Encoder) -> bool:
 
 
 def stock_prompts(encoder: Encoder) -> dict[str, str]:
-    """The template's words before the text with every prompt filled in: what Sentence-Transformers puts in front."""
+    """Return the template's words before the text with each prompt filled in, as Sentence-Transformers needs them."""
     prompts = {name: encoder.template.before.replace("{instruction}", text) for name, text in encoder.prompts.items()}
     bare = encoder.template.before.replace("{instruction}", "")
     return {**prompts, "text": bare} if bare else prompts

@@ -1,4 +1,4 @@
-"""An encoder's first layers and leading dimensions as an encoder of their own."""
+"""Cut an encoder to its first layers and leading dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ E = TypeVar("E", bound=Embedder)
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
     """Return the same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
 
-    What it gives equals `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final
+    Its vectors equal `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final
     norm included, pooled; then the leading dimensions; then unit length.
 
     Args:
@@ -43,7 +43,7 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     fewer_layers = num_layers is not None and num_layers < backbone.num_layers
     narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
     if encoder.record is not None and (fewer_layers or narrower):
-        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are the whole's
+        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the whole encoder
     if num_layers is None or num_layers == backbone.num_layers:
         return made
     made.num_layers = num_layers
@@ -61,7 +61,7 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
 
 
 def _cut_config(config: Any, before: int, after: int) -> Any:
-    """Return a configuration of so many layers; lists with an entry a layer, such as `layer_types`, are cut too."""
+    """Return a configuration of `after` layers; lists with an entry per layer (`layer_types`) are shortened."""
     made = copy.deepcopy(config)
     for name, value in vars(config).items():
         about_layers = any(word in name for word in ("layer", "block", "_types"))

@@ -56,7 +56,7 @@ class Embedder(EmbeddingModel):
         return self.asked(prompt_name, prompt)[0]
 
     def context(self, prompt_name: str | None = None, prompt: str | None = None) -> PreparedContext | None:
-        """Return the context that a prompt name, or the default one, stands for; None: it is a plain prompt."""
+        """Return the context of a prompt name, or of the default one; None: it is a plain prompt."""
         name = self.default_prompt_name if prompt_name is None else prompt_name
         return None if prompt is not None or name is None else self.contexts.get(name)
 
@@ -112,9 +112,9 @@ class Embedder(EmbeddingModel):
                 may also be a list of token ids. Empty texts are embedded like any other (see `Pooling` for what a
                 text without tokens gives).
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
-                stand before the text as well.
+                precede the text.
             prompt: the prompt itself; wins over `prompt_name`.
-            batch_size: texts a batch, where `batch_tokens` is not given.
+            batch_size: texts per batch, where `batch_tokens` is not given.
             show_progress_bar: show one; by default only at log level INFO or below.
             output_value: only `sentence_embedding`.
             precision: `float32` or None; `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
@@ -122,12 +122,12 @@ class Embedder(EmbeddingModel):
             convert_to_tensor: one tensor; wins over `convert_to_numpy`.
             device: move the encoder there first.
             normalize_embeddings: unit length, also where the encoder itself does not normalise.
-            truncate_dim: keep so many leading dimensions, before normalising.
+            truncate_dim: number of leading dimensions to keep, before normalising.
             pool: not offered; run one process per device.
             chunk_size: not offered, as `pool`.
-            num_layers: stop after so many layers.
-            batch_tokens: budget of padded tokens a batch, in place of `batch_size`.
-            max_length: limit in tokens, in place of the encoder's, which is the longer of its two here.
+            num_layers: number of layers to run.
+            batch_tokens: budget of padded tokens per batch, instead of `batch_size`.
+            max_length: limit in tokens, instead of the longer of the encoder's two.
             **mteb: what mteb gives as well: with these, `inputs` are its batches, and a `prompt_type` decides on prompt
                 and limit.
 
@@ -214,7 +214,7 @@ class Embedder(EmbeddingModel):
         return identity.describe(self)
 
     def weights_hash(self) -> str:
-        """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
+        """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
         return identity.weights_hash(self)
 
     def _of_mteb(

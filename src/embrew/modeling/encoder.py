@@ -1,4 +1,4 @@
-"""The encoder: template, attention, backbone and pooling; what is trained, saved, exported and served."""
+"""The encoder: what is trained, saved, exported and served."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 class Encoder(Protocols):
     """A causal LM, or a BERT-type encoder, as a text encoder, with the `encode` of Sentence-Transformers 6.
 
-    It is opened, trained, saved, and writes; the classes below it (`Embedder`, `EmbeddingModel`) hold its parts.
+    Its base classes: `Protocols` (what Sentence-Transformers and mteb call), `Embedder` (`encode`), `EmbeddingModel`
+    (the parts, and the forward pass). This class opens, saves, merges and generates.
     """
 
     @classmethod
@@ -67,13 +68,13 @@ class Encoder(Protocols):
             attn_implementation: the LM's attention kernel.
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
-            soft_prompt_tokens: how many learned tokens a soft prompt has, likewise.
+            soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
             trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
             merge_adapter: add a saved encoder's adapter to its weights.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
-            **given: single settings, by the names of `EncoderSettings`, in place of those in `settings`. Without any, a
-                causal LM is read at its last token, a BERT-type encoder by its mean.
+            **given: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
+                any, a causal LM is read at its last token, a BERT-type encoder by its mean.
 
         Examples:
             >>> encoder = Encoder.from_pretrained("nano", pooling="mean")  # doctest: +SKIP
@@ -139,7 +140,7 @@ class Encoder(Protocols):
 
         Raises:
             FileExistsError: the folder exists.
-            RuntimeError: what was written does not give the same vectors; the folder is not left behind.
+            RuntimeError: what was written does not give the same vectors; the folder is removed.
         """
         texts = dict(extra or {})
         if recipe or self.recipe:
@@ -192,10 +193,10 @@ class Encoder(Protocols):
             bos: with `memory`, whether what is written may read BOS too; as in training.
             prompt_name: name of a stored prompt that fills `{instruction}`; without it, that of queries.
             prompt: the prompt itself; wins over `prompt_name`.
-            batch_size: texts a batch.
+            batch_size: texts per batch.
             show_progress_bar: show one.
             **options: those of `generate` in transformers: `max_new_tokens` (128), `do_sample`, `temperature`, `top_p`,
-                `num_beams`, … With `num_return_sequences` there are so many answers in a row for each text.
+                `num_beams`, … With `num_return_sequences`, each text has that many consecutive answers.
 
         Raises:
             ValueError: no causal LM, not under causal attention, no bottleneck for `source="memory"`, an option that

@@ -1,4 +1,4 @@
-"""Writing on from a text: from its memory tokens alone, as a bottleneck is trained, or from the text itself."""
+"""Generate text from a text: from its memory tokens alone, as a bottleneck is trained, or from all its tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OURS = (  # options of `generate` in transformers that would undo what is done h
     "cache_implementation", "cache_config", "generation_config", "max_length", "min_length", "assistant_model",
     "prompt_lookup_num_tokens", "custom_generate", "streamer", "return_dict_in_generate", "prefill_chunk_size",
 )  # fmt: skip
-NEW_TOKENS = 128  # written at most, where nobody says otherwise
+NEW_TOKENS = 128  # most new tokens, by default
 SCORED = 256  # rows of logits at a time
 
 
@@ -46,8 +46,8 @@ def generate(
 ) -> list[str]:
     """Return what the model writes after each text; see `Encoder.generate`.
 
-    Two passes: text and memory are read once, then all keys and values but the memory's (and BOS') are dropped, and the
-    target is written at the positions behind them. *Learn Before Represent*, Eq. 2: p(y_t | Z, y_<t).
+    Two forward passes: text and memory are read once; then all keys and values but the memory's (and BOS') are dropped,
+    and the target is written at the positions after them. *Learn Before Represent*, Eq. 2: p(y_t | Z, y_<t).
     """
     check(encoder, source)
     _check_options(options)
@@ -68,7 +68,7 @@ def generate(
 def target_rows(
     encoder: Embedder, texts: Sequence[str], targets: Sequence[str], *, instruction: str, max_tokens: int, limit: int
 ) -> list[Row]:
-    """Return texts as the encoder reads them with their targets behind.
+    """Return rows of texts, as the encoder reads them, followed by their targets.
 
     A target that is not truncated ends with EOS, where the tokenizer has one.
     """
@@ -93,7 +93,7 @@ def target_scores(
         rows: as `target_rows` makes them.
         source: `memory`: the target is blind to the text; `text`: it reads all before it.
         bos: whether the target reads BOS beside the memory.
-        batch_tokens: padded tokens a batch.
+        batch_tokens: padded tokens per batch.
     """
     check(encoder, source)
     attention = Attention("causal", bottleneck=bos) if source == "memory" else Attention("causal")
@@ -132,15 +132,15 @@ def check(encoder: Embedder, source: Source) -> None:
     encoder.backbone.check_decoder("writing")
     if not encoder.attention.is_causal:
         raise ValueError(
-            f"attention={encoder.attention.mode}: a model that reads both ways does not write; use an encoder with "
+            f"attention={encoder.attention.mode}: a bidirectional model does not generate; use an encoder with "
             "causal attention (an earlier stage of this one, if it was trained so)"
         )
     if len(encoder.templates) > 1:
-        raise ValueError(f"the encoder has {len(encoder.templates)} templates; writing goes on from one")
+        raise ValueError(f"the encoder has {len(encoder.templates)} templates; generation needs one")
     if source == "memory" and not can_write(encoder):
         raise ValueError(
             f"template={encoder.template.pattern!r} has no bottleneck: {{memory}} is not its end; give source='text' "
-            "to go on from the visible text"
+            "to generate from the visible text"
         )
 
 
@@ -148,7 +148,7 @@ def _check_options(options: dict[str, Any]) -> None:
     for key in options:
         if key in OURS:
             hint = "; say max_new_tokens" if key.endswith("length") else ""
-            raise ValueError(f"{key} is not an option here: the encoder reads the texts and keeps the cache{hint}")
+            raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 
 
 def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
@@ -168,7 +168,7 @@ def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, setti
     longest = tokens.input_ids.shape[1] + (settings.max_new_tokens or NEW_TOKENS)
     if source == "memory" and window is not None and longest > window:
         raise ValueError(
-            f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones pass the model's "
+            f"a text of {tokens.input_ids.shape[1]} tokens and {settings.max_new_tokens} new ones exceed the model's "
             f"attention window of {window}; lower the length limit of texts, or max_new_tokens"
         )
     kept = None
@@ -195,9 +195,9 @@ def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, setti
 
 
 class _Wall:
-    """Hooks on a model that writes: once the texts are read, the cache forgets all but what is to be seen of them.
+    """Hooks on a generating model: once the texts are read, the cache keeps only the positions that may be seen.
 
-    Positions go on as if nothing had been dropped.
+    Positions are counted as if nothing had been dropped.
     """
 
     def __init__(self, kept: Tensor) -> None:
@@ -207,7 +207,7 @@ class _Wall:
         self.has_read = False
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """From the second pass on: the mask of what is left, and of what has been written."""
+        """Set the mask of what is left and of what was written, from the second forward pass on."""
         if self.has_read:
             cache, ids = kwargs["past_key_values"], kwargs["input_ids"]
             width = cache.get_seq_length() + ids.shape[1] - self.seen.shape[1]
@@ -216,7 +216,7 @@ class _Wall:
         return args, kwargs
 
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """After the first pass: drop the rest."""
+        """Drop the other positions after the first forward pass."""
         if self.has_read:
             return
         self.has_read = True

@@ -15,7 +15,7 @@ from embrew.modeling.model.own_weights import tensors_under_adapter
 
 
 def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
-    """Adapters that a reader merges into the base; none where the weights are saved whole, which holds them already."""
+    """Return the adapters that a reader merges into the base; none if whole weights are saved, which hold them."""
     return [] if encoder.backbone.owns_weights else list(encoder.chain)
 
 
@@ -44,7 +44,7 @@ def describe(encoder: EmbeddingModel) -> dict[str, Any]:
 
 
 def weights_hash(encoder: EmbeddingModel) -> str:
-    """sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights under them."""
+    """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]
     if encoder.backbone.owns_weights or encoder.backbone.differs_from_noted:

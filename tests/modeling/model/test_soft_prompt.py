@@ -72,5 +72,5 @@ def test_an_instruction_after_the_text_is_baked_into_an_export(
         wanted = encoder.encode(SENTENCES, prompt_name=name)
         np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
     assert np.abs(encoder.encode_query(SENTENCES) - encoder.encode_document(SENTENCES)).max() > 1e-3
-    with pytest.raises(ValueError, match="prompts stand before the text"):
+    with pytest.raises(ValueError, match="prompts come before the text"):
         export_sentence_transformer(make_encoder(), tmp_path / "other", prompt_name="query")

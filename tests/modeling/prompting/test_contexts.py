@@ -180,7 +180,7 @@ def test_learned_vectors_stand_for_any_demonstrations(make_encoder):
     assert all((weight == row).all(-1).any() for row in made.vectors), "they start as rows of the vocabulary"
     encoder.add_context("other", Context("find: ", PAIRS[1:]))
     assert np.array_equal(encoder.encode(SENTENCES, "task"), encoder.encode(SENTENCES, "other"))
-    with pytest.raises(ValueError, match="4 demonstrations, and this encoder learned vectors in place of 3"):
+    with pytest.raises(ValueError, match="4 demonstrations, and this encoder learned vectors for 3"):
         encoder.add_context("many", Context("find: ", [*PAIRS, *PAIRS[:1]]))
 
 
@@ -277,8 +277,8 @@ def test_a_folder_whose_projection_was_changed_is_not_kept(model_folder, tmp_pat
         ({"format": "pairs"}, "format='pairs'; choose from pair, instruction"),
         ({"compress": "text"}, "compress='text'; choose from pair, all"),
         ({"format": "query", "compress": "passage"}, "format=query shows no passage"),
-        ({"learnable": 2, "compress": "query"}, "learnable=2 stands in place of q and p"),
-        ({"learnable": 2, "format": "query"}, "learnable=2 stands in place of q and p"),
+        ({"learnable": 2, "compress": "query"}, "learnable=2 replaces q and p"),
+        ({"learnable": 2, "format": "query"}, "learnable=2 replaces q and p"),
         ({"every": 16, "compress": "none"}, "every=16 counts vectors"),
         ({"every": 16, "learnable": 2}, "every=16 counts vectors"),
         ({"every": 0}, "every=0; give 1 or more"),

@@ -224,7 +224,7 @@ CHANGES = [
     ("full", other_learned_tokens, "holds a tensor 'forward'; known are memory, soft_prompt"),
     ("lora", base_of("hub", "../x"), "base '../x' is not a model's name on the Hub"),
     ("lora", base_of("hub", "/etc"), "base '/etc' is not a model's name on the Hub"),
-    ("lora", base_of("asset", "../x"), "stands on ../x, which this embrew does not ship"),
+    ("lora", base_of("asset", "../x"), "needs the base ../x, which this embrew does not ship"),
     ("lora", base_of("folder", "../x"), "base '../x' becomes a part of a file's name"),
     ("lora", base_of("other", "x"), "base kind 'other'; choose from asset, hub, folder"),
     ("lora", adapter_with(peft_type="PROMPT_TUNING", tokenizer_name_or_path="x"), "peft_type 'PROMPT_TUNING'"),

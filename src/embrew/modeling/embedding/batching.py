@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
-MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would pass this
-ENOUGH = 256  # real tokens from which on a batch keeps a core busy; smaller ones are filled up, padded or not
+MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would exceed this
+ENOUGH = 256  # real tokens that keep a core busy; smaller batches are filled up, padded or not
 ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
 
 
@@ -46,10 +46,10 @@ def plan(
     tokens the second rule waits, since many tiny batches take longer than some padding.
 
     Args:
-        lengths: tokens a row.
-        batch_size: rows a batch, where no token budget is given.
+        lengths: tokens of each row.
+        batch_size: rows per batch, where no token budget is given.
         batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
-        enough: real tokens below which a batch takes further rows, however they are padded.
+        enough: real tokens below which a batch takes further rows, whatever their padding.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -77,7 +77,7 @@ def plan(
 
 
 def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0) -> list[list[int]]:
-    """`plan` for rows, in an order of their own: the batches, and so the last bits, do not depend on who came first.
+    """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
 
     The first `shared` tokens of each are not counted.
     """
@@ -89,17 +89,17 @@ def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None
 def groups_by_length(
     tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
-    """Rows of a padded batch in groups of similar length, by `plan`; without limits, as large as similarity allows."""
+    """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
     lengths = tokens.attention_mask.sum(1).tolist()
     enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
     return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, enough=enough)
 
 
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
-    """The vectors of a batch, computed in groups of similar length: the same vectors without most of the padding.
+    """Return the vectors of a batch, computed in groups of similar length, without most of the padding.
 
-    A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one pass; only what dropout
-    draws differs.
+    A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one forward pass; only
+    dropout's draws differ.
 
     Args:
         embed: from a batch to `(..., batch, width)`; called once a group.
@@ -131,12 +131,12 @@ def encode_rows(
         total: number of texts.
         embed: from a batch, and how many leading tokens its rows share, to `(batch, width)`.
         width: dimensions of an embedding.
-        batch_size: rows a batch, where no token budget is given.
-        batch_tokens: token budget a batch.
+        batch_size: rows per batch, where no token budget is given.
+        batch_tokens: token budget per batch.
         show_progress_bar: show one.
-        share: look for a beginning that all rows have in common.
-        tokenize_ahead: make the rows of the next window in a thread meanwhile. On a CPU it would only take turns with
-            the model.
+        share: look for a prefix that all rows share.
+        tokenize_ahead: make the rows of the next window in a thread at the same time. On a CPU it would only take
+            turns with the model.
 
     Raises:
         NotFinite: an embedding is not finite; names the text.
@@ -171,7 +171,7 @@ def encode_rows(
                 out[torch.tensor(batch) + start] = vectors
                 bar.update(len(batch))
     if most is not None:
-        logger.warning("out of memory: went on with at most %d padded tokens a batch; begin there next time", most)
+        logger.warning("out of memory: continued with at most %d padded tokens per batch; begin there next time", most)
     return out
 
 
@@ -181,7 +181,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def ahead(items: Iterator[Item]) -> Generator[Item]:
-    """Yield the same items, each made in a worker thread while the one before it is used; at most two are held.
+    """Yield the same items, each made in a worker thread while the previous one is used; at most two are held.
 
     >>> list(ahead(iter("abc")))
     ['a', 'b', 'c']

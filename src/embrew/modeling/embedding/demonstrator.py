@@ -1,4 +1,4 @@
-"""From the embedding of a demonstration to what stands in a prompt: the trained part of demonstrations."""
+"""The trained part of demonstrations: it turns their embeddings into input embeddings of a prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embrew.modeling.settings.demonstrations import Demonstrations
 
 
 class Demonstrator(nn.Module):
-    """g = Linear → GELU → Linear, both with biases, or learned vectors in its place; or nothing, where all is text.
+    """g = Linear → GELU → Linear, both with biases; or learned vectors instead; or nothing, where all is text.
 
     EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), Eq. 3, which leaves open
     the inner width (ours: that of a state) and how g starts. Here its output begins on the scale of the language
@@ -38,7 +38,7 @@ class Demonstrator(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Return raw embeddings `(vectors, width)` to vectors for a prompt, `(vectors, width)`."""
+        """Project raw embeddings `(vectors, width)` to input embeddings for a prompt, `(vectors, width)`."""
         if self.project is None:
             raise ValueError("these demonstrations are not projected: they are text, or learned")
         if self.settings.normalize:

@@ -30,12 +30,12 @@ class EmbeddingModel(nn.Module):
 
     Attributes:
         settings: how it reads texts and what it makes of them.
-        base: which LM it stands on.
-        head: what token states pass through before they are pooled (`LatentAttention`), or None.
-        demonstrator: how it reads demonstrations, with what is trained for that; None: it does not.
+        base: the LM under it.
+        head: module applied to token states before pooling (`LatentAttention`), or None.
+        demonstrator: the trained part of demonstrations, with their settings; None: it reads none.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         truncate_dim: how many leading dimensions embeddings keep; None: all.
-        num_layers: how many layers were kept where it was cut (`modeling.cutting`); None: all.
+        num_layers: number of layers kept by `modeling.cutting`; None: all.
         chain: adapters of earlier stages that were merged into the base's weights, in order.
         steps: optimiser steps trained so far.
         recipe: the resolved recipe it was made by, as YAML, or None.
@@ -90,7 +90,7 @@ class EmbeddingModel(nn.Module):
     def with_settings(self, **given: Any) -> Self:
         """Return the same model, on the same weights, with other settings for texts and vectors.
 
-        Not for what has weights of its own, nor for attention, which is measured (`use_attention`).
+        Not for settings with trained weights (pooling.latents, demonstrations), nor for attention (`use_attention`).
         """
         made = copy.copy(self)
         made.settings = self.settings.replace(**given)
@@ -157,7 +157,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def width(self) -> int:
-        """Dimensions of what is pooled: those of a state, or of all memory tokens' states behind each other."""
+        """Dimensions of a pooled vector: those of a state, or of the concatenated states of all memory tokens."""
         return self.pooling.dimensions(self.backbone.hidden_size, len(self.backbone.memory_ids))
 
     def get_embedding_dimension(self) -> int:
@@ -186,7 +186,7 @@ class EmbeddingModel(nn.Module):
         return self.pool(states, tokens, before)
 
     def pool(self, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
-        """Return states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
+        """Pool states `(batch, tokens, hidden)` to float32 `(batch, dimensions)`, through the head if there is one.
 
         `before` as in `Pooling`.
         """
@@ -195,7 +195,7 @@ class EmbeddingModel(nn.Module):
         return pool(self.pooling, states, tokens, before)
 
     def layers(self, tokens: Tokens) -> Tensor:
-        """Pooled embeddings of every layer, float32 `(layers, batch, hidden)`; [i − 1] is `forward(num_layers=i)`."""
+        """Return pooled embeddings of every layer, float32 `(layers, batch, hidden)`; i: `forward(num_layers=i)`."""
         return torch.stack(self.backbone.read_layers(tokens, self.attention, lambda states: self.pool(states, tokens)))
 
     def raw_layers(self, tokens: Tokens) -> Tensor:

@@ -12,8 +12,8 @@ class LatentAttention(nn.Module):
     """The latent attention layer of *NV-Embed* (arXiv 2405.17428), section 3.1, as its released module has it.
 
     With token states h and latents L: u = h + Attention(LN(h), LN(L)), then u + FF(LN(u)), FF = Linear, GEGLU, Linear,
-    all but FF without biases. Keys and values depend on the latents alone, so they are projected once a call, not once
-    a text.
+    all but FF without biases. Keys and values depend on the latents alone, so they are projected once per call, not
+    once per text.
 
     Args:
         width: of a token state.

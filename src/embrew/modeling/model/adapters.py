@@ -161,7 +161,7 @@ class AdapterSwitch:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """The model without its adapters. Backward passes of what is computed inside must end inside."""
+        """Within this context, adapters are off. Backward passes of what is computed inside must end inside."""
         before = [layer._disable_adapters for layer in self.layers]
         active = [(m, name, getattr(m, name)) for m, name in self.dropouts if getattr(m, name) > 0.0]
         try:

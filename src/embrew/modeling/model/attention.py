@@ -1,4 +1,4 @@
-"""Who may read whom: a flag where the library has one, an explicit mask for everything else."""
+"""Attention patterns: the library's causal flag, or an explicit mask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 
 def first_prompt(tokens: Tokens) -> Tensor:
-    """`(batch, tokens)` bool: each row's first position, where it frames the text (BOS) and is not part of it."""
+    """Return `(batch, tokens)` bool: each row's first position, where it is not part of the text (BOS)."""
     real = tokens.attention_mask.bool()
     return real & (real.long().cumsum(1) == 1) & tokens.where(Segment.PROMPT)
 
@@ -32,7 +32,7 @@ class Attention:
     Attributes:
         mode: `causal`; `bidirectional`: every real position reads every real position; `memory_causal`: text
             bidirectional and blind to the memory, memory tokens causal (the printed form of LLM2Comp's Eq. 1).
-        hide: pairs (reader, read) of segments that are cut.
+        hide: pairs (reader, read) of segments that are hidden.
         bottleneck: a target reads the memory and itself only, so that all it knows of the text has passed through the
             memory; `visible`: it reads the row's first position too, where that is none of the text's (BOS, on which
             models rest their attention), and which causal attention lets know nothing; `strict`: not even that.
@@ -95,7 +95,7 @@ class Attention:
         """Return the explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
 
         Bool for sdpa; additive with the dtype's minimum for eager (which *adds* a bool mask as 0 and 1, silently
-        wrong). Models with sliding layers get their window cut into it, per layer type where the family mixes types.
+        wrong). For models with sliding layers it holds their window, per layer type where the family mixes types.
 
         Raises:
             ValueError: the kernel cannot take a mask (flash attention).

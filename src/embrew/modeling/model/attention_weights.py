@@ -1,4 +1,4 @@
-"""What attention weights a model computes, read layer by layer on an eager view of it; the model is not touched."""
+"""Read a model's attention weights layer by layer, on an eager view of it; the model is not changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Read = Callable[[int, Tensor], None]
 
 
 def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Read) -> None:
-    """Hand every layer's attention weights to `read`, one layer at a time, so that no two are held.
+    """Pass every layer's attention weights to `read`, one layer at a time, so that two are never in memory.
 
     Only eager attention has weights to show: the model is run through shallow copies of its layers, with the same
     modules and weights under a configuration of their own, and stays as it is.
@@ -26,7 +26,7 @@ def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Atte
         inner: the model without its head.
         embedded: `(batch, tokens, hidden)` input embeddings.
         tokens: the batch.
-        attention: who reads whom.
+        attention: the attention pattern.
         read: takes the layer's number, counted from 1, and its weights `(batch, heads, tokens, tokens)`.
 
     Raises:

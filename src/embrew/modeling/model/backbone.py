@@ -36,7 +36,7 @@ class Backbone(Weights):
         check_attention(self.inner, attention)
 
     def check_branches(self, blocks: tuple[int, int], longest: int) -> None:
-        """Measure that two continuations in a row have the states that each has alone; raise ValueError if not."""
+        """Raise ValueError unless two continuations in one row get the states that each gets alone."""
         check_branches(self.inner, blocks, longest)
 
     @property
@@ -45,7 +45,7 @@ class Backbone(Weights):
         return bidirectional_by(self.inner)
 
     def use_two_calls(self) -> bool:
-        """Train a bottleneck by two causal attention calls where the model follows them; whether that is so."""
+        """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""
         return try_two_calls(self.inner)
 
     @property
@@ -61,7 +61,7 @@ class Backbone(Weights):
 
     @property
     def max_positions(self) -> float:
-        """How many tokens a row may have; infinity where positions are rotary, or a bias by distance."""
+        """Largest number of tokens of a row; infinity where positions are rotary, or a bias by distance."""
         return max_positions(self.inner)
 
     def check_longest(self, longest: float, what: str, advice: str) -> None:
@@ -94,12 +94,12 @@ class Backbone(Weights):
         Args:
             tokens: a batch.
             attention: who reads whom.
-            num_layers: run only the first so many layers and then the final norm; equals the model cut to them.
-            shared: a beginning that all rows have in common and that is computed once; equals the pass without it,
+            num_layers: run only that many layers, from the first, and the final norm; equals the model with these only.
+            shared: a prefix of all rows that is computed once; equals the forward pass without it,
                 under causal attention alone.
 
         Raises:
-            ValueError: a shared beginning under another attention.
+            ValueError: a shared prefix under another attention.
         """
         if shared is None:
             return forward(self.inner, self.embed(tokens), tokens, attention, num_layers)
@@ -109,24 +109,24 @@ class Backbone(Weights):
     def split_states(
         self, tokens: Tokens, attention: Attention, shared: Shared, *, num_layers: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Final hidden states of a shared beginning `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
+        """Return final states of a shared prefix `(1, count, hidden)`, and of what follows `(batch, rest, hidden)`.
 
         Arguments and errors as in `hidden_states`.
         """
         if not attention.is_causal or tokens.position_ids is not None:
             raise ValueError(
-                f"a shared beginning can be computed once under causal attention only, not {attention.mode}: there it "
+                f"a shared prefix can be computed once under causal attention only, not {attention.mode}: there it "
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
         return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """Return what `read` makes of every layer's states in one pass, the first layer's first.
+        """Return what `read` makes of every layer's states in one forward pass, the first layer's first.
 
-        "Layer i" is the model cut to i layers, final norm included: what `num_layers=i` gives. `read` is called as soon
-        as a layer is done, so that pooled vectors are kept and not all states of all layers (unless the backward pass
-        needs them).
+        "Layer i" is the model with i layers only, final norm included: what `num_layers=i` gives. `read` is called as
+        soon as a layer is done, so that pooled vectors are kept and not all states of all layers (unless the backward
+        pass needs them).
 
         Args:
             tokens: a batch.

@@ -1,4 +1,4 @@
-"""Which language model an encoder stands on."""
+"""The language model under an encoder, by name."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Walls:
     Attributes:
         before: `(batch, w1)` positions of text and memory, in order; filled up with 0 on the right.
         behind: `(batch, w2)` positions of memory and target (and BOS, where it is visible).
-        source: `(batch, tokens)` places in `[before, behind]`.
+        source: `(batch, tokens)` indices into `[before, behind]`.
     """
 
     before: Tensor
@@ -69,7 +69,7 @@ def two_calls(
     walls: Walls | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention `(batch, tokens, heads, width)` of a batch with walls; padding on the right is nobody's business.
+    """Return attention `(batch, tokens, heads, width)` of a batch with walls; right padding is ignored.
 
     Args:
         module: the attention layer, for the library's own function.
@@ -109,14 +109,14 @@ AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
 
 
 def use_two_calls(inner: Any) -> bool:
-    """Switch a model to the two calls, where its kernel is sdpa; whether it has them now."""
+    """Switch a model with the kernel sdpa to the two calls; return True if they are active."""
     if inner.config._attn_implementation == "sdpa":
         inner.config._attn_implementation = TWO_CALLS
     return inner.config._attn_implementation == TWO_CALLS
 
 
 def fits(inner: Any, tokens: Tokens) -> bool:
-    """Whether the two calls say what the pattern means: no packed rows, and no window that is shorter than a row."""
+    """Return whether two calls equal the pattern: no packed rows, and no window shorter than a row."""
     if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
         return False
     window = getattr(inner.config, "sliding_window", None)

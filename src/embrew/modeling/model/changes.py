@@ -47,7 +47,7 @@ def fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
     those into a few elements only may be missed; `Prefixes.forget` is for them.
 
     Returns:
-        None where that cannot be told: tensors of inference mode have no count, sharded ones no storage of their own,
+        None where it is unknown: tensors of inference mode have no count, sharded ones no storage of their own,
         and what a forward hook does may depend on anything (hooks of transformers itself do not change outputs).
     """
     modules = _modules_of(model)
@@ -61,7 +61,7 @@ def fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
 
 
 def weights_fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
-    """Return the part of `fingerprint` that is about parameters and buffers; None where it cannot be told."""
+    """Return the part of `fingerprint` that is about parameters and buffers; None where it is unknown."""
     return tensors_fingerprint(_tensors_of(_modules_of(model)))
 
 
@@ -84,7 +84,7 @@ def _tensors_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
 
 
 def tensors_fingerprint(tensors: Iterable[Tensor]) -> tuple[Any, ...] | None:
-    """Return a value that stays equal as long as no tensor is written to or replaced; None if that cannot be told."""
+    """Return a value that stays equal as long as no tensor is written to or replaced; None if it is unknown."""
     found: list[Any] = []
     samples: dict[tuple[torch.device, int], list[Tensor]] = {}
     for tensor in tensors:
@@ -108,7 +108,7 @@ def _sample(tensor: Tensor) -> list[Tensor]:
     if count <= SAMPLED + TAIL:
         return [_as_integers(tensor.reshape(-1))]
     step = max(count // SAMPLED - 1, 1)  # not a multiple of a power of two, or all were of a few columns
-    left = count - SAMPLED * step  # behind the last of these, less than SAMPLED + step
+    left = count - SAMPLED * step  # after the last of these, less than SAMPLED + step
     rest = max(left // TAIL, 1)
     first = tensor.storage_offset() + count - 1 - (TAIL - 1) * rest
     return [

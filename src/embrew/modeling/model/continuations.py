@@ -1,4 +1,4 @@
-"""Whether a model reads two continuations of a text in one row as it reads each of them alone, measured."""
+"""Measure whether two continuations of a text in one row get the hidden states that each gets alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, wit
 from embrew.modeling.model.reach import FAILED, at_rest
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
-SHORTEST = 9  # tokens of a text in a probe, at the least
+SHORTEST = 9  # lowest number of tokens of a text in a probe
 SAME = 1e-4  # of the largest state, in float32
 LOCAL = re.compile(r"window|chunk|local")  # settings that bound how far a layer reads
 _VERIFIED: set[Any] = set()  # a failure is not kept: another model's weights may be whole
@@ -25,12 +25,12 @@ _VERIFIED: set[Any] = set()  # a failure is not kept: another model's weights ma
 def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
     """Measure that a row with two branches has the states of the two plain rows; once per class, kernel and settings.
 
-    In float32, without dropout, and behind a text that is longer than a local window, where one is in reach.
+    In float32, without dropout, and after a text longer than a local window where the length limit allows it.
 
     Args:
         inner: the model without its head.
         blocks: how many tokens the branches have.
-        longest: how many tokens a text before them may have.
+        longest: largest number of tokens of the text before them.
 
     Raises:
         ValueError: the states differ, or the model cannot take such a row.
@@ -55,7 +55,7 @@ def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
     if not difference <= SAME:
         raise ValueError(
             f"{name} was given {given}, and its states are not those of each continuation alone (largest difference "
-            f"{difference:.1e} of the largest state, allowed {SAME:.0e}): its attention counts places in the row; "
+            f"{difference:.1e} of the largest state, allowed {SAME:.0e}): its attention counts positions in the row; "
             f"{advice}"
         )
     _VERIFIED.add(key)
@@ -73,7 +73,7 @@ def _local(settings: dict[str, Any]) -> int:
 
 
 def _difference(inner: Any, width: int, blocks: tuple[int, int]) -> float:
-    """How far the states of rows with two branches are from those of plain rows, as a share of the largest state."""
+    """Return the largest difference between states with two branches and without, relative to the largest state."""
     words = inner.get_input_embeddings().weight.shape[0]
     rows = [_rows(length, blocks, words, row) for row, length in enumerate((width, max(1, width // 2)))]
     tokens = Tokens.pad([text + first + second for text, first, second in rows])

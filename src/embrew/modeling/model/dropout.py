@@ -49,7 +49,7 @@ def _names(module: nn.Module) -> list[str]:
 
 
 def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
-    """Return whether two passes differ with this dropout alone, at one half."""
+    """Return whether two forward passes differ with this dropout alone, at one half."""
     weight = inner.get_input_embeddings().weight
     ids = torch.linspace(0.1 * len(weight), 0.8 * len(weight), 16).long()[None].to(weight.device)
     cuda = [weight.device] if weight.device.type == "cuda" else []
@@ -68,7 +68,7 @@ def _has_effect(inner: Any, held: list[tuple[nn.Module, str]]) -> bool:
 
 
 def probabilities(model: nn.Module) -> Iterator[tuple[Any, str]]:
-    """Modules and configurations with the names of their dropout probabilities, and of those of skipping a layer."""
+    """Return modules and configurations with the names of their probabilities of dropout and of skipping a layer."""
     configs = {
         id(m.config): m.config for m in model.modules() if isinstance(getattr(m, "config", None), PreTrainedConfig)
     }

@@ -31,7 +31,7 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
 
 
 def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
-    """Run the layers under an attention pattern; the model itself is not touched, so threads may run side by side."""
+    """Run the layers under an attention pattern; the model is not changed, so several threads may run at once."""
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     check_positions(inner, tokens)
@@ -62,7 +62,7 @@ def _run(
 
 
 def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
-    """What decides how a model takes an attention pattern: its class, its kernel, and settings of its configuration."""
+    """Return what decides how a model takes an attention pattern: class, kernel, settings of its configuration."""
     config = inner.config
     names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
     kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
@@ -189,9 +189,9 @@ def read_layers(
 
 
 def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention) -> list[Tensor]:
-    """Return what the first layer reads, what every layer but the last makes of it, and the final states.
+    """Return the first layer's input, the output of every layer but the last, and the final states.
 
-    The `hidden_states` of the library. These are not asked for, since it gathers them by hooks on the layers, which
+    The `hidden_states` of the library, which are not used, since it gathers them by hooks on the layers, which
     would stay there.
     """
     found: list[Tensor] = []

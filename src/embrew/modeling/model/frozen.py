@@ -39,7 +39,7 @@ class FrozenLM:
         self.model = model
 
     def hidden_states(self, tokens: Tokens) -> Tensor:
-        """Final hidden states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
+        """Return final states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
         embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
         return forward(self.model.base_model, embedded, tokens, Attention("causal"), None)
 
@@ -56,7 +56,7 @@ class FrozenLM:
 
 
 def trained_head(model: Any) -> Head:
-    """The head of a causal LM that is trained: its weights have a gradient where they, or tied embeddings, are trained.
+    """Return the head of a causal LM in training, whose weights have a gradient where they are trained, tied or not.
 
     Raises:
         ValueError: as `FrozenLM.head`; the head carries an adapter, which its weights do not hold.

@@ -49,22 +49,22 @@ class Noted:
         return {"_found": None if self._found is None else self._found[-1:]}
 
     def are_those_of(self, model: nn.Module) -> bool:
-        """Whether a model's weights have been neither written to nor moved since; False where that cannot be told."""
+        """Return whether a model's weights were neither written to nor moved since; False where it is unknown."""
         return self._found is not None and weights_fingerprint(without_adapter(model)) == self._found
 
     def equal_those_of(self, model: nn.Module) -> bool:
-        """Return whether a model's weights have the same values, wherever they are; False where that cannot be told."""
+        """Return whether a model's weights have the same values, wherever they are; False where it is unknown."""
         found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] == self._found[-1]
 
     def differ_from_those_of(self, model: nn.Module) -> bool:
-        """Return whether a model's weights have other values, wherever they are; False where that cannot be told."""
+        """Return whether a model's weights have other values, wherever they are; False where it is unknown."""
         found = weights_fingerprint(without_adapter(model))
         return self._found is not None and found is not None and found[-1] != self._found[-1]
 
 
 def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:
-    """Return in words which tensors differ, or None where none does.
+    """Return a description of the tensors that differ; None if none does.
 
     Args:
         ours: tensors by name.

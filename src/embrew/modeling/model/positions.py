@@ -16,7 +16,7 @@ _KNOWN: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 
 
 def max_positions(inner: Any) -> float:
-    """Return how many tokens a row may have; infinity where positions are rotary, or a bias by distance (ALiBi).
+    """Return the largest number of tokens of a row; infinity where positions are rotary, or a bias by distance (ALiBi).
 
     A causal LM has as many as the rows of its embedding of positions (GPT-2, OPT, GPT-Neo), or of its table of angles
     (GPT-J, CodeGen); a BERT-type encoder what its configuration says.
@@ -81,6 +81,6 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
     if longest > limit:
         raise ValueError(
             f"a row has {longest} tokens, and {type(inner).__name__} has positions for {limit:g}; the text, its "
-            "instruction, memory tokens, soft prompt, demonstrations and a target behind it all count; lower "
+            "instruction, memory tokens, soft prompt, demonstrations and a target after it all count; lower "
             "encoder.max_length, or the length of targets or demonstrations"
         )

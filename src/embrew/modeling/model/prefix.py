@@ -1,4 +1,4 @@
-"""What stands before every text is computed once: its keys, values and states serve all rows, and later calls too."""
+"""Compute a prefix that all rows share once: its keys, values and states serve all rows, and later calls too."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from embrew.modeling.model.changes import fingerprint
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
-WORTHWHILE = 16  # tokens; a shorter beginning costs less than the call that would save it
-KEPT_TOKENS = 2048  # of all kept beginnings together; of a 7B model without grouped keys, that is 1 GB in bfloat16
+WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
+KEPT_TOKENS = 2048  # of all kept prefixes together; of a 7B model without grouped keys, that is 1 GB in bfloat16
 FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
 
 
 def shared_beginning(rows: Sequence[Row]) -> int:
-    """How many leading prompt positions all rows have in common; 0 if that is not worth a pass of its own.
+    """Return the number of leading prompt positions that all rows share; 0 if they are too few for a separate pass.
 
     Demonstrations belong to the prompt, as tokens or as places for vectors.
 
@@ -60,7 +60,7 @@ class Beginning:
 
 
 class Prefix:
-    """Beginnings that one state of a model computed, the latest last.
+    """Prefixes that one state of a model computed, the latest last.
 
     Only causal models have such a thing: under bidirectional attention a beginning depends on what follows. A beginning
     is used again only for exactly the same positions, so that a vector does not depend on what was embedded before it.
@@ -73,7 +73,7 @@ class Prefix:
     def at(self, tokens: Tokens, count: int) -> Shared | None:
         """Return the first `count` positions of a batch, which all its rows share; None: nothing is shared.
 
-        To be asked on the CPU, where reading them makes nobody wait.
+        Call it with a batch on the CPU, where reading values does not wait for an accelerator.
         """
         if not count:
             return None
@@ -87,7 +87,7 @@ class Prefix:
         return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
     def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
-        """Return the beginning kept under a key if its input embeddings are still these, else computed now."""
+        """Return the prefix kept under a key if its input embeddings are still these, else computed now."""
         found = self._kept.get(key)
         if found is None or not torch.equal(found.embedded, embedded):
             found = compute()
@@ -104,16 +104,16 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Shared:
-    """The beginning that all rows of a batch have in common."""
+    """The prefix that all rows of a batch share."""
 
     prefix: Prefix
     count: int
     key: Any
 
     def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Final hidden states of the beginning `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
+        """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
 
-        While the rest is computed, one layer's keys and values at a time stand beside each row's own.
+        While the rest is computed, one layer's keys and values at a time are concatenated with each row's own.
 
         Args:
             seen: the model without its head, causal.
@@ -145,9 +145,9 @@ def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
 
 
 class _Before(CacheLayerMixin):
-    """A layer's keys and values of the beginning; each row's own stand behind them for one call, and are not kept."""
+    """A layer's keys and values of the prefix; each row's own follow them for one call, and are not kept."""
 
-    is_sliding = False  # all are here; where there is a window, the mask cuts it
+    is_sliding = False  # all are here; where there is a window, the mask applies it
     keys: Tensor
     values: Tensor
 
@@ -166,11 +166,11 @@ class _Before(CacheLayerMixin):
         return torch.cat([before[0], key_states], dim=-2), torch.cat([before[1], value_states], dim=-2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many keys there are, and the position of the first."""
+        """Return the number of keys, and the position of the first."""
         return self.keys.shape[-2] + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Return positions before a row's own."""
+        """Return the number of positions before a row's own."""
         return int(self.keys.shape[-2])
 
     def get_max_length(self) -> int:
@@ -185,7 +185,7 @@ class Prefixes:
         self._now: tuple[Any, Prefix] = (None, Prefix())
 
     def of(self, model: torch.nn.Module) -> Prefix:
-        """What this model, as it is now, has computed; an empty one where that cannot be told, or it has changed."""
+        """Return what this model computed in its present state; an empty prefix if it changed, or that is unknown."""
         state, (before, prefix) = fingerprint(model), self._now
         if state is None or state != before:
             prefix = Prefix()
@@ -193,7 +193,7 @@ class Prefixes:
         return prefix
 
     def forget(self) -> None:
-        """Compute every beginning anew, for changes that `fingerprint` says it may miss."""
+        """Forget all prefixes, for changes that `fingerprint` may miss."""
         self._now = (None, Prefix())
 
     def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:

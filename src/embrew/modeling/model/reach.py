@@ -13,7 +13,7 @@ from torch import Tensor
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.text.tokens import Segment, Tokens
 
-WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, how many of them are memory, and padding behind them
+WIDTH, MEMORY, PADDING = 6, 2, 3  # tokens of the probe, memory tokens among them, and padding after them
 MOVED = 1e-6  # of the largest state
 logger = logging.getLogger(__name__)
 FAILED = (ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError, NotImplementedError)
@@ -54,7 +54,7 @@ def follows(
 
 
 def _probe(inner: Any, attention: Attention, width: int, padding: int) -> Tokens:
-    """Return a row of tokens, and below it the same row with its first, second, … token changed."""
+    """Return a batch: a row of tokens, then the same row with its first, second, … token changed."""
     vocabulary = inner.get_input_embeddings().weight.shape[0]
     some = torch.linspace(0.05 * vocabulary, 0.6 * vocabulary, width).long()
     ids = some.repeat(width + 1, 1)
@@ -80,7 +80,7 @@ def _as_expected(states: Tensor, attention: Attention, tokens: Tokens, layers: i
 
 @contextmanager
 def at_rest(module: torch.nn.Module) -> Iterator[None]:
-    """A module without dropout; the training flags of its parts are put back."""
+    """Within this context, a module is in evaluation mode; the training flags of its parts are restored."""
     flags = [(part, part.training) for part in module.modules() if part.training]
     try:
         for part, _ in flags:

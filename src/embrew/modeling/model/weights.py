@@ -21,7 +21,7 @@ MemoryInit = Literal["vocab", "noise", "mean"]
 
 
 class Weights(nn.Module):
-    """What a `Backbone` is made of: a model, its adapter and learned tokens; what is trained, and what is saved.
+    """A model with its adapter and learned tokens: which weights are trained, and which are saved.
 
     Memory tokens, and those of a soft prompt, are rows of parameters of their own, addressed by the ids that follow the
     vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
@@ -171,7 +171,7 @@ class Weights(nn.Module):
         return not isinstance(self.model, PeftModel) and any(p.requires_grad for p in self.model.parameters())
 
     def train_all(self) -> None:
-        """Full fine-tuning: every weight that an embedding depends on, so all but a head of its own.
+        """Train every weight that an embedding depends on (full fine-tuning), so all but an untied head.
 
         Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
         whatever adapters follow.
@@ -183,12 +183,12 @@ class Weights(nn.Module):
             head.requires_grad_(False)
 
     def train_head(self) -> None:
-        """Under full fine-tuning, train a head of its own as well; a LoRA leaves it frozen."""
+        """Under full fine-tuning, train an untied head as well; a LoRA leaves it frozen."""
         if self.trains_all:
             self.causal_lm.get_output_embeddings().requires_grad_(True)
 
     def use_adapter(self, model: PeftModel) -> None:
-        """Take a model that carries an adapter in place of the plain one."""
+        """Replace the model by one that carries an adapter."""
         self.model = model
         self._switch = None
 
@@ -206,7 +206,7 @@ class Weights(nn.Module):
             self._changed, self._switch = True, None
 
     def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
-        """Make sure the original LM stays at hand in training.
+        """Keep the original LM available in training.
 
         With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
         with biases) a frozen clone is made once. Where an earlier stage, or the way a LoRA begins (PiSSA), changed
@@ -225,7 +225,7 @@ class Weights(nn.Module):
         if not self.holds_original and reopen is None:
             raise ValueError(
                 "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
-                "trained them; put the stage first, or train a LoRA and hand over with adapter: continue"
+                "trained them; put the stage first, or train a LoRA and continue it with adapter: continue"
             )
         model = copy.deepcopy(plain) if self.holds_original or reopen is None else reopen()
         self._clone = [model.requires_grad_(False).eval()]
@@ -237,7 +237,7 @@ class Weights(nn.Module):
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
-        """The encoder without its adapter, memory tokens kept."""
+        """Within this context, the adapter is off; memory tokens are kept."""
         if not isinstance(self.model, PeftModel):
             yield
             return
@@ -248,11 +248,11 @@ class Weights(nn.Module):
 
     @contextmanager
     def frozen_lm(self) -> Iterator[FrozenLM]:
-        """The original LM on the same weights, adapters off and dropout zero.
+        """Give the original LM on the same weights, adapters off and dropout zero.
 
         What is computed inside must also be differentiated inside: recomputation under activation checkpointing
         would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
-        meanwhile.
+        at the same time.
         """
         if self._clone:
             yield FrozenLM(self._clone[0].to(self.device))

@@ -1,4 +1,4 @@
-"""Prompts with demonstrations: how they become tokens and vectors that stand before a text."""
+"""Prompts with demonstrations: turn them into tokens and vectors that precede a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 logger = logging.getLogger(__name__)
-AT_ONCE = 8  # texts a pass, where vectors of demonstrations are computed
+AT_ONCE = 8  # texts per forward pass, where vectors of demonstrations are computed
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PreparedContext:
 
     Attributes:
         context: what it was made of.
-        row: what stands between BOS and the instruction of a text; ids on `Segment.SOFT` count rows of `vectors`.
+        row: positions between BOS and the instruction of a text; ids on `Segment.SOFT` count rows of `vectors`.
         vectors: `(vectors, width)` float32, on the CPU: input embeddings.
         model_hash: the `vectors_hash` of the encoder that it was made by, where that is known.
     """
@@ -65,12 +65,12 @@ class Example(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """An instruction as it stands in a demonstration.
+    """An instruction in a demonstration.
 
     Attributes:
         before: token ids before the query.
-        after: token ids behind it.
-        vectors: rows of a table, in place of both.
+        after: token ids after it.
+        vectors: rows of a table, instead of both.
     """
 
     before: Sequence[int]
@@ -86,7 +86,7 @@ def lead(template: Template, instruction: str) -> Lead:
     """
     if "{instruction}" in template.after:
         raise ValueError(
-            f"template={template.pattern!r} has the instruction after the text; demonstrations stand before a text, "
+            f"template={template.pattern!r} has the instruction after the text; demonstrations come before a text, "
             "each with its instruction: put {instruction} before {text}"
         )
     before, after = template.around(instruction)
@@ -94,7 +94,7 @@ def lead(template: Template, instruction: str) -> Lead:
 
 
 def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Sequence[Example]) -> list[Row]:
-    """Return the demonstrations as they stand one after another between BOS and the instruction of a text.
+    """Return the demonstrations, one row each, that precede the instruction of a text.
 
     They end before the first that does not fit the budget.
     """
@@ -124,7 +124,7 @@ def shown(settings: Demonstrations, template: Template, lead: Lead, examples: Se
 
 
 def joined(rows: Sequence[Row]) -> Row:
-    """Return rows one after another as one."""
+    """Concatenate rows to one."""
     return Row([i for row in rows for i in row.ids], [s for row in rows for s in row.segments])
 
 
@@ -135,7 +135,7 @@ def _part(form: str | None, ids: Sequence[int], vectors: Sequence[int]) -> Row:
 
 
 def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
-    """Return rows with a context behind BOS and the soft prompt; without demonstrations, the rows as they are."""
+    """Insert a context after BOS and the soft prompt of each row; an empty one changes nothing."""
     at = len(template.first_ids)
     if not context.ids:
         return list(rows)
@@ -146,7 +146,7 @@ def insert(rows: Sequence[Row], context: Row, template: Template) -> list[Row]:
 
 
 def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
-    """Return a context as an encoder reads it: its demonstrations are embedded, once.
+    """Embed the demonstrations of a context, and return it as an encoder reads it.
 
     Raises:
         ValueError: the encoder does not say how it reads demonstrations; more of them than learned vectors; the
@@ -156,8 +156,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     template, pairs = encoder.template, context.demonstrations
     if settings.learnable is not None and len(pairs) > settings.learnable:
         raise ValueError(
-            f"{len(pairs)} demonstrations, and this encoder learned vectors in place of {settings.learnable}; give "
-            "fewer"
+            f"{len(pairs)} demonstrations, and this encoder learned vectors for {settings.learnable}; give fewer"
         )
     if encoder.training:
         encoder.eval()
@@ -231,7 +230,7 @@ def _vectors(encoder: EmbeddingModel, table: list[Tensor]) -> Tensor:
 def _embedded(
     encoder: EmbeddingModel, texts: Sequence[str], instruction: str, limit: int, table: list[Tensor]
 ) -> list[list[int]]:
-    """Append the raw vectors of texts to a table; the places of each text's."""
+    """Append the raw vectors of texts to a table; return the indices of each text's vectors."""
     settings = check_reads(encoder)
     places = []
     for begin in range(0, len(texts), AT_ONCE):

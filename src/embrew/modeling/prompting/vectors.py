@@ -42,11 +42,11 @@ def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
     """Return raw embeddings of texts, and the states of every n-th of their tokens (`Demonstrations.every`).
 
     A text of l tokens has ⌈l / n⌉ vectors: the states after n, 2n, … of its tokens, and its embedding in place of the
-    last. What is beyond a text's own is 0.
+    last. Further vectors are 0.
 
     Returns:
         Float32 `(1 + most, texts, width)`: the embeddings, then first, second, … states; `most` is that of a text as
-        long as the encoder allows. `(1, texts, width)` where one vector stands for a text.
+        long as the encoder allows. `(1, texts, width)` where one vector represents a text.
     """
     every = None if encoder.demonstrator is None else encoder.demonstrator.settings.every
     if every is None:
@@ -62,6 +62,6 @@ def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
 
 
 def most_samples(encoder: EmbeddingModel) -> int:
-    """How many states beside its embedding stand for a text as long as the encoder allows."""
+    """Return the number of states, beside its embedding, that represent a text of the encoder's longest length."""
     settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
     return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

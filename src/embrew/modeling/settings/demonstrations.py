@@ -1,4 +1,4 @@
-"""How demonstrations stand in a prompt: which of their parts, and each as text or as a vector. Plain data, no torch."""
+"""Settings of demonstrations: which of their parts a prompt holds, each as text or as a vector. No torch."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class Demonstrations:
     arXiv 2409.15700).
 
     Attributes:
-        format: what stands for one demonstration: `pair`: I q p; `query`: I q; `passage`: I p; `instruction`: I alone;
-            `one_instruction`: q p, behind a single I (Table 4a).
+        format: parts of one demonstration in the prompt: `pair`: I q p; `query`: I q; `passage`: I p; `instruction`: I
+            alone; `one_instruction`: q p, after a single I (Table 4a).
         compress: what of it is a vector, the rest being text: `pair`: query and passage; `all`: the instruction too;
             `query`; `passage`; `none` (Table 4b).
-        every: one vector for every so many tokens of a text (Table 3, sample-n); None: one a text.
-        learnable: pairs of learned vectors that stand there in place of the demonstrations' own (Table 5).
+        every: one vector per that many tokens of a text (Table 3, sample-n); None: one per text.
+        learnable: pairs of learned vectors that replace the demonstrations' own (Table 5).
         normalize: vectors have unit length before they are projected.
-        between: words between a query and a passage that stands there as text, unless the instruction brings them.
-        end: words after a passage that stands there as text.
-        text_tokens: limit of a query, and of a passage, that stands there as text.
-        budget: limit of all demonstrations of a prompt together, in tokens; those that go beyond are left out.
+        between: words between a query and a passage given as text, unless the instruction has them.
+        end: words after a passage given as text.
+        text_tokens: limit in tokens of a query, and of a passage, given as text.
+        budget: limit in tokens of all demonstrations of a prompt together; those beyond it are left out.
     """
 
     format: Format = "pair"
@@ -84,7 +84,7 @@ class Demonstrations:
             )
         if self.learnable and (len(shown) < 2 or self.compress != "pair"):
             raise ValueError(
-                f"demonstrations.learnable={self.learnable} stands in place of q and p, so it goes with compress: pair "
+                f"demonstrations.learnable={self.learnable} replaces q and p, so it goes with compress: pair "
                 f"and format: pair or one_instruction, not compress: {self.compress} and format: {self.format}"
             )
         if self.every and not self.projects:
@@ -93,7 +93,7 @@ class Demonstrations:
             )
 
     def form(self, part: Part) -> Literal["text", "vector"] | None:
-        """Return how a part of a demonstration stands in the prompt; None: it does not."""
+        """Return the form of a part of a demonstration in the prompt; None: the prompt does not hold it."""
         if part != "instruction" and part not in SHOWN[self.format]:
             return None
         return "vector" if part in VECTORS[self.compress] else "text"
@@ -110,7 +110,7 @@ class Demonstrations:
         return bool(self.vectors) and self.learnable is None
 
     def slots(self, length: int) -> int:
-        """How many vectors stand for a text of so many tokens.
+        """Return the number of vectors that represent a text of that many tokens.
 
         >>> Demonstrations(every=16).slots(33)
         3

@@ -32,7 +32,7 @@ class EncoderSettings(BaseModel):
         template: pattern of a row (`modeling.text.pattern`); several: the embedding is the mean over them.
         preparation: what is done to a text before it is tokenised (`modeling.text.texts`).
         memory_ratio: tokens of a text for each memory token; None: every text gets all of them.
-        words_after: how words after the text are tokenised; None: as the template asks for.
+        words_after: how words after the text are tokenised; None: as the template requires.
         attention: `causal`, `bidirectional` or `memory_causal` (`modeling.model.attention`).
         pooling: how token states become one vector.
         prompts: what fills `{instruction}`, by name; `query` and `document` are always there.
@@ -96,7 +96,7 @@ class EncoderSettings(BaseModel):
         return {name: plain(value) for name, value in values.items()}
 
     def replace(self, **given: Any) -> Self:
-        """Return the settings with some of them changed, checked anew."""
+        """Return checked settings with some of them changed."""
         return type(self).of(**{**dict(self), **given})
 
     def differences(self, other: EncoderSettings) -> dict[str, tuple[Any, Any]]:
@@ -154,7 +154,7 @@ class EncoderSettings(BaseModel):
             )
         if self.demonstrations and (len(self.patterns) > 1 or "{instruction}" in self.patterns[0].after):
             raise ValueError(
-                f"demonstrations with template={self.template!r}; demonstrations stand before the text, each with its "
+                f"demonstrations with template={self.template!r}; demonstrations come before the text, each with its "
                 "instruction: give one template, with {instruction} before {text}"
             )
         if self.default_prompt_name is not None and self.default_prompt_name not in dict(self.prompts):

@@ -64,7 +64,7 @@ def model_card(
 
 
 def export_options(encoder: Embedder) -> str:
-    """The options that `embrew export` needs for this encoder: ` --max-length N` where it has two lengths, or none."""
+    """Return the options that `embrew export` needs for this encoder: ` --max-length N` if it has two lengths."""
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
 
@@ -126,7 +126,7 @@ def _contexts(encoder: Embedder) -> str:
 
 
 def _longest(encoder: Embedder, stock: bool, lengths: Mapping[str, int] | None) -> str:
-    """The length limits; of a stock folder, whose one limit holds for all texts, also those it was exported from."""
+    """Return the length limits; for a stock folder, which has one, also those of the exported encoder."""
     if not stock:
         return ", ".join(f"{limit} for a {side}" for side, limit in encoder.max_length.items())
     said = f"{encoder.max_seq_length} for any text, with its prompt"

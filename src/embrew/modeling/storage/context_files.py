@@ -57,7 +57,7 @@ def check_new_name(name: str) -> None:
 
 
 def _folder_of(folder: Path, name: str) -> Path:
-    """Return where a context lies. It is written and removed there, so a link that leads elsewhere is refused."""
+    """Return the folder of a context. It is written and removed there, so a link that leads elsewhere is refused."""
     place = folder / CONTEXTS
     if place.is_symlink() or (place / name).is_symlink():
         raise ValueError(
@@ -121,7 +121,7 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _read(place: Path) -> PreparedContext | None:
-    """Return one context; None where it was removed meanwhile."""
+    """Return one context; None if it was removed at the same time."""
     if not place.is_dir():
         return None
     if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
@@ -155,7 +155,7 @@ def remove_context(folder: Path, name: str) -> None:
 
 
 def up_to_date(encoder: Embedder) -> dict[str, PreparedContext]:
-    """The encoder's contexts as it reads them now; those of other weights or another tokenizer are computed anew."""
+    """Return the encoder's contexts; those of other weights or another tokenizer are computed again."""
     if not encoder.contexts:
         return {}
     own = vectors_hash(encoder)
@@ -166,7 +166,7 @@ def up_to_date(encoder: Embedder) -> dict[str, PreparedContext]:
 
 
 def digest(context: PreparedContext) -> str:
-    """Return sha256 of what a context puts before a text."""
+    """Return sha256 of a context's instruction, positions and vectors."""
     found = hashlib.sha256(json.dumps([context.context.instruction, *context.row]).encode())
     found.update(context.vectors.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
@@ -180,4 +180,4 @@ def check_written(encoder: Embedder, folder: Path) -> None:
     for name, context in encoder.contexts.items():
         same = written[name].context == context.context and digest(written[name]) == digest(context)
         if not same:
-            raise RuntimeError(f"context {name} was written otherwise than the encoder has it")
+            raise RuntimeError(f"context {name} was written with other values than the encoder has")

@@ -1,4 +1,4 @@
-"""What may stand in a model's folder from anywhere: verified before transformers or peft act on it.
+"""Check a model's folder of any origin before transformers or peft act on what its files say.
 
 Neither `trust_remote_code=False` nor safetensors cover everything that these libraries do because a file says so: fetch
 an attention kernel from the Hub, put an adapter on a model, read weights of another folder or pickled ones.
@@ -180,7 +180,7 @@ def file_of(source: str, name: str, *, subfolder: str = "", **options: Any) -> s
 
 
 def check_adapter(config: Any, *, source: Path) -> None:
-    """Raise unless an adapter's configuration is a LoRA that stands for itself.
+    """Raise unless an adapter's configuration is a LoRA that needs no other files.
 
     Raises:
         ValueError: another kind of adapter, or one whose settings name other files or modules.

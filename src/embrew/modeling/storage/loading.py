@@ -1,4 +1,4 @@
-"""Opening a base model: what it is, whether it is the right kind, and how others can find the same one."""
+"""Open a base model, check that embrew can use it, and identify it for other machines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Loading without transformers' reports and progress bars."""
+    """Within this context, transformers shows no reports and progress bars."""
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -50,7 +50,7 @@ def quiet() -> Iterator[None]:
 
 
 def weights_sha256(folder: Path) -> str:
-    """sha256 of a folder's weight file; of all names and contents, where the weights are split into several files.
+    """Return sha256 of a folder's weight file; of names and contents, where there are several.
 
     Raises:
         FileNotFoundError: there are none.
@@ -70,7 +70,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on a CPU and bfloat16 on an accelerator.
+    """Return a dtype by name; `auto` is float32 on a CPU and bfloat16 on an accelerator.
 
     Raises:
         ValueError: an unknown name, or one that this device only emulates.
@@ -86,7 +86,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def saved_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype an encoder was saved with; float32, which holds the same values, where the device only emulates it."""
+    """Return the dtype an encoder was saved with; float32, with the same values, where the device emulates it."""
     dtype = DTYPES[name]
     if not computes(dtype, device):
         logger.info("this CPU does not compute in %s; opening the encoder in float32", name)
@@ -95,7 +95,7 @@ def saved_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def computes(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a device computes in a dtype itself; CPUs emulate float16, and bfloat16 without certain instructions.
+    """Return whether a device computes in a dtype; CPUs emulate float16, and bfloat16 without certain instructions.
 
     These are AVX512-BF16 or AMX on x86 and BF16 on ARM. An emulated model is many times slower than in float32.
     """
@@ -196,7 +196,7 @@ def open_base(
 
 
 def is_encoder(config: Any) -> bool:
-    """Whether a configuration is a BERT-type encoder's: of a family with a masked-LM form, not saved as a causal LM."""
+    """Return whether a configuration is of a BERT-type encoder: a masked-LM family, not saved as a causal LM."""
     names = getattr(config, "architectures", None) or [""]
     if names[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_decoder", False):
         return False
@@ -267,7 +267,7 @@ def open_config(name: str, source: str, *, trust_remote_code: bool = False, **op
 
 
 def _probe(model: PreTrainedModel, name: str, architecture: str) -> None:
-    """Four tokens through the model: finite states, and in a causal LM none that sees its future."""
+    """Raise unless the states of four tokens are finite and, in a causal LM, independent of later tokens."""
     ids = torch.arange(2, 6)[None].clamp(max=model.config.vocab_size - 1).to(model.device)
     other = ids.clone()
     other[0, -1] = 0

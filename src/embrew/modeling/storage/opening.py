@@ -51,7 +51,7 @@ NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "dtype"
 
 
 def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
-    """Tensors of what is trained beside the language model, on the CPU, by the name of the encoder's attribute."""
+    """Return tensors trained beside the language model, on the CPU, by the name of the encoder's attribute."""
     found = {}
     for part in PARTS:
         module = getattr(encoder, part)
@@ -97,7 +97,7 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
-    """Open a folder written by `save_encoder`; again, where it was replaced meanwhile. See `_load` for `how`."""
+    """Open a folder written by `save_encoder`; again if it was replaced at the same time. See `_load` for `how`."""
     return read_unchanged(folder, SETTINGS, lambda: _load(kind, folder, **how))
 
 
@@ -178,7 +178,9 @@ def _open_weights(folder: Path, base: Base, settings: dict[str, Any], *, verifie
             config = open_config(place, place, trust_remote_code=how["trust_remote_code"])
             return open_weights(place, place, config, **how)
     if base.kind == "asset" and base.name not in ASSETS:
-        raise ValueError(f"{folder} stands on {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}")
+        raise ValueError(
+            f"{folder} needs the base {base.name}, which this embrew does not ship; it has {', '.join(ASSETS)}"
+        )
     if base.kind == "hub":
         check_hub_name(base.name, source=folder / SETTINGS)
     own = base.kind == "folder"

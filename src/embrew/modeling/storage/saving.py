@@ -1,4 +1,4 @@
-"""Write an encoder's folder, verify it, and do so all or nothing."""
+"""Write an encoder's folder and verify it, all or nothing."""
 
 from __future__ import annotations
 

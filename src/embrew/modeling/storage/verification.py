@@ -61,7 +61,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def reference_vectors(encoder: Embedder) -> Tensor:
-    """Unit vectors of the reference texts, `(16, hidden)` float32; where demonstrations are read, also behind two."""
+    """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
     found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 FIELDS = ("soft_prompt", "instruction", "text", "echo", "memory", "eos")
-HOLE = "{text}"  # where a text stands in an instruction that goes on behind it
+HOLE = "{text}"  # the position of the text in an instruction that continues after it
 WordsAfter = Literal["joined", "separate"]
 
 
@@ -15,9 +15,9 @@ class Pattern(NamedTuple):
     """A pattern in its parts.
 
     Attributes:
-        before: what stands before the text, `{instruction}` included.
+        before: the words before the text, `{instruction}` included.
         between: the words between the text and its repetition; None without `{echo}`.
-        after: the words after the text, or after its repetition; `{instruction}` included, where it stands there.
+        after: the words after the text, or after its repetition; `{instruction}` included, if it is there.
         tail: the fields at the end, `memory` and `eos`, in order.
         soft_prompt: whether learned tokens come first.
     """
@@ -30,13 +30,13 @@ class Pattern(NamedTuple):
 
     @property
     def has_instruction(self) -> bool:
-        """Whether there is a place for an instruction, before or after the text."""
+        """Whether the pattern has `{instruction}`, before or after the text."""
         return "{instruction}" in self.before + self.after
 
     def around(self, instruction: str) -> tuple[str, str]:
-        """Return the words before a text and those behind it, with an instruction in its place.
+        """Return the words before and after a text, with the instruction filled in.
 
-        An instruction before the text may itself hold `{text}` once, and then stands around it, as in bge-en-icl:
+        An instruction before the text may itself hold `{text}` once, and then surrounds it, as in bge-en-icl:
         `"<instruct>Find the answer <query>{text} <response>"`.
         """
         if "{instruction}" in self.after:
@@ -48,7 +48,7 @@ class Pattern(NamedTuple):
 
 
 def split_pattern(pattern: str) -> Pattern:
-    """Split a template pattern into what stands before the text, the words after it, and the fields at the end.
+    """Split a template pattern into the words before the text, the words after it, and the fields at the end.
 
     >>> split_pattern('{instruction}"{text}" means:{memory}')
     Pattern(before='{instruction}"', between=None, after='" means:', tail=['memory'], soft_prompt=False)
@@ -67,7 +67,7 @@ def split_pattern(pattern: str) -> Pattern:
                 f"template={pattern!r} has the field {{{field}}}; choose from {{" + "}, {".join(FIELDS) + "}"
             )
     if fields.count("text") != 1:
-        raise ValueError(f"template={pattern!r} has {{text}} {fields.count('text')} times; it must stand there once")
+        raise ValueError(f"template={pattern!r} has {{text}} {fields.count('text')} times; give it once")
     before, after = "", ""
     between: str | None = None
     tail: list[str] = []
@@ -83,21 +83,21 @@ def split_pattern(pattern: str) -> Pattern:
             seen_text = True
         elif name == "soft_prompt":
             if before or seen_text or soft_prompt:
-                raise ValueError(f"template={pattern!r}: {{soft_prompt}} stands once, at the very beginning")
+                raise ValueError(f"template={pattern!r}: give {{soft_prompt}} once, at the very beginning")
             soft_prompt = True
         elif name == "instruction":
             if tail or "{instruction}" in before + after:
                 raise ValueError(
-                    f"template={pattern!r}: {{instruction}} stands once, before {{text}} or between it and the end"
+                    f"template={pattern!r}: give {{instruction}} once, before {{text}} or between it and the end"
                 )
             before, after = (before, after + "{instruction}") if seen_text else (before + "{instruction}", after)
         elif name == "echo":
             if not seen_text or between is not None or tail or "{instruction}" in after:
-                raise ValueError(f"template={pattern!r}: {{echo}} stands once, after {{text}}")
+                raise ValueError(f"template={pattern!r}: give {{echo}} once, after {{text}}")
             between, after = after, ""
         elif name in ("memory", "eos"):
             if not seen_text or name in tail:
-                raise ValueError(f"template={pattern!r}: {{{name}}} stands once, after {{text}}")
+                raise ValueError(f"template={pattern!r}: give {{{name}}} once, after {{text}}")
             tail.append(name)
     return Pattern(before, between, after, tail, soft_prompt)
 
@@ -117,10 +117,10 @@ def check_learned(pattern: str, memory_tokens: int, soft_prompt_tokens: int) -> 
 
 
 def check_words_after(asked: WordsAfter | None, patterns: Sequence[str]) -> WordsAfter:
-    r"""How words after the text are tokenised: as asked; else `joined` where every pattern ends with words or `{echo}`.
+    r"""Return how words after the text are tokenised: as asked, or `joined` if all patterns end with words or `{echo}`.
 
-    These are prompts that ask a language model for a text's meaning, one string in their authors' code. Where learned
-    tokens, EOS, the instruction or mere white space follow the text, pieces are apart, and can be exported.
+    Patterns with words at the end are prompts for a language model, one string in their authors' code. Where learned
+    tokens, EOS, the instruction or white space follow the text, they are tokenised separately, and can be exported.
 
     >>> check_words_after(None, ['"{text}" means in one word:"']), check_words_after(None, ["{text}\n{memory}"])
     ('joined', 'separate')

@@ -1,4 +1,4 @@
-"""How many memory tokens a text gets where their number follows its length."""
+"""The number of memory tokens of a text, where it depends on the text's length."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from embrew.modeling.text.tokens import Row, Segment
 
 
 def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = None) -> int:
-    """Z = ⌈|X| / R⌉, at least 1 and at most `bank`: *Learn Before Represent*, section 3.2, R = |X| / |Z|.
+    """Return Z = ⌈|X| / R⌉, at least 1 and at most `bank`: *Learn Before Represent*, section 3.2, R = |X| / |Z|.
 
     Args:
-        tokens: |X|, all that stands before the memory.
+        tokens: |X|, the tokens before the memory.
         ratio: R.
-        bank: how many memory tokens there are to take from.
-        room: for text and memory together. The text that is left after cutting has to be covered, no more: the fewest
-            tokens Z with Z · R >= min(|X|, room − Z).
+        bank: number of memory tokens to choose from.
+        room: tokens for text and memory together. Only what is left of a truncated text is covered: the fewest tokens Z
+            with Z · R >= min(|X|, room − Z).
 
     >>> [memory_count(tokens, ratio=100, bank=8) for tokens in (1, 100, 101, 5000)]
     [1, 1, 2, 8]
@@ -27,7 +27,7 @@ def memory_count(tokens: int, *, ratio: float, bank: int, room: int | None = Non
 
 
 def with_fewer(suffix: Row, before: int, *, ratio: float, max_length: int | None) -> Row:
-    """Return what follows a text, with as many memory tokens as its length asks for: the last ones of the bank.
+    """Return the suffix of a text with as many memory tokens as its length requires: the last ones of the bank.
 
     So the last memory token is the same for every text, and the embedding can be read there.
 

@@ -25,7 +25,7 @@ def truncated(head: Row, room: int, segment: Segment) -> Row:
 def repeated(
     head: Row, between: Row, again: Sequence[int] | None, suffix: Row, *, max_length: int | None, segment: Segment
 ) -> Row:
-    """Return a row with its text twice; both copies lose the same number of tokens where the limit asks for it.
+    """Return a row with its text twice; both copies lose the same number of tokens where the limit requires it.
 
     Args:
         head: a row that ends with its text.

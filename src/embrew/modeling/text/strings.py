@@ -1,4 +1,4 @@
-"""Strings to token ids: no special token is put in, and none is read out of a string."""
+"""Turn strings into token ids: no special token is added, and none is parsed in a string."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Strings:
         return list(self.encode([words], places=False)[0].ids) if words else []
 
     def behind(self, words: str) -> list[tuple[int, int]]:
-        """Return tokens of words as they stand behind a text: ids, and where each ends, in characters.
+        """Return the tokens of words that follow a text: ids, and the character at which each ends.
 
         That is without the leading-space piece that some tokenizers add.
         """

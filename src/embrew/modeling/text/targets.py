@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def target_ids(ids: Sequence[int], *, end: Sequence[int], limit: int, whole: bool = True) -> list[int]:
-    """At most `limit` tokens of a target; with its end, an EOS token, only where all of it is there.
+    """Return at most `limit` tokens of a target; its end, an EOS token, only where the target is complete.
 
-    A model that is asked for EOS behind the first half of an answer learns to stop in the middle of a sentence.
+    A model trained on EOS after the first half of an answer learns to stop in the middle of a sentence.
 
     Args:
         ids: of the text.

@@ -20,12 +20,12 @@ from embrew.modeling.text.whole import Frame, tokens_before, whole_rows
 class Template:
     """Turns texts into rows by a pattern such as `"{instruction}{text}{memory}"`.
 
-    What stands before `{text}` (words and the instruction) is rendered and tokenised together with the text, as one
-    string, and positions are labelled by character offsets: a token that touches the text is TEXT. Words after the text
-    belong to the same string (`joined`) or are tokenised on their own (`separate`), and truncation never reaches them;
-    the instruction may stand there too. `{echo}` is the text a second time. `{memory}` and `{eos}` come last. BOS (or
-    CLS) is put first when the tokenizer itself does so, followed by the `{soft_prompt}`, and a BERT-type tokenizer's
-    SEP is put last. No special token is ever read out of a user's text, and no chat template is applied.
+    The words before `{text}` (and the instruction) are tokenised together with the text, as one string. Positions are
+    labelled by character offsets: a token that touches the text is TEXT. Words after the text, and an instruction
+    there, belong to the same string (`joined`) or are tokenised separately (`separate`); they are never truncated.
+    `{echo}` is the text a second time. `{memory}` and `{eos}` come last. BOS (or CLS) comes first if the tokenizer adds
+    it, followed by the `{soft_prompt}`, and a BERT-type tokenizer's SEP comes last. Special tokens in a user's text
+    stay text, and no chat template is applied.
 
     Args:
         pattern: the pattern; fields are `{soft_prompt}`, `{instruction}`, `{text}` (required, once), `{echo}`,
@@ -34,7 +34,7 @@ class Template:
         memory_ids: ids of the memory tokens, in order.
         soft_prompt_ids: ids of the soft prompt's tokens, in order.
         preparation: what is done to a text first; see `PREPARATIONS`.
-        memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length asks for, the
+        memory_ratio: tokens of a text for each memory token; a text gets as many of them as its length requires, the
             last ones, and never none. Without it every text gets all.
         words_after: how words after the text are tokenised. `joined`: a row is one string, tokenised once, as long as
             it fits; where it does not, the text loses its last tokens, and the words are tokenised as with `separate`
@@ -82,7 +82,7 @@ class Template:
         return [] if "eos" in self.tail else last_of(self.tokenizer)
 
     def most_memory(self, max_length: int) -> int:
-        """How many memory tokens a text gets at most, in rows of so many tokens."""
+        """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
         others = self.tail.count("eos") + len(self._sep_ids)
@@ -100,7 +100,7 @@ class Template:
     def suffix_ids(self) -> list[int]:
         """Tokens after the text: the pattern's own words, then `{memory}` and `{eos}` in the pattern's order.
 
-        An instruction that stands after the text is left out; see `suffix`.
+        An instruction after the text is left out; see `suffix`.
         """
         return self.suffix("")
 
@@ -116,7 +116,7 @@ class Template:
         return {}
 
     def around(self, instruction: str) -> tuple[str, str]:
-        """The words before a text and those behind it, with an instruction in its place; see `Pattern.around`."""
+        """Return the words before and after a text, with the instruction filled in; see `Pattern.around`."""
         return self.parts.around(instruction)
 
     def with_words(self, instruction: str) -> str:
@@ -130,14 +130,14 @@ class Template:
         return self.strings.first(words)
 
     def text_ids(self, texts: Sequence[str], *, limit: int, after: bool = False) -> list[list[int]]:
-        """Ids of texts without anything around them, at most `limit` each; `after`: as they stand behind others."""
+        """Return ids of texts alone, at most `limit` each; with `after`, as they follow other texts."""
         for number, text in enumerate(texts):
             check_text(text, number)
         prepared = [PREPARATIONS[self.preparation](text) for text in texts]
         return [(self.after_text(text) if after else self.words(text))[:limit] for text in prepared]
 
     def after_text(self, words: str) -> list[int]:
-        """Return ids of `words` as they stand behind a text: without the leading-space piece some tokenizers add."""
+        """Return ids of words that follow a text: without the leading-space piece that some tokenizers add."""
         return [i for i, _ in self.strings.behind(words)] if words else []
 
     def rows(
@@ -149,12 +149,12 @@ class Template:
         segment: Segment = Segment.TEXT,
         first: int = 0,
     ) -> list[Row]:
-        """Return one row a text.
+        """Return one row per text.
 
         Args:
             texts: strings, or lists of token ids that are taken as they are (a split document is never tokenised
                 twice).
-            instruction: what fills `{instruction}`; one for all texts, or one a text.
+            instruction: what fills `{instruction}`; one for all texts, or one per text.
             max_length: limit in tokens for the whole row, everything included; longer texts lose their end.
             segment: label of the text's positions.
             first: number of the first text, for error messages.
@@ -164,7 +164,7 @@ class Template:
         """
         instructions = [instruction] * len(texts) if isinstance(instruction, str) else list(instruction)
         if len(instructions) != len(texts):
-            raise ValueError(f"{len(instructions)} instructions for {len(texts)} texts; give one, or one a text")
+            raise ValueError(f"{len(instructions)} instructions for {len(texts)} texts; give one, or one per text")
         suffixes = self._suffix_rows(instructions)
         for i, text in enumerate(texts):
             if not isinstance(text, list | tuple):
@@ -248,12 +248,12 @@ class Template:
         return set(self.memory_ids)
 
     def adds_nothing(self, instruction: str = "") -> bool:
-        """Whether a row holds the tokens of its text only; then one EOS (or padding) token stands for an empty text."""
+        """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
         before, after = self.around(instruction)
         return not (self.first_ids or before or after or self.between is not None or self._tail_ids)
 
     def _nothing(self) -> Row:
-        """The row of an empty text where the template adds nothing: one EOS (or padding) token, so that it exists."""
+        """Return the row of an empty text where the template adds nothing: one EOS (or padding) token."""
         fallback = self.tokenizer.eos_token_id
         if fallback is None:
             fallback = self.tokenizer.pad_token_id

@@ -1,4 +1,4 @@
-"""A user's text before it is tokenised: refused, or changed as a method asks."""
+"""Check a user's text before it is tokenised, and change it as a method asks."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ class Tokens:
             has as many; or `(vectors, hidden)`, a table for all rows, whose rows the ids of these positions count.
         document_ids: `(batch, tokens)` int64, where several texts are packed into a row: which of them a position
             belongs to. Texts of a row do not see each other. None where a row is one text.
-        branch_ids: `(batch, tokens)` int64, where a row goes on in several ways: 0 is the trunk, which no branch is
-            seen from; 1, 2, … are branches, which see the trunk and themselves, each at the positions right behind the
-            trunk. None where a row goes on in one way.
+        branch_ids: `(batch, tokens)` int64, where a row has several continuations: 0 is the trunk, which sees no
+            branch; 1, 2, … are branches, which see the trunk and themselves; the positions of each follow the trunk's.
+            None where a row has no branches.
     """
 
     input_ids: Tensor
@@ -70,9 +70,9 @@ class Tokens:
 
     @property
     def position_ids(self) -> Tensor | None:
-        """`(batch, tokens)`: positions that start anew in every packed text, or behind the trunk in every branch.
+        """`(batch, tokens)`: positions that restart in every packed text, or after the trunk in every branch.
 
-        None where a row is one text that goes on in one way.
+        None where rows are neither packed nor branched.
         """
         parts = self.document_ids if self.branch_ids is None else self.branch_ids
         if parts is None:
@@ -106,7 +106,7 @@ class Tokens:
         return after | (inside if include_last else torch.zeros_like(inside))
 
     def with_soft(self, vectors: Tensor) -> Tokens:
-        """The same batch with `vectors` for its `SOFT` positions, `(batch, slots, hidden)` or `(vectors, hidden)`."""
+        """Return the batch with `vectors` for its `SOFT` positions, `(batch, slots, hidden)` or `(vectors, hidden)`."""
         return replace(self, soft=vectors)
 
     def to(self, device: torch.device | str) -> Tokens:
@@ -120,7 +120,7 @@ class Tokens:
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
 
     def select(self, rows: Sequence[int]) -> Tokens:
-        """Some rows of a batch, without the columns that are padding in all of them; packed rows stay as wide."""
+        """Return some rows of a batch, without columns that are only padding; packed rows keep their width."""
         at = torch.tensor(rows, device=self.input_ids.device)
         segments = self.segment_ids[at]
         width = int((segments != Segment.PAD).sum(1).max()) if self.document_ids is None else segments.shape[1]
@@ -150,7 +150,7 @@ class Tokens:
 
     @classmethod
     def pack(cls, groups: Sequence[Sequence[Row]]) -> Tokens:
-        """Put the rows of each group one after another into one row; they stay apart by `document_ids`."""
+        """Concatenate the rows of each group to one row; `document_ids` keep them apart."""
         packed = cls.pad([Row([i for r in g for i in r.ids], [s for r in g for s in r.segments]) for g in groups])
         documents = torch.full_like(packed.input_ids, -1)
         for i, group in enumerate(groups):

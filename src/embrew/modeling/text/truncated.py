@@ -1,4 +1,4 @@
-"""What truncation left of texts, and what it removed."""
+"""Split texts at the character where they were truncated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embrew.modeling.text.whole import characters_kept
 def split_where_truncated(
     template: Template, texts: Sequence[str], rows: Sequence[Row], *, instruction: str = ""
 ) -> list[tuple[str, str]]:
-    """Return what of each text stands in its row, and what truncation removed; together they are the prepared text.
+    """Return the part of each text that its row holds, and the part removed; together they are the prepared text.
 
     A character of which only some tokens are left counts as removed. For templates whose words after the text are
     `separate`.

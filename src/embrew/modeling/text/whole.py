@@ -1,4 +1,4 @@
-"""A text and the words around it tokenised as one string: which tokens belong to the text."""
+"""Tokenise a text and the words around it as one string, and find the tokens of the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from embrew.modeling.text.tokens import Row, Segment
 
 
 class Frame(NamedTuple):
-    """A text and the words around it; with `between`, the text stands there twice, the second time behind `between`."""
+    """A text and the words around it; with `between`, the text is repeated after these words."""
 
     before: str
     text: str
@@ -48,7 +48,7 @@ def _labelled(frame: Frame, encoding: Encoding, segment: Segment) -> Row:
 
 
 def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
-    """The tokens that touch the characters from `begin` up to `end`: number of the first, and of the first after them.
+    """Return the tokens that touch the characters from `begin` up to `end`: index of the first, and after the last.
 
     Byte-level tokenizers leave a space at the edge of a token out of its offsets; such a space touches nothing.
     """
@@ -60,7 +60,7 @@ def touching(encoding: Encoding, begin: int, end: int) -> tuple[int, int]:
 
 
 def characters_kept(encoding: Encoding, begin: int, size: int, count: int) -> int:
-    """How many characters of a text at `begin` its first `count` tokens hold, of those that are all there."""
+    """Return the number of characters of a text at `begin` that its first `count` tokens hold completely."""
     first, last = touching(encoding, begin, begin + size)
     if first + count >= last:
         return size
@@ -68,7 +68,7 @@ def characters_kept(encoding: Encoding, begin: int, size: int, count: int) -> in
 
 
 def tokens_before(encoding: Encoding, begin: int) -> int:
-    """How many tokens end at or before character `begin`; a token that reaches beyond it belongs to the text."""
+    """Return the number of tokens that end at or before character `begin`; a token beyond it belongs to the text."""
     first = encoding.char_to_token(begin)
     if first is None:  # nothing follows, or a character that the tokenizer drops
         first = next((i for i, (_, end) in enumerate(encoding.offsets) if end > begin), len(encoding.ids))
