@@ -184,7 +184,7 @@ def test_a_limit_of_its_own(make_encoder, tmp_path):
     assert encoder.max_seq_length == length
     for wrong, words in {
         0: "max_length=0; give 1 or more",
-        10**6: "max_length is 1000000, and stock .* cut at",
+        10**6: "max_length is 1000000, and stock .* truncate at",
     }.items():
         with pytest.raises(ValueError, match=words):
             export_sentence_transformer(encoder, tmp_path / "other", max_length=wrong)
@@ -193,7 +193,7 @@ def test_a_limit_of_its_own(make_encoder, tmp_path):
 def test_what_cannot_be(make_encoder, tmp_path):
     export = partial(export_sentence_transformer, verify="off")
     with pytest.raises(
-        ValueError, match="context find takes .* tokens that a stock folder cuts .* export with --max-length"
+        ValueError, match="context find takes .* tokens of a text in a stock folder.* export with --max-length"
     ):
         export(made(make_encoder, max_length=40), tmp_path / "stock")
     with pytest.raises(ValueError, match="mean over text leaves out the words"):

@@ -16,7 +16,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import prefix as module
 from embrew.modeling.model.changes import tensors_fingerprint
-from embrew.modeling.model.prefix import Prefix, shared_beginning
+from embrew.modeling.model.prefix import Prefix, shared_prefix
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from tests.conftest import FAMILIES, SENTENCES
@@ -75,7 +75,7 @@ def test_every_pooling_and_memory_tokens(mode, make_encoder: Callable[..., Encod
 def test_it_is_computed_once_for_a_call(make_encoder):
     encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="last")
     rows = encoder.template.rows(TEXTS)
-    shared = shared_beginning(rows)
+    shared = shared_prefix(rows)
     assert shared > 30
     seen = counted(encoder)
     encoder.encode(TEXTS, batch_size=3)
@@ -109,16 +109,16 @@ def test_what_is_shared():
     def row(words: int, text: list[int]) -> Row:
         return Row.of(range(words), Segment.PROMPT) + Row.of(text, Segment.TEXT)
 
-    assert shared_beginning([row(30, [1]), row(30, [2, 3])]) == 30
-    assert shared_beginning([row(30, [40]), row(30, [40])]) == 30  # equal texts are no prompt
-    assert shared_beginning([row(30, [1]), row(30, [])]) == 29  # a row keeps a token of its own
-    assert shared_beginning([row(30, [1]), Row.of([*range(20), 99], Segment.PROMPT)]) == 20
-    assert shared_beginning([row(10, [1]), row(10, [2])]) == 0
-    assert shared_beginning([row(30, [1])]) == 30  # for the calls to come
-    assert shared_beginning([]) == 0
+    assert shared_prefix([row(30, [1]), row(30, [2, 3])]) == 30
+    assert shared_prefix([row(30, [40]), row(30, [40])]) == 30  # equal texts are no prompt
+    assert shared_prefix([row(30, [1]), row(30, [])]) == 29  # a row keeps a token of its own
+    assert shared_prefix([row(30, [1]), Row.of([*range(20), 99], Segment.PROMPT)]) == 20
+    assert shared_prefix([row(10, [1]), row(10, [2])]) == 0
+    assert shared_prefix([row(30, [1])]) == 30  # for the calls to come
+    assert shared_prefix([]) == 0
     places = Row.of(range(30), Segment.SOFT) + Row.of([1], Segment.TEXT)
-    assert shared_beginning([places, places]) == 30
-    assert shared_beginning([places, row(30, [1])]) == 0  # the same numbers, but other things
+    assert shared_prefix([places, places]) == 30
+    assert shared_prefix([places, row(30, [1])]) == 0  # the same numbers, but other things
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -127,7 +127,7 @@ def test_the_library_gives_the_same_states_padded_on_either_side(family, side, m
     """Against one pass of the model itself over whole rows, with a mask and positions of its own."""
     encoder = make_encoder(family, template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="last")
     rows = encoder.template.rows(SENTENCES)
-    tokens, count = Tokens.pad(rows), shared_beginning(rows)
+    tokens, count = Tokens.pad(rows), shared_prefix(rows)
     assert count > 30  # far beyond the window of the families that have one
     width = tokens.input_ids.shape[1]
     ids, mask = torch.zeros(2, len(rows), width, dtype=torch.long)
@@ -158,7 +158,7 @@ def test_vectors_in_the_beginning(family, make_encoder):
     rows = [
         begin + Row.of(encoder.tokenizer(text, add_special_tokens=False).input_ids, Segment.TEXT) for text in SENTENCES
     ]
-    assert shared_beginning(rows) == len(begin.ids) == 25
+    assert shared_prefix(rows) == len(begin.ids) == 25
     prefix, found = Prefix(), []
     with torch.no_grad():
         for table in (*tables, tables[0]):
@@ -279,7 +279,7 @@ def no_hooks_left() -> Iterator[None]:
 def test_it_is_kept_for_further_calls_until_the_model_changes(what, make_encoder, monkeypatch, no_hooks_left):
     encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
     assert 52 in encoder.template.rows(TEXTS)[0].ids[:20], "the one embedding that is written to stands in the prompt"
-    shared = shared_beginning(encoder.template.rows(TEXTS))
+    shared = shared_prefix(encoder.template.rows(TEXTS))
     seen = counted(encoder)
     first = encoder.encode(TEXTS)
     assert seen.count(shared) == 1

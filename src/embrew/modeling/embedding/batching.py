@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embrew.modeling.model.prefix import shared_beginning
+from embrew.modeling.model.prefix import shared_prefix
 from embrew.modeling.text.tokens import Row, Tokens
 from embrew.progress import progress
 
@@ -146,7 +146,7 @@ def encode_rows(
     most: int | None = None  # padded tokens that fit into memory, once something did not
     with progress(total, "encode", "text", shown=show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
-            shared = shared_beginning(rows) if share else 0
+            shared = shared_prefix(rows) if share else 0
             batches = batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared)
             waiting = deque(batches)
             while waiting:

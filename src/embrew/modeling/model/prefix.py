@@ -21,13 +21,13 @@ KEPT_TOKENS = 2048  # of all kept prefixes together; of a 7B model without group
 FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
 
 
-def shared_beginning(rows: Sequence[Row]) -> int:
+def shared_prefix(rows: Sequence[Row]) -> int:
     """Return the number of leading prompt positions that all rows share; 0 if they are too few for a separate pass.
 
     Demonstrations belong to the prompt, as tokens or as places for vectors.
 
     >>> rows = [Row.of(range(20), Segment.PROMPT) + Row.of([7, 8], Segment.TEXT) for _ in range(2)]
-    >>> shared_beginning(rows)
+    >>> shared_prefix(rows)
     20
     """
     if not rows:
