@@ -101,11 +101,11 @@ def test_after_training_they_are_made_anew(saved, tmp_path):
     torch.testing.assert_close(again.contexts["first"].vectors, fresh.vectors)
 
 
-def test_a_broken_write_is_found_by_the_proof(saved, tmp_path, monkeypatch):
+def test_a_broken_write_is_found_by_verification(saved, tmp_path, monkeypatch):
     encoder, _ = saved
     write = context_files.save_file
     monkeypatch.setattr(context_files, "save_file", lambda t, p: write({"vectors": t["vectors"] + 1e-6}, p))
-    with pytest.raises(RuntimeError, match="context first was written otherwise"):
+    with pytest.raises(RuntimeError, match="context first was written with other values"):
         encoder.save_pretrained(tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -35,6 +35,7 @@ def texts_of(inputs: Any, *, vocabulary: int) -> tuple[list[Text], bool]:
     Examples:
         >>> texts_of("a text", vocabulary=10)
         (['a text'], True)
+        >>> import numpy as np
         >>> texts_of(np.array(["a", "b"]), vocabulary=10)
         (['a', 'b'], False)
         >>> texts_of((text for text in "ab"), vocabulary=10)
