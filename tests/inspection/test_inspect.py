@@ -126,9 +126,19 @@ def test_a_domain_run_says_what_is_finished(folders: Path) -> None:
 def test_a_folder_with_several_has_one_line_each() -> None:
     lines = said(OLD).splitlines()
     assert [line.split()[0] for line in lines[1:]] == [
-        "domain", "export", "index", "lost", "results", "run", "sweep", "whole",
+        "domain", "encoders", "export", "index", "lost", "results", "run", "shards", "sweep", "whole",
     ]  # fmt: skip
-    assert "stopped in stage supervised, step 4 of 6" in lines[6]
+    assert "7 folders that embrew wrote" in lines[2]
+    assert "stopped in stage supervised, step 4 of 6" in lines[7]
+
+
+def test_the_data_of_the_demonstration_is_no_index_and_no_domain(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.json").write_text('{"made_of": "docstrings", "train": {}}')
+    shutil.copytree(OLD / "results", tmp_path / "results" / "mean")
+    found = inspect(tmp_path)
+    assert [(one.path.name, one.kind) for one in found.holds] == [("results", "folders")]
+    assert [one.kind for one in found.holds[0].holds] == ["results"]
 
 
 @pytest.mark.parametrize(

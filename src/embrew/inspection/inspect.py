@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -52,7 +52,7 @@ def inspect(folder: str | Path) -> Found:
     """Return what a folder holds.
 
     Args:
-        folder: any folder; where it holds nothing itself, the folders directly below it are inspected.
+        folder: any folder; where it holds nothing itself, the folders below it are inspected, down to two levels.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -63,9 +63,20 @@ def inspect(folder: str | Path) -> Found:
         raise FileNotFoundError(f"no folder {path}; give the folder of a run, a model, vectors, an index or results")
     if not path.is_dir():
         raise NotADirectoryError(f"{path} is a file; give a folder")
-    below = (each for each in sorted(path.iterdir()) if each.is_dir() and not each.name.startswith("."))
-    found = _of_kind(path) or _of_several(path, tuple(one for each in below if (one := _of_kind(each)) is not None))
-    return _or_running(found)
+    return _or_running(_of_kind(path) or _of_several(path, tuple(_below(path, levels=2))))
+
+
+def _below(folder: Path, *, levels: int) -> Iterator[Found]:
+    """What the folders in a folder hold; one that only contains such folders is one of them."""
+    for each in sorted(folder.iterdir()):
+        if not each.is_dir() or each.name.startswith("."):
+            continue
+        found = _of_kind(each)
+        holds = tuple(_below(each, levels=levels - 1)) if found is None and levels > 1 else ()
+        if found is not None:
+            yield found
+        elif holds:
+            yield replace(_of_several(each, holds), kind="folders")
 
 
 def _or_running(found: Found) -> Found:
@@ -91,18 +102,21 @@ def _of_kind(folder: Path) -> Found | None:
 
 
 def _is_meant(kind: Kind, marker: Path) -> bool:
-    """Whether a marker is of this kind; an index and data of a domain have a file of the same name."""
-    if marker.name != formats.DOMAIN.file or kind.format != "domain":
+    """Whether a marker is of this kind: indexes, data of a domain and that of the demonstration share a file name."""
+    if marker.name != formats.DOMAIN.file or kind.format not in ("domain", "index"):
         return True
     try:
-        return "made_of" in read_json(marker)
+        keys = read_json(marker).keys()
     except (OSError, ValueError):
-        return kind.marker != formats.DOMAIN.file  # below `data`
+        return kind.marker == formats.INDEX.file  # not below `data`
+    return {"made_of", "counts"} <= keys if kind.format == "domain" else "made_of" not in keys
 
 
 def _of_several(folder: Path, holds: tuple[Found, ...]) -> Found:
     if holds:
-        return Found(folder, "finished", f"{len(holds)} folders that embrew wrote", holds=holds)
+        return Found(
+            folder, "finished", f"{len(holds)} folder{'s' if len(holds) > 1 else ''} that embrew wrote", holds=holds
+        )
     names = [path.name for path in folder.iterdir()]
     if not names:
         return Found(folder, "empty", "nothing in it")
