@@ -1,4 +1,4 @@
-"""Several settings of one recipe, trained and judged one after another, in one table."""
+"""Train and evaluate several settings of one recipe, and write all results to one table."""
 
 from embrew.sweep.rows import Row, Sweep, list_sweeps, read_sweep
 from embrew.sweep.run import Trained, run_sweep

@@ -1,1 +1,1 @@
-"""Training: the stages of a recipe, one after another, on Hugging Face's Trainer."""
+"""Training of a recipe's stages with Hugging Face's Trainer."""
