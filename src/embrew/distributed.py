@@ -16,12 +16,12 @@ Decision = TypeVar("Decision")
 
 
 def world_size() -> int:
-    """Number of processes that train together."""
+    """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process' number."""
+    """Return the rank of this process."""
     return distributed.get_rank() if world_size() > 1 else 0
 
 
@@ -50,18 +50,18 @@ def decided(decide: Callable[[], Decision]) -> Decision:
 
 @contextmanager
 def claimed_by_first(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder as `locks.claimed` does, for all processes that train together: the first of them holds it."""
+    """Claim a folder as `locks.claimed` does, by the first process for all that train together."""
     with ExitStack() as stack:
-        decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process alone
+        decided(lambda: stack.enter_context(claimed(folder, doing)))  # run by the first process only
         yield
 
 
 class GlobalRows(NamedTuple):
-    """Where the rows of this process are among the rows of all processes.
+    """Position of the rows of this process among the rows of all processes.
 
     Attributes:
         offset: index of this process' first row.
-        total: rows of all processes.
+        total: number of rows of all processes.
     """
 
     offset: int
@@ -69,7 +69,7 @@ class GlobalRows(NamedTuple):
 
 
 def global_rows(count: int, device: torch.device) -> GlobalRows:
-    """Return where `count` rows of this process are among the rows of all processes, in rank order."""
+    """Return the position of `count` rows of this process among the rows of all processes, in rank order."""
     if world_size() == 1:
         return GlobalRows(0, count)
     sizes = torch.zeros(world_size(), dtype=torch.long, device=device)
@@ -79,9 +79,9 @@ def global_rows(count: int, device: torch.device) -> GlobalRows:
 
 
 def share_of_rows(rows: int, device: torch.device) -> float:
-    """What a mean over this process' rows is multiplied with, so that the mean over processes is that of all rows.
+    """Return the factor of a mean over this process' rows with which the mean over processes is that of all rows.
 
-    1 for one process, or where all have as many.
+    1 for one process, or if all processes have the same number of rows.
     """
     if world_size() == 1:
         return 1.0
@@ -90,7 +90,7 @@ def share_of_rows(rows: int, device: torch.device) -> float:
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
-    """The sum of a tensor over all processes, without gradient."""
+    """Return the sum of a tensor over all processes, without gradient."""
     if world_size() == 1:
         return value
     total = value.detach().clone()
@@ -99,7 +99,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
 
 
 def most_over_processes(count: int, device: torch.device) -> int:
-    """The largest of a count over all processes."""
+    """Return the maximum of a count over all processes."""
     if world_size() == 1:
         return count
     most = torch.tensor(count, device=device)
@@ -122,7 +122,7 @@ def mean_of_figures(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def mean_gradients(parameters: Iterable[Tensor]) -> None:
-    """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as zero."""
+    """Replace every gradient by its mean over all processes, as data-parallel training does; none counts as 0."""
     if world_size() == 1:
         return
     several = list(parameters)
@@ -139,12 +139,12 @@ def mean_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def gather(rows: Tensor) -> Tensor:
-    """Rows of all processes, in rank order, `(sum of n, ...)`; the processes may hold different numbers of rows.
+    """Return the rows of all processes, in rank order, `(sum of n, ...)`; their numbers of rows may differ.
 
-    The gradient of a process' rows is the sum of what all processes ask for. Data-parallel training takes the mean of
-    the processes' gradients; the result is the gradient of one process with the global batch where that batch's loss is
+    The gradient of a process' rows is the sum of the gradients of all processes. Data-parallel training averages the
+    processes' gradients. The result is the gradient of one process with the global batch, if the loss of that batch is
     the mean of the processes' losses. A loss that is a mean over a process' own rows must therefore be multiplied with
-    `share_of_rows`; a loss of all gathered rows, which every process computes alike, needs no factor.
+    `share_of_rows`; a loss of all gathered rows, which every process computes identically, needs no factor.
     """
     if world_size() == 1:
         return rows
@@ -152,7 +152,7 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def gather_lists(lists: Sequence[Sequence[int]], device: torch.device) -> list[list[int]]:
-    """Lists of numbers from 0 upwards of all processes, in rank order."""
+    """Return the lists of all processes, of non-negative integers, in rank order."""
     if world_size() == 1:
         return [list(one) for one in lists]
     width = most_over_processes(max(map(len, lists), default=0), device)

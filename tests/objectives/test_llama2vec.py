@@ -147,8 +147,8 @@ def test_bags_of_wikipedia_paragraphs():
     ("change", "message"),
     [
         ({"attention": "bidirectional"}, "encoder.attention: causal"),
-        ({"template": "{instruction}{text}{memory}"}, "reads memory tokens behind a prompt behind the text"),
-        ({"prompts": {"query": "then:"}}, "reads memory tokens behind a prompt"),
+        ({"template": "{instruction}{text}{memory}"}, "reads memory tokens after a prompt that follows the text"),
+        ({"prompts": {"query": "then:"}}, "reads memory tokens after a prompt"),
     ],
 )
 def test_what_it_needs(change, message, make_encoder):

@@ -169,7 +169,7 @@ def test_what_is_drawn_follows_from_how_far_the_stage_is(make_encoder):
     ("change", "message"),
     [
         ({"layers_per_step": 2}, "layers_per_step=2; there are 1 below the last"),
-        ({"dims_per_step": 3}, "dims_per_step=3; beside the widest"),
+        ({"dims_per_step": 3}, "dims_per_step=3; without the widest"),
         ({"kl_temperature": 0.0}, "kl_temperature=0.0; allowed: greater than 0"),
     ],
 )

@@ -76,7 +76,7 @@ def test_without_bos_the_first_token_is_never_chosen(make_encoder, monkeypatch):
     ("settings", "encoder_settings", "message"),
     [
         ({"mask_probability": 0}, {}, "mask_probability=0; allowed: greater than 0"),
-        ({"mask_token": "two words"}, {}, "mask_token='two words' is .* tokens here"),
+        ({"mask_token": "two words"}, {}, "mask_token='two words' is .* tokens of this tokenizer"),
         ({}, {"attention": "causal"}, "set encoder.attention: bidirectional"),
     ],
 )

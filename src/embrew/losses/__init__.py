@@ -1,4 +1,4 @@
-"""Losses: pure functions of tensors. They own no model and know none."""
+"""Losses: pure functions of tensors, independent of models."""
 
 from embrew.losses.bag import bag_of_words_nll
 from embrew.losses.conditional_alignment import conditional_alignment_loss

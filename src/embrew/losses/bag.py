@@ -1,4 +1,4 @@
-"""A bag of words: which tokens a text has, whatever their order, read from a few states."""
+"""Bag-of-words loss: predict which tokens a text has, in any order, from a few states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from embrew.losses.vocabulary import head_logits
 
-TEXTS_AT_A_TIME = 4  # logits of so many texts are held, and made again in the backward pass
+TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
 
 
 def bag_of_words_nll(
@@ -30,11 +30,11 @@ def bag_of_words_nll(
 
     Args:
         hidden: `(texts, slots, hidden)` states.
-        targets: `(texts, most)` int64, the different tokens of each target; −1 where there are fewer. A text without
-            any adds nothing.
+        targets: `(texts, most)` int64, the distinct tokens of each target, padded with −1. A text without any does
+            not contribute.
         weight: `(vocabulary, hidden)` of the head, differentiable as `hidden` is.
         bias: `(vocabulary,)` or None.
-        scale: what logits are multiplied by.
+        scale: factor of the logits.
         softcap: c in logits = c tanh(logits / c), or None.
         row_weights: `(texts,)` w; by default the mean over texts that have targets.
 
@@ -42,10 +42,10 @@ def bag_of_words_nll(
         A scalar, float32.
 
     Raises:
-        ValueError: a target outside the vocabulary, or other numbers of texts.
+        ValueError: a target is outside the vocabulary, or the numbers of texts differ.
     """
     if len(targets) != len(hidden):
-        raise ValueError(f"targets of {len(targets)} texts for states of {len(hidden)}; give one row a text")
+        raise ValueError(f"targets of {len(targets)} texts for states of {len(hidden)}; give one row per text")
     if targets.numel() and int(targets.max()) >= len(weight):
         raise ValueError(f"target {int(targets.max())}; the vocabulary has {len(weight)}")
     there = targets >= 0
@@ -62,7 +62,7 @@ def bag_of_words_nll(
 def _losses(
     hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None, scale: float, softcap: float | None
 ) -> Tensor:
-    """`(texts,)` losses, each the mean over its own targets."""
+    """Return losses `(texts,)`, each the mean over the targets of a text."""
     with torch.autocast(hidden.device.type, enabled=False):
         logits = head_logits(hidden, weight, bias, scale, softcap).float()
         log_p = logits.amax(1).log_softmax(-1)

@@ -1,8 +1,8 @@
 """The loss of every row under a language-model head, computed chunk by chunk.
 
-Rows are projected chunk by chunk, and each chunk is written over the one before: peak memory is a block or two of
-`chunk × vocabulary`, whatever the number of rows. Under a frozen head the gradient for the hidden states is formed on
-the spot. A head that is trained gets its gradient in the backward pass, which projects the chunks a second time.
+Rows are projected chunk by chunk, and each chunk overwrites the previous one: peak memory is one or two blocks of
+`chunk × vocabulary`, independent of the number of rows. With a frozen head, the gradient for the hidden states is
+computed in the forward pass. A trained head gets its gradient in the backward pass, which projects the chunks again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def chunked_losses(
     softcap: float | None,
     chunk_size: int | None,
 ) -> Tensor:
-    """Losses `(rows,)` of `token_nll` for labels `(rows,)`, of `token_kl` for teacher states `(rows, hidden)`."""
-    if scale != 1.0:  # of the logits, so of the states and the bias
+    """Return losses `(rows,)`: negative log-likelihood for labels `(rows,)`, KL for teacher states `(rows, hidden)`."""
+    if scale != 1.0:  # scaling the logits is scaling states and bias
         hidden, bias = hidden * scale, None if bias is None else bias * scale
         target = target * scale if target.ndim == 2 else target
     if chunk_size is None:
@@ -37,7 +37,7 @@ def chunked_losses(
 
 
 def loss_precision(hidden: Tensor) -> torch.dtype:
-    """Float32, or float64 where the states are."""
+    """Return float32, or float64 for float64 states."""
     return torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
 
@@ -76,7 +76,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
-    """Gradients for hidden states, weight and bias, in the precision of the loss until they are complete."""
+    """Return gradients for hidden states, weight and bias, summed in the precision of the loss."""
     hidden, weight, bias, target = ctx.saved_tensors
     precision = loss_precision(hidden)
     wants: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
@@ -101,7 +101,7 @@ def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
 def _chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, size: int, softcap: float | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Rows, their losses, and the gradient of these for the logits, which the next chunk is written over."""
+    """Yield rows, their losses, and the gradient for the logits, which the next chunk overwrites."""
     precision, distils = loss_precision(hidden), target.ndim == 2
     logits = torch.empty(size * (1 + distils), len(weight), dtype=precision, device=hidden.device)
     spare = torch.empty(size * distils, len(weight), dtype=precision, device=hidden.device)
@@ -116,9 +116,9 @@ def _chunks(
 def _chunk_nll(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
+    """Return the loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
 
-    Everything is written over `logits`, so that no chunk takes memory of its own.
+    All results overwrite `logits`, so that no chunk allocates memory.
     """
     q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
     at = labels[:, None]
@@ -137,10 +137,10 @@ def _chunk_kl(
     spare: Tensor,
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """As `_chunk_nll`, with the rows of both sides in one product: a product of few rows mostly reads the head.
+    """Return as `_chunk_nll`, with both sides in one product, whose time for few rows is that of reading the head.
 
     With x the logits less the largest of their row and Z the sum of e^x, KL = Σ e^x_p (x_p − x_q) / Z_p − log Z_p +
-    log Z_q: every exponential is taken once.
+    log Z_q: every exponential is computed once.
     """
     rows = len(hidden)
     both, slope = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows], softcap)
@@ -157,7 +157,7 @@ def _chunk_kl(
 def _shifted_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits `(rows, vocabulary)`, less the largest of their row, written to `out`; and the slope of the soft cap."""
+    """Write logits minus their row's maximum to `out`, `(rows, vocabulary)`; return them and the soft cap's slope."""
     if weight.dtype == out.dtype:
         torch.mm(hidden.to(weight.dtype), weight.T, out=out)
     else:

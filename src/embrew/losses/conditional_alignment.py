@@ -1,4 +1,4 @@
-"""The contrast of conditional distribution alignment."""
+"""The contrastive loss of conditional distribution alignment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def conditional_alignment_loss(
     *Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
 
     Args:
-        near: `(pairs,)` what is to become small: β |a − b|, or a divergence.
-        far: `(negatives,)` what is to become large: β times the margin over a negative, or a divergence.
+        near: `(pairs,)` to be minimised: β |a − b|, or a divergence.
+        far: `(negatives,)` to be maximised: β times the margin over a negative, or a divergence.
         owner: `(negatives,)` int64: the pair that a negative belongs to.
         temperature: τ.
         logarithm: −log σ in place of −σ.
@@ -25,13 +25,13 @@ def conditional_alignment_loss(
         A scalar, float32.
 
     Raises:
-        ValueError: owners and negatives differ in number.
+        ValueError: the numbers of owners and negatives differ.
     """
     if len(owner) != len(far):
         raise ValueError(f"{len(owner)} owners of {len(far)} negatives; give one each")
     near, far = near.float(), far.float()
     s1, s2 = (-functional.logsigmoid(x) if logarithm else -torch.sigmoid(x) for x in (near, far))
-    # Σ_j e^{(S2_j − S1)/τ} of each pair, without leaving the range of float32
+    # Σ_j e^{(S2_j − S1)/τ} of each pair, without overflow in float32
     differences = (s2 - s1[owner]) / temperature
     largest = torch.zeros_like(near).scatter_reduce(0, owner, differences.detach(), "amax", include_self=True)
     total = (-largest).exp().index_add(0, owner, (differences - largest[owner]).exp())

@@ -15,14 +15,14 @@ def info_nce(
     loss = mean_b −log( exp(cos(q_b, c_{y_b})/τ) / Σ_j exp(cos(q_b, c_j)/τ) )
 
     Args:
-        queries: `(batch, hidden)`, of any length.
-        candidates: `(columns, hidden)`: positives of the whole batch, then hard negatives, if any.
+        queries: `(batch, hidden)`, not normalised.
+        candidates: `(columns, hidden)`: positives of the global batch, then hard negatives, if any.
         labels: `(batch,)` int64: each query's own positive among the columns.
         temperature: τ; its inverse is called scale elsewhere.
-        mask: `(batch, columns)` bool: columns that a query leaves out of its softmax; never its own positive.
+        mask: `(batch, columns)` bool: columns to leave out of a query's softmax; never its own positive.
 
     Returns:
-        A scalar; 0, with gradients that are 0, where there are no queries (another process has them all).
+        A scalar; 0, with gradients of 0, without queries (another process has them all).
 
     Raises:
         ValueError: τ is not positive, or a mask covers a positive.
@@ -46,12 +46,12 @@ def info_nce(
 
 
 def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -> Tensor:
-    """Columns that would be false negatives: the same text as the query, or as its positive.
+    """Return columns that would be false negatives: the same text as the query, or as its positive.
 
     Args:
         query_keys: `(batch,)` int64, equal where texts are equal.
         candidate_keys: `(columns,)` int64, likewise.
-        labels: `(batch,)` each query's own positive, which stays.
+        labels: `(batch,)` each query's own positive, which is not masked.
 
     Returns:
         `(batch, columns)` bool for `info_nce`.
@@ -62,14 +62,14 @@ def same_text_mask(query_keys: Tensor, candidate_keys: Tensor, labels: Tensor) -
 
 
 def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *, margin: float) -> Tensor:
-    """Columns that the model itself holds for more similar to the query than its positive, less a margin.
+    """Return columns that are more similar to the query than its positive minus a margin, by the model's own scores.
 
-    Such a column is likely to be another right answer. The scores are the student's own, without gradient; GISTEmbed
-    (arXiv 2402.16829), Eq. 4, takes a second model's.
+    Such a column is probably another correct answer. The scores have no gradient; GISTEmbed (arXiv 2402.16829), Eq. 4,
+    takes them from a second model.
 
     Args:
         queries, candidates, labels: as for `info_nce`.
-        margin: a column counts from `margin` below the positive's cosine; 0 masks only what is above it.
+        margin: columns above the positive's cosine minus `margin` are masked.
 
     Returns:
         `(batch, columns)` bool for `info_nce`; never a query's own positive.
@@ -85,7 +85,7 @@ def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature
     Args:
         queries: `(batch, hidden)`.
         documents: `(batch, documents, hidden)`.
-        teacher: `(batch, documents)` scores on any scale; −inf where there is no document.
+        teacher: `(batch, documents)` scores on any scale, padded with −inf.
         temperature: τ of the student's cosines.
     """
     with torch.autocast(queries.device.type, enabled=False):
@@ -98,5 +98,5 @@ def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature
 
 
 def full_precision(vectors: Tensor) -> Tensor:
-    """Float32, or float64 where the vectors are."""
+    """Return vectors in float32, or in float64 if they are."""
     return vectors if vectors.dtype == torch.float64 else vectors.float()

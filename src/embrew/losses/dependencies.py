@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 Compression = Literal["dependencies", "direct", "max_k"]
 SVD = Literal["auto", "exact"]
 OVERSAMPLING = 32
-ROUNDS = 1  # products with AᵀA before a subspace is looked at
-WORTH = 48  # more rounds than a `WORTH`-th of the width take as long as the exact solver
+ROUNDS = 1  # products with AᵀA before the spectrum of a subspace is checked
+WORTH = 48  # the exact solver is as fast as width / `WORTH` rounds
 TOLERANCE = 2e-4  # expected relative error of a target above which a subspace is iterated further
 MISSED = 5.0  # measured errors ÷ (σ_last / σ_j)ⁿ, with `OVERSAMPLING` columns more than asked for
 RANKS = ((1.0, 10), (10.0, 26), (50.0, 72))  # (c, terms): enough for float64 where c bounds the kernel's argument
@@ -48,19 +48,19 @@ def compression_target(
     svd: SVD = "auto",
     source: Tensor | None = None,
 ) -> Tensor:
-    """What the first k dimensions are drawn towards: `(..., texts, k)`, float32 (float64 for float64), a constant.
+    """Return the target of the first k dimensions: `(..., texts, k)`, float32 (float64 for float64), no gradient.
 
     Args:
-        vectors: X `(..., texts, d)`, layers in front.
-        k: dimensions kept.
+        vectors: X `(..., texts, d)`, layers first.
+        k: number of dimensions of the target.
         compression: `dependencies`: X·U_kΣ_k, with A ≈ UΣVᵀ the dependency matrix (the paper's Eqs. 3–5); `direct`:
             U_kΣ_k of the centred X itself; `max_k`: X times the k largest entries of every row of A.
-        per_text: a dependency matrix for every text, as Eq. 3 is printed, in place of one for the batch.
-        svd: `auto`: iterated subspaces, and the exact solver where the spectrum is too flat for them; `exact`.
-        source: texts that A (or the direct compression) is taken from, `(..., texts, d)`; X itself without it.
+        per_text: one dependency matrix per text, as Eq. 3 is printed, instead of one per batch.
+        svd: `auto`: subspace iteration, and the exact solver if the spectrum is too flat for it; `exact`.
+        source: texts of which A (or the direct compression) is computed, `(..., texts, d)`; X by default.
 
     Raises:
-        ValueError: k is not between 1 and d; or there is no per-text form.
+        ValueError: k is not between 1 and d, or `per_text` with another compression.
     """
     width = vectors.shape[-1]
     if not 1 <= k <= width:
@@ -81,12 +81,12 @@ def compression_target(
 
 
 def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Tensor:
-    """U_kΣ_k of the dependency matrices of X `(..., texts, d)`: `(..., d, k)`, every column's largest entry positive.
+    """Return U_kΣ_k `(..., d, k)` of the dependency matrices of X `(..., texts, d)`, largest entries positive.
 
-    With `auto`, a seeded subspace is iterated for one matrix after the other (so that it stays in the cache, and those
-    of all layers are never held), further where the spectrum decays slowly; where it is flat, which is said once, the
-    matrix is solved exactly. Exact is in float64, from the matrix on: neighbours in a flat spectrum are closer than
-    float32 tells apart.
+    With `auto`, a seeded subspace is iterated for one matrix after another (so that it stays in the cache, and the
+    matrices of all layers are never held at once), with more rounds if the spectrum decays slowly. If it is flat, which
+    is logged once, the exact solver is used. It runs in float64: neighbours in a flat spectrum are closer than float32
+    can distinguish.
     """
     width = vectors.shape[-1]
     columns = []
@@ -102,25 +102,25 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
 
 @cache
 def _say_flat(width: int) -> None:
-    """Once a width."""
+    """Log once per width that the spectrum is flat."""
     logger.info(
         "dependency matrices of %d dimensions with a flat spectrum are solved exactly, which takes longer", width
     )
 
 
 def _exact(vectors: Tensor, k: int) -> Tensor:
-    """Of one matrix, from A Aᵀ = U Σ² Uᵀ; squares of float64 still tell apart what float32 can hold."""
+    """Return U_kΣ_k of one matrix, from A Aᵀ = U Σ² Uᵀ in float64, whose squares resolve all float32 values."""
     matrix = dependency(vectors.double())
     squares, u = torch.linalg.eigh(matrix @ matrix.mT)
     return (u[:, -k:] * squares[-k:].clamp(min=0).sqrt()).flip(-1).to(vectors.dtype)
 
 
 def _iterated(vectors: Tensor, k: int) -> Tensor | None:
-    """U_kΣ_k of one matrix; None where its spectrum is so flat that an exact solver is as quick.
+    """Return U_kΣ_k of one matrix; None if its spectrum is so flat that an exact solver is as fast.
 
     Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", arXiv 0909.4061, Algorithm
-    4.4) towards the right singular vectors. After n products with A or Aᵀ, what column j still lacks is proportional to
-    (σ_last / σ_j)ⁿ, so that the spectrum first found tells how many more are needed.
+    4.4) towards the right singular vectors. After n products with A or Aᵀ, the error of column j is proportional to
+    (σ_last / σ_j)ⁿ, so that the first estimate of the spectrum predicts how many more are needed.
     """
     matrix = dependency(vectors)
     basis = torch.linalg.qr(matrix.mT @ _drawn(len(matrix), k + OVERSAMPLING).to(matrix)).Q
@@ -139,16 +139,16 @@ def _iterated(vectors: Tensor, k: int) -> Tensor | None:
 
 
 def _further(matrix: Tensor, basis: Tensor, rounds: int) -> Tensor:
-    """So many more products with AᵀA; columns of Q are graded, so that one of two products needs no QR."""
+    """Return a basis after `rounds` more products with AᵀA; one QR per round, since columns of Q are graded."""
     for _ in range(rounds):
         basis = torch.linalg.qr(matrix.mT @ (matrix @ basis)).Q
     return basis
 
 
 def _within(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """U_kΣ_k = A V_k with the best V within the span of a basis, and all singular values, falling, in float64.
+    """Return U_kΣ_k = A V_k with the best V in the span of a basis, and all singular values, descending, in float64.
 
-    V are eigenvectors of a small Gram matrix, whose squares lose nothing in float64 that float32 products hold.
+    V are eigenvectors of a small Gram matrix, whose squares in float64 are as precise as the float32 products.
     """
     image = matrix @ basis
     squares, rotation = torch.linalg.eigh(image.double().mT @ image.double())
@@ -157,18 +157,18 @@ def _within(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=4)
 def _drawn(rows: int, columns: int) -> Tensor:
-    """Normal random numbers, the same ones on every process and at every time."""
+    """Return normal random numbers, the same in every process and on every call."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
 
 
 def with_signs(columns: Tensor) -> Tensor:
-    """Columns `(..., d, k)` whose largest entry is positive."""
+    """Return columns `(..., d, k)` with signs such that the largest entry of each is positive."""
     negative = -columns.amin(-2, keepdim=True) > columns.amax(-2, keepdim=True)
     return columns * torch.where(negative, -1.0, 1.0).to(columns.dtype)
 
 
 def _direct(x: Tensor, seen: Tensor, k: int) -> Tensor:
-    """Principal components of the centred texts, zeros where there are fewer than k."""
+    """Return principal components of the centred texts, padded with zeros to k."""
     mean = seen.mean(-2, keepdim=True)
     _, _, v = torch.linalg.svd(seen - mean, full_matrices=False)
     target = (x - mean) @ with_signs(v.mT[..., :k])
@@ -176,11 +176,11 @@ def _direct(x: Tensor, seen: Tensor, k: int) -> Tensor:
 
 
 def per_text_target(vectors: Tensor, k: int) -> Tensor:
-    """xᵀ U_kΣ_k with A = softmax of x xᵀ / √d for every text: `(..., texts, k)`.
+    """Return xᵀ U_kΣ_k with A = softmax of x xᵀ / √d for every text: `(..., texts, k)`.
 
     exp(x_i x_j / √d) is a smooth function of two numbers, so A has a rank of about ten. It is expanded in Chebyshev
-    polynomials of x_j and never formed: the cost is O(d r²) a text, and components beyond the rank r, which would be
-    rounding noise, are zero. Where single entries are so large that more than 72 terms were needed, A is formed.
+    polynomials of x_j and never formed: the cost is O(d r²) per text, and components beyond the rank r, which would be
+    rounding noise, are zero. If single entries are so large that more than 72 terms are needed, A is formed.
     """
     shape, width = vectors.shape[:-1], vectors.shape[-1]
     x = vectors.reshape(-1, width).double()
@@ -200,7 +200,7 @@ def per_text_target(vectors: Tensor, k: int) -> Tensor:
 
 
 def _expanded(x: Tensor, low: Tensor, high: Tensor, terms: int) -> Tensor:
-    """`(texts, terms)` components, from A = K Pᵀ with P the Chebyshev polynomials at x and K their coefficients."""
+    """Return components `(texts, terms)`, from A = K Pᵀ P the Chebyshev polynomials at x and K their coefficients."""
     scale = 1.0 / math.sqrt(x.shape[-1])
     angles = (torch.arange(terms, dtype=x.dtype, device=x.device) + 0.5) * (math.pi / terms)
     middle, half = (high + low) / 2, ((high - low) / 2).clamp(min=torch.finfo(x.dtype).tiny)

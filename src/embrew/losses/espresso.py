@@ -1,4 +1,4 @@
-"""ESE's sums: weights of layers, and the pull of leading dimensions towards their compressed form."""
+"""ESE: weights of layers, and the loss between leading dimensions and their compressed form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def layer_weights(layers: int) -> Tensor:
 
 
 def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Mean (S − T)² + t · KL(softmax(T/t) ‖ softmax(S/t)), a value a layer: `(...)` float32.
+    """Mean (S − T)² + t · KL(softmax(T/t) ‖ softmax(S/t)), one value per layer: `(...)` float32.
 
     Espresso Sentence Embeddings, Eq. 5, as the authors' code has it: the KL is a mean over texts, times t.
 
@@ -28,10 +28,12 @@ def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.
         temperature: t.
 
     Raises:
-        ValueError: other shapes, or t is not positive.
+        ValueError: the shapes differ, or t is not positive.
     """
     if leading.shape != target.shape:
-        raise ValueError(f"leading dimensions {tuple(leading.shape)} and target {tuple(target.shape)} must agree")
+        raise ValueError(
+            f"leading dimensions {tuple(leading.shape)} and target {tuple(target.shape)} must have the same shape"
+        )
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
     with torch.autocast(leading.device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""Losses on pairs with grades: pairs that are graded higher should be more similar."""
+"""Losses on pairs with grades: pairs with higher grades should be more similar."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from embrew.losses.contrastive import full_precision
 
 
 def pair_ranking(scores: Tensor, grades: Tensor) -> Tensor:
-    """log(1 + Σ_{(i,j): y_i < y_j} exp(s_i − s_j)): every pair graded lower should score lower.
+    """log(1 + Σ_{(i,j): y_i < y_j} exp(s_i − s_j)): a pair with a lower grade should have a lower score.
 
     Args:
         scores: `(pairs,)` similarities divided by a temperature.
         grades: `(pairs,)` numbers; equal grades are not compared.
 
     Returns:
-        A scalar; 0 where all grades are equal.
+        A scalar; 0 if all grades are equal.
     """
     order = grades.argsort(stable=True)
     ranked, graded = scores[order], grades[order].contiguous()
-    # Σ_j over higher grades of exp(−s_j) is a suffix of the sorted pairs: no matrix of all couples is needed
+    # Σ_j over higher grades of exp(−s_j) is a suffix of the sorted pairs: no matrix of all combinations is needed
     suffix = torch.cat([torch.logcumsumexp(-ranked.flip(0), dim=0).flip(0), ranked.new_full((1,), float("-inf"))])
     above = torch.searchsorted(graded, graded, right=True)
     compared = above < len(graded)
@@ -36,8 +36,8 @@ def cosent(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 
     *AnglE-optimized Text Embeddings* (arXiv 2309.12871).
 
     Args:
-        left, right: `(pairs, hidden)`, of any length.
-        grades: `(pairs,)` how similar the texts of a pair are; only their order counts.
+        left, right: `(pairs, hidden)`, not normalised.
+        grades: `(pairs,)` how similar the texts of a pair are; only the order of grades matters.
         temperature: τ; its inverse is called scale elsewhere.
 
     Examples:
@@ -71,7 +71,7 @@ def angle(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 0
 def angle_similarity(left: Tensor, right: Tensor) -> Tensor:
     """|cos(x, y) + cos(x, Jy)| with J the turn by 90° of every complex dimension: `(pairs,)`; 1 for x = y.
 
-    The complex division in the paper comes to this: Σ Re u is the cosine of x and y, Σ Im u that of x and Jy.
+    This equals the complex division in the paper: Σ Re u is the cosine of x and y, Σ Im u that of x and Jy.
     """
     if left.shape[-1] % 2:
         raise ValueError(f"{left.shape[-1]} dimensions do not split into real and imaginary parts; use an even number")

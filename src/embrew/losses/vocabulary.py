@@ -33,19 +33,19 @@ def token_kl(
     Args:
         teacher: `(rows, hidden)` hidden states; no gradient.
         student: `(rows, hidden)` hidden states.
-        weight: `(vocabulary, hidden)` of the head; where it is trained, its gradient is that of Q, P being a constant.
+        weight: `(vocabulary, hidden)` of the head; if it is trained, its gradient is that of Q, with P constant.
         bias: `(vocabulary,)` or None.
-        scale: what logits are multiplied by (Granite, Cohere).
+        scale: factor of the logits (Granite, Cohere).
         softcap: c in logits = c tanh(logits / c) (Gemma 2), or None.
         row_weights: `(rows,)` w; the mean by default.
-        chunk_size: rows projected at a time, the teacher's and the student's together; by default what fits 256 MB
-            on an accelerator, 64 of each on a CPU.
+        chunk_size: rows per projection, the teacher's and the student's together; by default 256 MB of logits on an
+            accelerator, 64 rows of each on a CPU.
 
     Returns:
         A scalar, float32 (float64 for float64 input). Differentiable once, in `student`, `weight` and `bias`.
 
     Raises:
-        ValueError: shapes do not agree.
+        ValueError: the shapes differ.
     """
     if teacher.shape != student.shape:
         raise ValueError(f"teacher {tuple(teacher.shape)} and student {tuple(student.shape)} must have the same rows")
@@ -80,7 +80,7 @@ def token_nll(
         A scalar, float32 (float64 for float64 input). Differentiable once, in `hidden`, `weight` and `bias`.
 
     Raises:
-        ValueError: rows and labels differ in number, or a label is outside the vocabulary.
+        ValueError: the numbers of rows and labels differ, or a label is outside the vocabulary.
     """
     losses = -token_log_probs(hidden, labels, weight, bias, scale, softcap, chunk_size=chunk_size)
     return _weighted(losses, row_weights)
@@ -96,12 +96,12 @@ def token_log_probs(
     *,
     chunk_size: int | None = None,
 ) -> Tensor:
-    """Log softmax(head(h_r))[y_r] of every row: `(rows,)` float32, never rounded to the states' precision.
+    """Return log softmax(head(h_r))[y_r] of every row: `(rows,)` float32, not rounded to the states' precision.
 
     Arguments and errors as in `token_nll`.
     """
     if len(labels) != len(hidden):
-        raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one a row")
+        raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one per row")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}; the vocabulary has {len(weight)}")
     return -chunked_losses(hidden, weight, bias, labels, scale, softcap, chunk_size)
@@ -120,7 +120,7 @@ def token_divergences(
 ) -> Tensor:
     """KL(P_r ‖ Q_r), or Jensen–Shannon, of next-token distributions under one head: `(rows,)` float32.
 
-    Differentiable in both sides, unlike `token_kl`, and in the head; logits are made again in the backward pass.
+    Differentiable in both sides, unlike `token_kl`, and in the head; the backward pass computes the logits again.
 
     Args:
         one: `(rows, hidden)` states of P.
@@ -129,11 +129,11 @@ def token_divergences(
         bias: `(vocabulary,)` or None.
         scale: as in `token_kl`, likewise `softcap`.
         softcap: or None.
-        kind: which of the two.
-        chunk_size: rows projected at a time.
+        kind: KL or Jensen–Shannon.
+        chunk_size: rows per projection.
 
     Raises:
-        ValueError: shapes do not agree.
+        ValueError: the shapes differ.
     """
     if one.shape != other.shape:
         raise ValueError(f"states {tuple(one.shape)} and {tuple(other.shape)} must have the same rows")
@@ -164,7 +164,7 @@ def _divergences(
 def head_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0, softcap: float | None = None
 ) -> Tensor:
-    """Logits `(rows, vocabulary)` of a head in the precision of the losses; all at once, for few rows."""
+    """Return logits `(rows, vocabulary)` of a head in the precision of the losses, of all rows at once."""
     logits = (hidden.to(weight.dtype) @ weight.T).to(loss_precision(hidden))
     if bias is not None:
         logits = logits + bias.to(logits.dtype)

@@ -1,4 +1,4 @@
-"""Training objectives, by the name a recipe calls them."""
+"""Training objectives, by their names in recipes."""
 
 from __future__ import annotations
 

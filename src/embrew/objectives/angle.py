@@ -1,4 +1,4 @@
-"""AnglE and CoSENT: pairs with grades, or with hard negatives, ranked by cosine and by angle."""
+"""AnglE and CoSENT: rank pairs with grades, or pairs with hard negatives, by cosine and by angle."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Angle(EmbeddingObjective):
 
     w_cos · CoSENT + w_ibn · in-batch negatives + w_ang · AnglE, where
 
-    * `scored` rows are pairs with grades: both rankings compare all pairs of the batch, and every text of a pair whose
-      grade is not 0 looks for its partner among all other texts;
+    * `scored` rows are pairs with grades: both rankings compare all pairs of the batch, and each text of a pair whose
+      grade is not 0 is contrasted with all other texts, its partner being the positive;
     * `pairs` rows are a query, its positive and hard negatives: (query, positive) is graded 1, (query, its negative)
       0, and the contrastive part is ½ [w_ibn · CE against the positives of the batch + w_cln · CE against the hard
       negatives too], as in the authors' code.
@@ -33,7 +33,7 @@ class Angle(EmbeddingObjective):
     CoSENT alone: `angle_weight: 0, in_batch_weight: 0`.
 
     Attributes:
-        rows: which of the two.
+        rows: the kind of rows.
         cosine_weight: w_cos.
         in_batch_weight: w_ibn.
         angle_weight: w_ang; needs an even number of dimensions.
@@ -54,21 +54,21 @@ class Angle(EmbeddingObjective):
 
     @property
     def inputs(self) -> Inputs:
-        """As `rows` says."""
+        """Scored pairs or pairs with negatives, by `rows`."""
         return ScoredPairs() if self.rows == "scored" else Pairs()
 
     def check_settings(self) -> None:
-        """Some term must have a weight."""
+        """Raise if all weights are 0."""
         hard = self.hard_negative_weight if self.rows == "pairs" else 0.0
         if not (self.cosine_weight or self.in_batch_weight or self.angle_weight or hard):
             raise ValueError("all weights are 0; give cosine_weight, in_batch_weight or angle_weight")
 
     def setup(self, encoder: Encoder) -> None:
-        """No attention dropout."""
+        """Switch attention dropout off."""
         encoder.backbone.set_attention_dropout(0.0)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The weighted sum, and its terms."""
+        """Return the weighted sum and its terms."""
         if self.rows == "scored":
             left, right = embeddings["text"].chunk(2)
             grades = batch["grades"]
@@ -97,7 +97,7 @@ class Angle(EmbeddingObjective):
         return {"loss": total, **{name: value.detach() for name, (_, value) in parts.items()}}
 
     def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
-        """Every text of a graded pair against all others; the mean counts texts without such a pair as 0."""
+        """Return InfoNCE of each text of a graded pair against all others; other texts count as 0 in the mean."""
         grades, keys, device = batch["grades"].repeat(2), batch["text_keys"], vectors.device
         own = torch.arange(len(vectors), device=device)
         partner = own.roll(len(own) // 2)
@@ -108,14 +108,14 @@ class Angle(EmbeddingObjective):
             candidates, candidate_keys = gather(vectors), gather(keys)
         rows = grades != 0
         if not rows.any():
-            return candidates.sum() * 0.0  # not of vectors: the gather must be part of every process' backward pass
+            return candidates.sum() * 0.0  # not of `vectors`: every process needs the gather in its backward pass
         mask = same_text_mask(keys[rows], candidate_keys, partner[rows])
         mask |= torch.arange(len(candidates), device=device) == own[rows][:, None]
         loss = info_nce(vectors[rows], candidates, partner[rows], temperature=self.temperature, mask=mask)
         return loss * rows.sum() / total
 
     def _in_batch(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
-        """Queries against the first `count` documents: the positives, or the hard negatives too."""
+        """Return InfoNCE of queries against the first `count` documents: the positives, or hard negatives too."""
         queries, documents, keys = embeddings["query"], embeddings["document"][:count], batch["document_keys"][:count]
         candidates = candidates_of(queries, documents, keys, shared=self.gather)
         mask = same_text_mask(batch["query_keys"], candidates.keys, candidates.labels)

@@ -1,4 +1,4 @@
-"""What a training objective is: settings, a collate function, and a call that returns a loss."""
+"""The interface of training objectives: settings, a collate function, and a call that returns a loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from embrew.objectives.settings import check_values
 
 @dataclass(kw_only=True)
 class Objective:
-    """One method, one stage. The fields of the dataclass are its settings; it keeps no weights."""
+    """A training method for one stage. The fields of the dataclass are its settings; it holds no weights."""
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
@@ -27,54 +27,54 @@ class Objective:
         self.check_settings()
 
     def check_settings(self) -> None:
-        """Refuse settings that do not go together; what needs an encoder is checked in `setup`."""
+        """Raise where settings do not go together; `setup` checks what depends on the encoder."""
 
     @property
     def rows_kind(self) -> RowsKind:
-        """The kind of rows these settings ask for."""
+        """The kind of rows that these settings need."""
         return "text"
 
     def setup(self, encoder: Encoder) -> None:
-        """Make the encoder ready for this objective, before the first step; refuse what cannot work."""
+        """Prepare the encoder for this objective before the first step; raise where it does not fit."""
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
-        """Parameters that only training needs, by name; they come back as `batch["learned"]`."""
+        """Return parameters that only training needs, by name; each batch holds them as `batch["learned"]`."""
         return {}
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Drop rows that the objective cannot use."""
+        """Return the data set without rows that the objective cannot use."""
         return dataset
 
     def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
-        """Add columns that the encoder, as it is when the stage begins, computes once.
+        """Add columns that are computed once, by the encoder at the start of the stage.
 
-        What takes long is kept in `folder`, where there is one, for a run that is stopped and resumed.
+        With `folder`, results that take long are written there, for a run that is resumed.
         """
         return dataset
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Rows to a batch, on the CPU.
+        """Convert rows to a batch, on the CPU.
 
-        Whatever is drawn at random here is drawn from `seed`, which changes with the epoch, and the row: batches are
-        made ahead of time, so a global generator would not survive a restart.
+        Random choices depend on `seed`, which changes with the epoch, and on the row only. Batches are prefetched, so
+        the state of a global generator would be different after resuming.
         """
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Numbers of tokens, or rows, of this batch that parts of the loss are means over, by name.
+        """Return, by name, the numbers of tokens or rows in this batch over which parts of the loss are means.
 
-        Such a mean is over an optimiser step: all its micro-batches, of all processes. A loss that compares the rows of
-        a batch with each other has no name here: it is the mean of the losses of its micro-batches.
+        Such a mean is over all micro-batches of an optimiser step, of all processes. A loss that compares the rows of a
+        batch with each other has no entry: the loss of a step is the mean of the losses of its micro-batches.
         """
         return {}
 
     def unit_weights(self, batch: dict[str, Any], device: torch.device) -> Mapping[str, float]:
-        """What the loss of one token, or row, is multiplied with, by the names of `counts`.
+        """Return the factor for the loss of one token or row, by the names of `counts`.
 
-        The trainer gives them; without, the batch, with those of the other processes, is the whole step.
+        The trainer puts them into the batch. Without, the step is this batch and those of the other processes.
         """
         return unit_weights(self.counts(batch), batch, device)
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """`loss`, a scalar with gradient, and detached parts worth logging."""
+        """Return `loss`, a scalar with gradient, and detached parts for the log."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")

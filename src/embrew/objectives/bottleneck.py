@@ -1,4 +1,4 @@
-"""Information-bottleneck generative learning: the target is written from memory tokens alone (LBR, first stage)."""
+"""Information-bottleneck generative learning: predict the target from memory tokens only (LBR, first stage)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from embrew.objectives.targets import check_target_fits, end_ids, target_count, 
 class Bottleneck(Objective):
     """−mean log p(y_t | Z, y_<t), Z the memory tokens of a text that the target itself cannot see.
 
-    *Learn Before Represent* (LBR), Eq. 2: one model, one sequence of text, memory and target, causal attention, and a
-    wall between target and text. Token mean over the optimiser step, the end of the target included. By the paper's own
-    figures nothing but the size of the memory trades off what is kept.
+    *Learn Before Represent* (LBR), Eq. 2: one model, one sequence of text, memory and target, causal attention, and the
+    target does not attend to the text. Token mean over the optimiser step, EOS included. By the paper's figures, only
+    the number of memory tokens decides how much information is kept.
 
     Attributes:
-        target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: what is read of the text,
-            once more (PT, reconstruction); `rest`: what follows after a random place in it (PT, prefix and suffix),
-            which is drawn among those up to which all is read.
-        bos: whether the target may read the row's first position where that is BOS (or an instruction), which cannot
-            know the text: `visible` keeps the place on which models rest their attention; `strict` hides it.
-        end: the end of the target counts, as an EOS token, where the target is not truncated.
-        min_tokens: fewest tokens on each side of the place (`rest`).
+        target: `positive`: pairs, a question and its answer (the paper's SFT form); `text`: the text again, as far as
+            it is read (PT, reconstruction); `rest`: the text after a random position (PT, prefix and suffix), up to
+            which all of it is read.
+        bos: whether the target attends to the row's first position if that is BOS (or an instruction), which cannot
+            depend on the text: `visible` keeps this attention sink; `strict` hides it.
+        end: predict EOS after the target, unless the target is truncated.
+        min_tokens: smallest number of tokens before and after the random position (`rest`).
     """
 
     target: Literal["positive", "text", "rest"] = "positive"
@@ -49,7 +49,7 @@ class Bottleneck(Objective):
         return "pairs" if self.target == "positive" else "text"
 
     def setup(self, encoder: Encoder) -> None:
-        """Needs a causal LM under causal attention, with memory tokens at the end of its template."""
+        """Raise unless the encoder is a causal LM under causal attention, with memory tokens at the template's end."""
         encoder.backbone.check_decoder("bottleneck learning")
         if encoder.backbone.memory is None or encoder.template.tail[-1:] != ["memory"]:
             raise ValueError(
@@ -71,7 +71,7 @@ class Bottleneck(Objective):
                     f"min_tokens={self.min_tokens}; raise the one or lower the other"
                 )
         target = encoder.max_length["document"]
-        if self.target == "text":  # no more than is read of it, and its end
+        if self.target == "text":  # as much as is read of it, and EOS
             target = min(target, encoder.max_length["query"] - len(self._read([[]], encoder)[0].ids) + self.end)
         check_target_fits(encoder, encoder.max_length["query"], target)
         encoder.backbone.set_attention_dropout(0.0)
@@ -79,10 +79,10 @@ class Bottleneck(Objective):
         encoder.backbone.use_two_calls()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts that are too short to be split.
+        """Leave out texts that are too short to split.
 
         Raises:
-            ValueError: nothing is left.
+            ValueError: no text is long enough.
         """
         if self.target != "rest":
             return dataset
@@ -91,7 +91,7 @@ class Bottleneck(Objective):
         return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """`text`: what is read, the memory, and the target. The place of `rest` is decided by seed and text alone."""
+        """Return `text`: the text read, memory and target. Seed and text decide the position for `rest`."""
         end = end_ids(encoder, end=self.end)
         limit: dict[str, Any] = {"limit": encoder.max_length["document"], "end": end}
         if self.target == "positive":
@@ -105,9 +105,9 @@ class Bottleneck(Objective):
                 pairs = zip(texts, fits, strict=True)
                 targets = [target_ids(ids[:room], whole=room == len(ids), **limit) for ids, room in pairs]
             else:
-                places = [self._place(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
-                read = self._read([ids[:place] for ids, place in zip(texts, places, strict=True)], encoder)
-                targets = [target_ids(ids[place:], **limit) for ids, place in zip(texts, places, strict=True)]
+                splits = [self._split(ids, room, seed) for ids, room in zip(texts, fits, strict=True)]
+                read = self._read([ids[:at] for ids, at in zip(texts, splits, strict=True)], encoder)
+                targets = [target_ids(ids[at:], **limit) for ids, at in zip(texts, splits, strict=True)]
         written = [Row.of(target, Segment.TARGET) for target in targets]
         return {"text": Tokens.pad([one + other for one, other in zip(read, written, strict=True)])}
 
@@ -115,16 +115,16 @@ class Bottleneck(Objective):
         asked = encoder.prompts["document"] if instructions is None else instructions
         return encoder.template.rows(texts, instruction=asked, max_length=encoder.max_length["query"])
 
-    def _place(self, ids: list[int], room: int, seed: int) -> int:
-        """Where a text is split: at least `min_tokens` on each side, and no more before it than there is room for."""
+    def _split(self, ids: list[int], room: int, seed: int) -> int:
+        """Return where to split a text: at least `min_tokens` on each side, at most `room` before."""
         last = max(min(len(ids) - self.min_tokens, room), 1)
         return random.Random(f"{seed} {ids}").randint(min(self.min_tokens, last), last)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Target tokens."""
+        """Return the number of target tokens."""
         return target_count(batch["text"])
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Negative log-likelihood of the targets."""
+        """Return the negative log-likelihood of the targets."""
         weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], Attention("causal", bottleneck=self.bos), weight=weight)}

@@ -1,4 +1,4 @@
-"""Context compression: memory tokens that a frozen LM can go on from (LLM2Comp and AutoRegEmbed, first stages)."""
+"""Context compression: memory tokens that a frozen LM continues from (LLM2Comp and AutoRegEmbed, first stages)."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Compression(Objective):
     * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
 
     With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
-    of LLM Embeddings via Compression and Alignment*, Eq. 1. The query is the context, its instruction (its row's, else
-    the encoder's for queries) fills the template, and the frozen LM has to write the positive (with `divergence: nll`,
-    `decoder_bos: false` and `end: true` as there).
+    of LLM Embeddings via Compression and Alignment*, Eq. 1. The query is the context, its instruction (the row's, by
+    default the encoder's for queries) fills the template, and the frozen LM predicts the positive (the paper:
+    `divergence: nll`, `decoder_bos: false`, `end: true`).
 
     Attributes:
-        divergence: which of the three.
-        rows: `text`: texts that are split at random; `pairs`: a context and what is to be written.
-        end: predict the end of the target too, as an EOS token (`pairs` only), where the target is not truncated.
-        min_context_tokens: shortest context, BOS included, when a text is split at random.
-        min_target_tokens: shortest continuation.
-        include_last: score the distribution after the last continuation token too (`kl` only).
-        decoder_bos: put BOS before the memory states in the decoder, where the tokenizer has one.
-        nll_weight: weight of an additional `nll` term beside `kl`.
+        divergence: one of the three.
+        rows: `text`: texts that are split at random; `pairs`: a context and its target.
+        end: predict EOS after the target (`pairs` only), unless the target is truncated.
+        min_context_tokens: length of the shortest context, BOS included, if a text is split at random.
+        min_target_tokens: length of the shortest continuation.
+        include_last: compare the distribution after the last continuation token too (`kl` only).
+        decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
+        nll_weight: weight of an additional `nll` term with `kl`.
     """
 
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
@@ -64,20 +64,20 @@ class Compression(Objective):
 
     @property
     def rows_kind(self) -> RowsKind:
-        """As `rows` says."""
+        """Texts or pairs, by `rows`."""
         return self.rows
 
     def check_settings(self) -> None:
-        """Which targets go with which rows."""
+        """Raise where targets and rows do not go together."""
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
         if self.rows == "pairs" and self.divergence == "reconstruction":
-            raise ValueError("rows=pairs brings targets of its own; divergence=reconstruction repeats the context")
+            raise ValueError("rows=pairs has targets of its own; divergence=reconstruction repeats the context")
         if self.end and self.rows == "text":
             raise ValueError("end goes with rows=pairs; a text that is split has no end of its own")
 
     def setup(self, encoder: Encoder) -> None:
-        """Keep the original LM; needs memory tokens."""
+        """Keep a copy of the original LM; raise unless the encoder has memory tokens."""
         encoder.backbone.check_decoder("context compression")
         check_memory(encoder, "compression")
         end_ids(encoder, end=self.end)  # raises without an EOS token
@@ -86,10 +86,10 @@ class Compression(Objective):
         encoder.backbone.set_attention_dropout(0.0)
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts that are too short to be split.
+        """Leave out texts that are too short to split.
 
         Raises:
-            ValueError: nothing is left.
+            ValueError: no text is long enough.
         """
         if self.rows == "pairs":
             return dataset
@@ -101,15 +101,14 @@ class Compression(Objective):
         return usable(dataset, keep, otherwise=none, left_out=shorter)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Split every text at a random site (or take pairs as they are), and lay out context, student and teacher.
+        """Return `context`, `student` and `teacher`, of texts split at a random position, or of pairs.
 
-        The site is decided by seed and text alone, so that neither a restart, nor prefetching, nor the number of
-        workers can change it.
+        Seed and text decide the position, so it does not depend on resuming, prefetching or the number of workers.
         """
         bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
         slots = len(encoder.template.memory_ids)
         limit = encoder.max_length["document"]
-        room = limit - len(encoder.template.rows([[]])[0].ids)  # beside BOS, the template's words and the memory
+        room = limit - len(encoder.template.rows([[]])[0].ids)  # without BOS, the template's words and the memory
         fewest = self._fewest(encoder)
         contexts: list[Any] = []
         targets = []
@@ -142,7 +141,7 @@ class Compression(Objective):
         return batch
 
     def _check_lengths(self, encoder: Encoder) -> None:
-        """Raise where the longest row of the decoder has more tokens than there are positions."""
+        """Raise if the longest row of the decoder has more tokens than the model has positions."""
         template, limit = encoder.template, encoder.max_length["document"]
         bos, slots = len(template.bos_ids), len(template.memory_ids)
         target = limit - bos
@@ -157,12 +156,12 @@ class Compression(Objective):
             check_target_fits(encoder, bos + context, target, read="what the original LM reads")
 
     def _fewest(self, encoder: Encoder) -> tuple[int, int]:
-        """Fewest text tokens of a context (BOS is one of its tokens, but none of the text's) and of a continuation."""
+        """Return the smallest numbers of text tokens of a context (without BOS) and of a continuation."""
         context = max(self.min_context_tokens - len(encoder.template.bos_ids), 1)
         return context, 0 if self.divergence == "reconstruction" else self.min_target_tokens
 
     def _split(self, ids: list[int], room: int, fewest: tuple[int, int], seed: int) -> tuple[list[int], list[int]]:
-        """Context, of at most `room` tokens, and target of one text."""
+        """Return context, of at most `room` tokens, and target of one text."""
         first, last = fewest[0], min(len(ids) - fewest[1], room)
         if last < first:
             raise ValueError(
@@ -172,11 +171,11 @@ class Compression(Objective):
             )
         if self.divergence == "reconstruction":
             return ids[:last], ids[:last]
-        site = random.Random(f"{seed} {ids}").randint(first, last)
-        return ids[:site], ids[site:]
+        at = random.Random(f"{seed} {ids}").randint(first, last)
+        return ids[:at], ids[at:]
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Encode with the adapter on; decode, and differentiate, with it off; both in groups of similar length."""
+        """Encode with the adapter, decode and differentiate without it, both in groups of similar length."""
         memory = memory_states(encoder, batch["context"])
         training = torch.is_grad_enabled() and memory.requires_grad
         with encoder.backbone.frozen_lm() as lm:
@@ -184,14 +183,14 @@ class Compression(Objective):
             value, grad = torch.zeros((), device=memory.device), torch.zeros_like(leaf)
             for weighted in self.decoder_losses(lm, leaf, batch):
                 value = value + weighted.detach()
-                if training:  # group by group, so that only one group's graph is there at a time
+                if training:  # group by group, so that only one graph is held at a time
                     grad += torch.autograd.grad(weighted, leaf)[0]
             if not training:
                 return {"loss": value}
         return {"loss": PrecomputedGradient.apply(memory, grad, value)}
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
-        """The loss as a function of the memory states `(batch, k, hidden)`: scalars, one a group, whose sum it is."""
+        """Yield scalars, one per group, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
         for group in groups_by_length(batch["student"]):
             student = batch["student"].select(group).with_soft(memory[group])
@@ -214,12 +213,12 @@ class Compression(Objective):
             yield loss
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Texts, over which `kl` is a mean, and target tokens, over which the others are."""
+        """Return the number of texts, over which `kl` is a mean, and of target tokens, for the others."""
         return {"texts": len(batch["student"]), **target_count(batch["student"])}
 
 
 def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> list[list[int]]:
-    """What a teacher reads in place of the memory: split texts as they are, else the row without BOS and memory."""
+    """Return what the teacher reads in place of the memory: split texts, or rows without BOS and memory."""
     first, memory = len(encoder.template.first_ids), set(encoder.template.memory_ids)
     return [
         context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]

@@ -1,4 +1,4 @@
-"""Conditional distribution alignment: a query's memory must make the LM write what its document's memory does."""
+"""Conditional distribution alignment: an LM predicts a document equally from its memory and its query's memory."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from embrew.objectives.settings import Positive
 from embrew.objectives.targets import check_target_fits, end_ids, text_ids
 from embrew.text_encoder.hashes import vectors_hash
 
-ROWS = 64  # rows whose reference scores are computed at a time
+ROWS = 64  # rows per forward pass of reference scores
 
 
 @dataclass(kw_only=True)
 class Alignment(Objective):
     """*Following the Autoregressive Nature of LLM Embeddings via Compression and Alignment*, Eq. 2.
 
-    With e_q the memory of a query under its prompt (I_next: write what is looked for), e_+ that of its document under
-    the documents' prompt (I_self: write this text), D the frozen original LM, and sums of log-probabilities in float32,
-    the end of the text included:
+    With e_q the memory of a query under its prompt (I_next: predict the document), e_+ that of its document under the
+    documents' prompt (I_self: predict this text), D the frozen original LM, and sums of log-probabilities in float32,
+    EOS included:
 
         a = log D(d+ | e_q),  b = log D(d+ | e_+),  c_i = log D(d−_i | e_q)
         S1 = −σ(β |a − b|),   S2_i = −σ(β [(a − a_ref) − (c_i − c_ref,i)])
         L  = −log [ e^{S1/τ} / (e^{S1/τ} + Σ_i e^{S2_i/τ}) ]
 
-    The references are the scores of the encoder as it is when the stage begins; they are computed once. (The authors'
-    released code adds the reference margin where the paper, and their earlier code, subtract it.)
+    The references are the scores of the encoder at the start of the stage; they are computed once. (The authors'
+    released code adds the reference margin; the paper, and their earlier code, subtract it.)
 
     Attributes:
         variant: `sigmoid`; `log_sigmoid`: −log σ in place of −σ; `kl`, `js`: S1 and S2 are −σ of the mean divergence,
-            over the tokens of the positive (a negative), between what the LM writes given that text's own memory and
-            given the query's (appendix B); β and references do not enter.
+            over the tokens of the positive (a negative), between the LM's predictions from that text's own memory and
+            from the query's (appendix B); β and references are not used.
         beta: β.
         temperature: τ.
-        detach_self: no gradient to e_+ (and a negative's own memory); it could lower |a − b| by writing worse.
-        end: the end of a text counts, as an EOS token, where the text is not truncated.
+        detach_self: no gradient to e_+ (and a negative's own memory), which could lower |a − b| by predicting worse.
+        end: predict EOS after a text, unless the text is truncated.
         decoder_bos: put BOS before the memory states in the decoder.
     """
 
@@ -68,7 +68,7 @@ class Alignment(Objective):
         return "pairs"
 
     def setup(self, encoder: Encoder) -> None:
-        """Keep the original LM; needs memory tokens."""
+        """Keep a copy of the original LM; raise unless the encoder has memory tokens."""
         encoder.backbone.check_decoder("conditional distribution alignment")
         check_memory(encoder, "alignment")
         end_ids(encoder, end=self.end)  # raises without an EOS token
@@ -88,10 +88,10 @@ class Alignment(Objective):
         return usable(dataset, keep, otherwise=none, left_out="alignment leaves out {} of {} rows without negatives")
 
     def precompute(self, dataset: Dataset, encoder: Encoder, folder: Path | None = None) -> Dataset:
-        """Add `reference`, the scores of the encoder as it is now, and `reference_key`, a hash of the row's texts.
+        """Add `reference`, the scores of the encoder at this moment, and `reference_key`, a hash of the row's texts.
 
-        Scores are kept by that key, in `folder` and in the row, and the key is looked at in every batch: no shuffling,
-        filtering or resuming can give a row the scores of another. A file of another encoder or tokenizer is not read.
+        Scores are stored by that key, in `folder` and in the row, and every batch compares the key: after shuffling,
+        filtering or resuming, no row has the scores of another. Files of another encoder or tokenizer are not read.
         """
         if not self.has_references:
             return dataset
@@ -111,48 +111,49 @@ class Alignment(Objective):
         return dataset.add_column("reference", scores).add_column("reference_key", keys)
 
     def _layout(self) -> str:
-        """The settings that decide a text's score, beside the encoder's."""
+        """Return the settings of the objective that decide the score of a text."""
         return f"end={'of whole texts' if self.end else None} decoder_bos={self.decoder_bos}"
 
     @property
     def has_references(self) -> bool:
-        """Whether the variant compares with scores from before."""
+        """Whether the variant compares with reference scores."""
         return self.variant in ("sigmoid", "log_sigmoid")
 
     @torch.no_grad()
     def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[list[float]]:
-        """[a, c_1, …] of each row, with the encoder as it is."""
+        """Return [a, c_1, …] of each row, with the encoder at this moment."""
         batch = {name: part.to(encoder.device) for name, part in self._lay_out(rows, encoder).items()}
         memory = memory_states(encoder, batch["text"])
         with encoder.backbone.frozen_lm() as lm:
             values = self._log_probs(lm, memory, batch, (0, 2))
         found: list[list[float]] = [[] for _ in rows]
         for owner, value in zip(batch["owner"].tolist(), values.tolist(), strict=True):
-            if value == value:  # what was not asked for is NaN
+            if value == value:  # parts that were not computed are NaN
                 found[owner].append(value)
         return found
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """What is encoded, what is decoded from which memory, and the references.
+        """Return the texts to encode, those to decode from their memories, and the references.
 
         Raises:
-            ValueError: a row's references are those of other texts.
+            ValueError: a row has the references of other texts.
         """
         batch = self._lay_out(rows, encoder)
         if self.has_references:
             for row in rows:
                 if row["reference_key"] != row_key(row):
                     raise ValueError(
-                        f"the reference scores of query {row['query'][:60]!r} were computed for other texts; train anew"
+                        f"the reference scores of query {row['query'][:60]!r} were computed for other texts; "
+                        "start the stage again"
                     )
             batch["reference"] = torch.tensor([value for row in rows for value in row["reference"]])
         return batch
 
     def _lay_out(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> dict[str, Any]:
-        """`text`: queries, positives, and with `kl` and `js` negatives too, as they are encoded.
+        """Return `text`: queries, positives, and with `kl` and `js` negatives too, as they are encoded.
 
-        `decoded`: texts to be written; `source`: the row of `text` whose memory stands before them; `part`: 0 a
-        positive after its query, 1 after itself, 2 a negative after its query, 3 after itself; `owner`: the pair.
+        Also `decoded`: texts to predict; `source`: the row of `text` whose memory each follows; `part`: 0 a positive
+        after its query, 1 after itself, 2 a negative after its query, 3 after itself; `owner`: the pair.
         """
         size, lengths, prompts = len(rows), encoder.max_length, encoder.prompts
         queries = encoder.template.rows(
@@ -182,11 +183,11 @@ class Alignment(Objective):
         }
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Pairs."""
+        """Return the number of pairs."""
         return {"pairs": int((batch["part"] == 0).sum())}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Encode every text once; decode, compare and differentiate with the adapter off."""
+        """Encode every text once; decode, compare and differentiate without the adapter."""
         memory = memory_states(encoder, batch["text"])
         training = torch.is_grad_enabled() and memory.requires_grad
         with encoder.backbone.frozen_lm() as lm:
@@ -198,7 +199,7 @@ class Alignment(Objective):
         return {"loss": PrecomputedGradient.apply(memory, grad, loss.detach()), **parts}
 
     def _loss(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and the parts worth logging."""
+        """Return the loss, and parts for the log."""
         part, owner = batch["part"], batch["owner"]
         if self.detach_self:
             own = torch.ones(len(memory), dtype=torch.bool, device=memory.device)
@@ -225,27 +226,27 @@ class Alignment(Objective):
 
     @staticmethod
     def _first(batch: dict[str, Any]) -> Tensor:
-        """Which of the references are those of positives: the first of every pair."""
+        """Return which references are those of positives: the first of every pair."""
         counts = torch.bincount(batch["owner"][batch["part"] == 2], minlength=int((batch["part"] == 0).sum()))
         first = torch.zeros(int(counts.sum()) + len(counts), dtype=torch.bool, device=counts.device)
         first[(counts + 1).cumsum(0) - counts - 1] = True
         return first
 
     def _log_probs(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], parts: tuple[int, ...]) -> Tensor:
-        """Summed log-probability of every decoded text `(decoded,)` float32; NaN for parts not asked for."""
+        """Return the log-probability of every decoded text `(decoded,)` float32; NaN for other parts."""
         wanted = torch.isin(batch["part"], torch.tensor(parts, device=memory.device))
         values = torch.full((len(wanted),), float("nan"), device=memory.device)
-        places, found = [], []
+        positions, found = [], []
         for group, states, student in self._decode(lm, memory, batch, wanted):
             labels = student.input_ids[student.where(Segment.TARGET)]
             scores = token_log_probs(states[student.predicting(Segment.TARGET)], labels, *lm.head)
             rows = student.where(Segment.TARGET).nonzero()[:, 0]
-            places.append(group)
+            positions.append(group)
             found.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
-        return values.index_copy(0, torch.cat(places), torch.cat(found))
+        return values.index_copy(0, torch.cat(positions), torch.cat(found))
 
     def _divergences(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Tensor:
-        """Mean divergence of every positive, then of every negative, between its own memory and the query's."""
+        """Return the mean divergence between own and query's memory, of every positive, then of every negative."""
         part = batch["part"]
         pairs = [torch.cat([(part == a).nonzero()[:, 0] for a in side]) for side in ((1, 3), (0, 2))]
         kind: Literal["kl", "js"] = "js" if self.variant == "js" else "kl"
@@ -260,17 +261,17 @@ class Alignment(Objective):
     def _decode(
         self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], wanted: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
-        """Rows, states and tokens of what is decoded, in groups of similar length."""
-        places = wanted.nonzero()[:, 0]
-        tokens: Tokens = batch["decoded"].select(places.tolist())
+        """Yield rows, states and tokens of decoded texts, in groups of similar length."""
+        positions = wanted.nonzero()[:, 0]
+        tokens: Tokens = batch["decoded"].select(positions.tolist())
         for rows in groups_by_length(tokens):
-            group = places[torch.tensor(rows, device=places.device)]
+            group = positions[torch.tensor(rows, device=positions.device)]
             student = tokens.select(rows).with_soft(memory[batch["source"][group]])
             yield group, lm.hidden_states(student), student
 
 
 class RowKey(NamedTuple):
-    """What reference scores are the scores of."""
+    """The texts on which reference scores depend."""
 
     query: str
     positive: str
@@ -279,6 +280,6 @@ class RowKey(NamedTuple):
 
 
 def row_key(row: dict[str, Any]) -> str:
-    """A hash of a row's texts."""
+    """Return a hash of the texts of a row."""
     key = RowKey(row["query"], row["positive"], tuple(row["negatives"]), row.get("instruction"))
     return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -18,9 +18,9 @@ class Contrastive(InfoNCE, EmbeddingObjective):
 
     @property
     def inputs(self) -> Inputs:
-        """Texts twice for dropout positives, pairs otherwise."""
+        """Repeated texts for dropout positives, pairs otherwise."""
         return RepeatedTexts() if self.positives == "dropout" else self.pairs
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """InfoNCE against the candidates of all processes."""
+        """Return InfoNCE against the candidates of all processes."""
         return self.compare(embeddings["query"], embeddings["document"], batch)

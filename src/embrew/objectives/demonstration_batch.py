@@ -1,4 +1,4 @@
-"""The parts of a batch with demonstrations: what its rows bring, what is drawn, and the table of vectors."""
+"""Parts of a batch with demonstrations: what is known of its rows, what is drawn, and the table of vectors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from embrew.modeling.text.tokens import Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class RowsToShow:
-    """What the rows of a batch bring to be demonstrations of each other.
+    """What is needed of the rows of a batch to use them as demonstrations of each other.
 
     Attributes:
-        seed: of the draw.
-        data_sets: `(rows,)` int64: a number for the data set of each row.
-        slots: `(rows, 2)` int64: how many vectors stand for its query and its passage.
-        leads: its instruction, as it stands in a demonstration.
-        query_ids: token ids of its query, where queries are text.
-        passage_ids: of its passage, likewise.
-        instructions: the different instructions, where these are vectors.
-        instruction_of: which of them each row has.
+        seed: seed of the draw.
+        data_sets: `(rows,)` int64: number of the data set of each row.
+        slots: `(rows, 2)` int64: number of vectors of its query and of its passage.
+        leads: its instruction as part of a demonstration.
+        query_ids: token ids of its query, if queries are text.
+        passage_ids: token ids of its passage, if passages are text.
+        instructions: the distinct instructions, if these are vectors.
+        instruction_of: index of the instruction of each row.
     """
 
     seed: int
@@ -42,7 +42,7 @@ class RowsToShow:
     instruction_of: Sequence[int] = ()
 
     def to(self, device: torch.device | str) -> RowsToShow:
-        """The same with its tensors on another device."""
+        """Return a copy with tensors on another device."""
         instructions = None if self.instructions is None else self.instructions.to(device)
         return replace(
             self, data_sets=self.data_sets.to(device), slots=self.slots.to(device), instructions=instructions
@@ -55,9 +55,9 @@ class Drawn:
 
     Attributes:
         rows: `(queries, most)` int64: their rows in the global batch; −1 after a query's last.
-        here: where the rows of this process are in the global batch.
-        prompted: the queries that have some, after their demonstrations, where vectors are among these.
-        prompted_rows: `(prompted,)` int64: which queries these are.
+        here: position of the rows of this process in the global batch.
+        prompted: queries after their demonstrations, of those that have some, if these contain vectors.
+        prompted_rows: `(prompted,)` int64: indices of these queries.
     """
 
     rows: Tensor
@@ -67,15 +67,15 @@ class Drawn:
 
 
 class VectorTable(NamedTuple):
-    """The order of the vectors that prompts are made of: queries, then passages, then instructions.
+    """The order of the vectors in prompts: queries, then passages, then instructions.
 
     Of queries, and of passages: the embeddings of all rows of the global batch, then the first sampled state of each,
     and so on. Learned vectors: those of the first demonstration's query and passage, then of the second's.
 
     Attributes:
-        settings: which parts are vectors.
-        per_row: vectors that the table has for each query, and each passage.
-        total: rows of the global batch.
+        settings: how the encoder reads demonstrations.
+        per_row: number of vectors in the table for each query, and for each passage.
+        total: number of rows in the global batch.
     """
 
     settings: Demonstrations
@@ -84,16 +84,16 @@ class VectorTable(NamedTuple):
 
     @classmethod
     def of(cls, encoder: Encoder, total: int) -> VectorTable:
-        """The table of an encoder for a global batch of `total` rows."""
+        """Return the table of an encoder for a global batch of `total` rows."""
         return cls(check_reads(encoder), 1 + most_samples(encoder), total)
 
     def example(self, row: int, number: int, slots: Sequence[int]) -> dict[str, list[int]]:
-        """Indices of the vectors of a row of the global batch, as demonstration `number` of a query.
+        """Return the indices of the vectors of a row, as demonstration `number` of a query.
 
         Args:
-            row: of the global batch.
-            number: from 0.
-            slots: how many vectors stand for the row's query, and for its passage.
+            row: index in the global batch.
+            number: index of the demonstration in the prompt, from 0.
+            slots: number of vectors of the row's query, and of its passage.
         """
         if self.settings.learnable is not None:
             return {"query_vectors": [2 * number], "passage_vectors": [2 * number + 1]}
@@ -106,6 +106,6 @@ class VectorTable(NamedTuple):
         return found
 
     def instruction(self, number: int) -> int:
-        """Index of the vector of an instruction."""
+        """Return the index of the vector of an instruction."""
         sides = sum(part != "instruction" for part in self.settings.vectors)
         return sides * self.per_row * self.total + number

@@ -1,4 +1,4 @@
-"""Pairs whose queries follow demonstrations of their task: what a row brings, which rows are drawn, and the prompts."""
+"""Pairs with demonstrations of the task before each query: the draw, the prompts, and their vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embrew.objectives.rows import RowsKind, instructions_of, text_keys
 
 
 def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
-    """Embeddings `(rows, hidden)`; with sampled states, `(1 + most, rows, hidden)`."""
+    """Return embeddings `(rows, hidden)`; with sampled states, `(1 + most, rows, hidden)`."""
     return sampled(encoder, tokens) if check_reads(encoder).every else encoder(tokens)
 
 
@@ -32,21 +32,21 @@ def embed_with_samples(encoder: Encoder, tokens: Tokens) -> Tensor:
 class DemonstratedPairs(Inputs):
     """Pairs whose queries follow demonstrations that are drawn from the global batch.
 
-    Each query gets k demonstrations, k drawn evenly from 0 to `most`: query and positive of other rows of the global
-    batch and of the same data set, without replacement; fewer where fewer are left. Never a row with the text of the
-    query, or of its positive, on either side. What is drawn depends on the seed, on the progress of the stage, and on
-    the texts: not on the order of the batch, processes or workers. Passages and negatives have no demonstrations.
+    Each query gets k demonstrations, k drawn uniformly from 0 to `most`: query and positive of other rows of the global
+    batch and of the same data set, without replacement; fewer if there are fewer. A row with the text of the query, or
+    of its positive, on either side is never drawn. The draw depends on the seed, on the progress of the stage, and on
+    the texts, not on the order of the batch, processes or workers. Passages and negatives have no demonstrations.
 
-    How they stand in the prompt is said by `encoder.demonstrations`. Where all of one is text, it is in the tokens of
-    `query`. Where vectors are among them, `query` is the plain query, and the role `prompted` holds the queries after
-    their demonstrations, whose vectors are the plain embeddings of this batch, projected.
+    `encoder.demonstrations` defines their form in the prompt. If all of it is text, the tokens of `query` include it.
+    If it contains vectors, `query` is the plain query, and the role `prompted` holds the queries after their
+    demonstrations, whose vectors are the plain embeddings of this batch, projected.
 
     Attributes:
-        pairs: what is read of the rows.
-        most: largest number of demonstrations of a query.
+        pairs: inputs without demonstrations.
+        most: largest number of demonstrations per query.
         shared: draw from the rows of all processes.
         vectors: whether demonstrations may be vectors.
-        detach: no gradient through these vectors to the texts they are made of.
+        detach: no gradient through these vectors to the texts that they embed.
     """
 
     embed: Embed = embed_with_samples
@@ -63,13 +63,13 @@ class DemonstratedPairs(Inputs):
 
     @property
     def has_prompt_vectors(self) -> bool:
-        """Where demonstrations may be vectors."""
+        """Whether demonstrations may be vectors."""
         return self.vectors
 
     def check_settings(self, settings: Demonstrations) -> None:
-        """Raise where the encoder reads demonstrations in another way than the objective trains.
+        """Raise if the encoder reads demonstrations in another form than the objective trains.
 
-        A prompt of instructions alone (EPIC, Table 4a) is text for an objective of vectors.
+        With `vectors`, a prompt of instructions only (EPIC, Table 4a) may be text.
         """
         if not self.vectors and settings.compress != "none":
             raise ValueError(
@@ -86,8 +86,8 @@ class DemonstratedPairs(Inputs):
         """Return how the encoder reads demonstrations.
 
         Raises:
-            ValueError: it reads none, or others than the objective trains; or a query and its demonstrations may have
-                more tokens than the model has positions.
+            ValueError: it reads none, or another form than the objective trains; or a query with its demonstrations may
+                have more tokens than the model has positions.
         """
         settings = check_reads(encoder)
         self.check_settings(settings)
@@ -102,14 +102,14 @@ class DemonstratedPairs(Inputs):
         return settings
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Add the column `data_set`, a number for it, which demonstrations have in common."""
+        """Add the column `data_set`: a number of the data set, from which a query's demonstrations are drawn."""
         dataset = self.pairs.prepare(dataset)
         first = dataset[0]
         told = f"{len(dataset)} {first['query']} {first['positive']} {first.get('instruction')}"
         return dataset.add_column("data_set", [int(text_keys([told]))] * len(dataset))
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Pairs, and as `to_show` what demonstrations are made of."""
+        """Return the pairs, and `to_show`: the content of demonstrations."""
         batch = self.pairs.collate(rows, encoder, seed=seed)
         settings, template = check_reads(encoder), encoder.template
         instructions = instructions_of(rows, encoder)
@@ -139,7 +139,7 @@ class DemonstratedPairs(Inputs):
         return {**batch, "to_show": to_show}
 
     def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
-        """Draw demonstrations, and put them before the queries: adds `drawn`, and changes `query` if they are text."""
+        """Draw demonstrations: add `drawn`, and put them before `query` if they are text."""
         settings, template = check_reads(encoder), encoder.template
         plain, device = rows_of(batch["query"]), batch["query_keys"].device
         to_show: RowsToShow = batch["to_show"]
@@ -165,7 +165,10 @@ class DemonstratedPairs(Inputs):
         return {**batch, "drawn": Drawn(rows=rows, here=here, prompted=tokens.to(device), prompted_rows=some)}
 
     def _draw(self, table: VectorTable, begin: int, batch: dict[str, Any]) -> list[dict[int, Example]]:
-        """Demonstrations of every query of this process, from row `begin`, by their rows in the global batch."""
+        """Return the demonstrations of every query of this process, by row of the global batch.
+
+        The rows of this process start at `begin`.
+        """
         to_show: RowsToShow = batch["to_show"]
         size, device = len(batch["query_keys"]), batch["query_keys"].device
         own = [batch["query_keys"], batch["document_keys"][:size], to_show.data_sets, *to_show.slots.T]
@@ -175,7 +178,7 @@ class DemonstratedPairs(Inputs):
             for part, ids in (("query", to_show.query_ids), ("passage", to_show.passage_ids))
             if ids is not None
         }
-        order = np.lexsort((positives, queries))  # whatever the order of the batch
+        order = np.lexsort((positives, queries))  # independent of the order of the batch
         found = []
         for i in range(begin, begin + size):
             here = np.array([queries[i], positives[i]])
@@ -191,21 +194,21 @@ class DemonstratedPairs(Inputs):
         return found
 
     def everywhere(self, rows: Tensor) -> Tensor:
-        """Rows of all processes that share theirs, in order."""
+        """Return the rows of all processes in rank order, if these are shared."""
         return gather(rows) if self.shared else rows
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """`query` and `document`; and `instruction`, where those are vectors too."""
+        """Return `query` and `document`; and `instruction`, if instructions are vectors."""
         instructions = batch["to_show"].instructions
         return self.pairs.texts(batch) | ({} if instructions is None else {"instruction": instructions})
 
     def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """`prompted`: the queries that have demonstrations, after these."""
+        """Return `prompted`: queries after their demonstrations."""
         tokens = batch["drawn"].prompted
         return {} if tokens is None else {"prompted": tokens}
 
     def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
-        """The vectors of the global batch, projected: of queries, passages, instructions; or the learned ones."""
+        """Return the projected vectors of the global batch, of queries, passages, instructions; or the learned ones."""
         demonstrator = encoder.demonstrator
         assert demonstrator is not None
         if demonstrator.learned is not None:
@@ -227,7 +230,7 @@ class DemonstratedPairs(Inputs):
 
 
 def rows_of(tokens: Tokens) -> list[Row]:
-    """The rows of a padded batch."""
+    """Return the rows of a padded batch."""
     lengths = tokens.attention_mask.sum(1).tolist()
     ids, segments = tokens.input_ids.tolist(), tokens.segment_ids.tolist()
     return [Row(ids[i][:length], segments[i][:length]) for i, length in enumerate(lengths)]

@@ -26,28 +26,28 @@ class EmbeddingObjective(Objective):
 
     @property
     def inputs(self) -> Inputs:
-        """How rows become embeddings."""
+        """The texts of a batch, and how they are embedded."""
         raise NotImplementedError(f"{type(self).__name__} has no inputs")
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The loss of given embeddings, by the roles of `inputs`; parts as `Objective.__call__` returns them."""
+        """Return the loss of embeddings, by the roles of `inputs`, and parts as `Objective.__call__` does."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     @property
     def rows_kind(self) -> RowsKind:
-        """The kind of rows that the inputs read."""
+        """The kind of rows of the inputs."""
         return self.inputs.rows_kind
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Drop rows that the inputs cannot use."""
+        """Return the data set without rows that the inputs cannot use."""
         return self.inputs.prepare(dataset)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Rows to a batch, by the inputs."""
+        """Convert rows to a batch of the inputs."""
         return self.inputs.collate(rows, encoder, seed=seed)
 
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Embeddings by role, each `(..., rows, hidden)`; the batch is complete already."""
+        """Return embeddings by role, each `(..., rows, hidden)`, of a batch that `Inputs.complete` returned."""
         inputs = self.inputs
         embed = partial(inputs.embed, encoder)
         found = {role: embed_by_length(embed, tokens) for role, tokens in inputs.texts(batch).items()}
@@ -59,11 +59,11 @@ class EmbeddingObjective(Objective):
         return found
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Embed, then the loss."""
+        """Embed the texts of a batch and return the loss of the embeddings."""
         batch = self.inputs.complete(encoder, batch)
         return self.loss(self.embed(encoder, batch), batch)
 
 
 def no_embeddings(table: Tensor) -> Tensor:
-    """Embeddings of no texts, `(0, hidden)`, that depend on a table: what it is made of has a gradient, which is 0."""
+    """Return embeddings of no texts, `(0, hidden)`, through which the inputs of `table` get a gradient of 0."""
     return table[:0] + 0.0 * table.sum()

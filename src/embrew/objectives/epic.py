@@ -1,4 +1,4 @@
-"""Contrastive learning whose queries follow demonstrations that are the model's own embeddings."""
+"""Contrastive learning with demonstrations before each query that are embeddings of the model itself."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from embrew.objectives.settings import CountOrNone, NotNegative
 class Epic(InfoNCE, EmbeddingObjective):
     """EPIC ("Embedding-based In-Context Prompt Training for Enhancing LLMs as Text Encoders"), section 2.
 
-    Queries and documents are embedded plainly; then each query once more after k demonstrations, drawn as
-    `DemonstratedPairs` says, whose queries and passages are vectors: their plain embeddings, raw, through the encoder's
-    projection (Eq. 3). The loss is InfoNCE of the prompted queries (Eqs. 4–6), and of the plain one where k is 0.
+    Queries and documents are embedded without demonstrations, then each query again after k demonstrations, drawn as
+    `DemonstratedPairs` describes. Queries and passages of these are vectors: their plain embeddings, unnormalised,
+    through the encoder's projection (Eq. 3). The loss is InfoNCE of the prompted queries (Eqs. 4–6), or of the plain
+    query if k is 0.
 
-    The paper does not say whether gradients flow through the vectors; here they do, also under gradient caching, which
-    carries them back to the plain texts.
+    The paper does not say whether gradients flow through the vectors; here they do, to the plain texts, also with
+    gradient caching.
 
     Attributes:
-        demonstrations: the most that a query gets.
+        demonstrations: largest number of demonstrations per query.
         mask_demo_negatives: leave positives and negatives of a query's demonstrations out of its softmax.
-        demo_grad: `full`, or `detach`: the vectors are constants to the texts they were made of; the projection is
-            trained all the same.
-        plain_weight: weight of the loss of all queries without demonstrations, beside it.
+        demo_grad: `full`, or `detach`: no gradient through the vectors to the texts that they embed; the projection is
+            trained in both cases.
+        plain_weight: weight of the additional loss of all queries without demonstrations.
     """
 
     demonstrations: CountOrNone = 5
@@ -40,7 +41,7 @@ class Epic(InfoNCE, EmbeddingObjective):
     plain_weight: NotNegative = 0.0
 
     def check_settings(self) -> None:
-        """Demonstrations are pairs."""
+        """Raise unless positives come from the data."""
         super().check_settings()
         check_positives(self)
 
@@ -53,7 +54,7 @@ class Epic(InfoNCE, EmbeddingObjective):
         )
 
     def setup(self, encoder: Encoder) -> None:
-        """Check the settings; from here on the projection is trained."""
+        """Check the settings, and make the projection trainable."""
         settings = self.inputs.setup(encoder)
         super().setup(encoder)
         if settings.learnable is not None and self.demonstrations > settings.learnable:
@@ -67,7 +68,7 @@ class Epic(InfoNCE, EmbeddingObjective):
         encoder.demonstrator.requires_grad_(True)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """InfoNCE of the prompted queries; `plain` is that of all queries without demonstrations."""
+        """Return InfoNCE of the prompted queries; `plain` is that of all queries without demonstrations."""
         single = {role: vectors[0] if vectors.ndim == 3 else vectors for role, vectors in embeddings.items()}
         plain, documents = single["query"], single["document"]
         queries = plain

@@ -1,4 +1,4 @@
-"""Espresso Sentence Embeddings: embeddings that can be cut at every layer and to their leading dimensions."""
+"""Espresso Sentence Embeddings: embeddings that can be truncated to fewer layers and fewer dimensions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 
 class _Form(NamedTuple):
-    """What the paper, its code and we sum up.
+    """The terms of the sum, in the paper, in its code and here.
 
     Attributes:
-        mean: whether the sum over shallow layers is divided by their number.
-        full_width: whether the last layer also has the base loss on all dimensions.
-        offset: whether "layer 1" is the embedding layer, as in the public code, and states lack the final norm.
+        mean: divide the sum over shallow layers by their number.
+        full_width: the last layer also has the base loss on all dimensions.
+        offset: "layer 1" is the embedding layer, as in the public code, and states lack the final norm.
     """
 
     mean: bool
@@ -45,7 +45,7 @@ PRESETS = {
 
 
 def official_layers(encoder: Encoder, tokens: Tokens) -> Tensor:
-    """States `(layers, rows, hidden)` of all layers but the last but one, the embedding layer first; no final norm."""
+    """Return states `(layers, rows, hidden)`, embedding layer first, second to last left out, without final norm."""
     states = encoder.raw_layers(tokens)
     return torch.cat([states[:-2], states[-1:]])
 
@@ -58,29 +58,29 @@ def _composite() -> EmbeddingObjective:
 class Espresso(Nested, EmbeddingObjective):
     """*ESE: Espresso Sentence Embeddings* (arXiv 2402.14776): learn to express, and to compress.
 
-    With X_i the embeddings of the model cut to i layers and w_i = 1 / (1 + ln i) for i < n:
+    With X_i the embeddings of the model truncated to i layers and w_i = 1 / (1 + ln i) for i < n:
 
     * to express (Eq. 2): Σ_{i<n} w_i ℓ(X_i[:, :k]) + ℓ(X_n[:, :k]), ℓ the base objective's loss;
-    * to compress (Eqs. 3–6): the first k dimensions are drawn towards X_i U_kΣ_k, where UΣVᵀ is the singular value
-      decomposition of softmax(X_iᵀX_i / √d) over the batch, with the same weights; the target is a constant.
+    * to compress (Eqs. 3–6): the target of the first k dimensions is X_i U_kΣ_k, where UΣVᵀ is the singular value
+      decomposition of softmax(X_iᵀX_i / √d) over the batch, with the same weights; the target has no gradient.
 
     Presets, since the paper and its public code differ: `paper` is the printed sums. `official` is the code: the sum
     over shallow layers is a mean, the last layer has ℓ on all dimensions too, and layers are counted from the
     embedding layer, so that the last but one is never trained; hidden states lack the final norm. `default` is the
-    code without that slip: layer i is the model cut to i layers, final norm included.
+    code without that error: layer i is the model truncated to i layers, final norm included.
 
     Attributes:
-        base: ℓ; by default AnglE's composite loss on pairs with hard negatives, weighted as the authors do.
-        compression_size: k; even where ℓ compares angles.
+        base: ℓ; by default AnglE's composite loss on pairs with hard negatives, with the authors' weights.
+        compression_size: k; must be even if ℓ compares angles.
         preset: `default`, `paper` or `official`.
         express_weight: α.
         compress_weight: β.
-        layers: weights of shallow layers: `log`; `none`: 1 each; `learned`: (n − 1) · softmax(θ), starting as `log`.
+        layers: weights of shallow layers: `log`; `none`: 1 each; `learned`: (n − 1) · softmax(θ), initialised as `log`.
         compression: `dependencies`, or the paper's ablations `direct` (principal components of the embeddings), `max_k`
             (the largest dependencies of each dimension), `none`.
-        per_text: a dependency matrix for every text, as Eq. 3 is printed.
+        per_text: one dependency matrix per text, as Eq. 3 is printed.
         svd: `auto` or `exact`.
-        align_norm: `l2` brings leading dimensions and target to unit length first.
+        align_norm: `l2`: normalise leading dimensions and target to unit length first.
         temperature: t of the KL term.
     """
 
@@ -97,7 +97,7 @@ class Espresso(Nested, EmbeddingObjective):
     temperature: Positive = 1.0
 
     def check_settings(self) -> None:
-        """What k goes with, and which weights."""
+        """Raise where k, weights and ablations do not go together."""
         check_layers(self)
         k = self.compression_size
         if k % 2 and isinstance(self.base, Angle) and self.base.angle_weight:
@@ -111,24 +111,24 @@ class Espresso(Nested, EmbeddingObjective):
             raise ValueError(f"per_text goes with compression: dependencies, not {self.compression}")
 
     def setup(self, encoder: Encoder) -> None:
-        """Check k; say which sums are meant."""
+        """Check k and the number of layers; log which terms are summed."""
         width, depth, k = encoder.width, encoder.backbone.num_layers, self.compression_size
         if not 1 <= k <= width:
             raise ValueError(f"compression_size={k} of {width} dimensions; give 1 to {width}")
         if depth < 2:
-            raise ValueError(f"the model has {depth} layer; ESE trains shallow layers beside the last")
+            raise ValueError(f"the model has {depth} layer; ESE trains shallow layers and the last")
         form = PRESETS[self.preset]
         logger.info(
             "espresso, preset %s: shallow layers %s, last layer on %s, %s",
             self.preset,
             "averaged" if form.mean else "summed",
             f"all dimensions and the first {k}" if form.full_width else f"the first {k} dimensions",
-            "layers counted from the embedding layer" if form.offset else "layer i is the model cut to i layers",
+            "layers counted from the embedding layer" if form.offset else "layer i is the model truncated to i layers",
         )
         super().setup(encoder)
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
-        """θ of learned weights: the logarithm of the fixed ones."""
+        """Return θ of learned weights, initialised as the logarithm of the fixed ones."""
         if self.layers != "learned":
             return {}
         return {"layer_weights": nn.Parameter(layer_weights(encoder.backbone.num_layers)[:-1].log())}
@@ -139,7 +139,7 @@ class Espresso(Nested, EmbeddingObjective):
         return replace(self.base.inputs, embed=official_layers if PRESETS[self.preset].offset else Encoder.layers)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """α · express + β · compress, and the two."""
+        """Return α · express + β · compress, and the two terms."""
         form, k = PRESETS[self.preset], self.compression_size
         count = len(next(iter(embeddings.values())))
         weights = self._weights(count, batch).to(next(iter(embeddings.values())).device)
@@ -170,7 +170,7 @@ class Espresso(Nested, EmbeddingObjective):
         return torch.cat([(count - 1) * given.softmax(0), torch.ones(1, device=given.device)])
 
     def _alignments(self, vectors: Tensor, compression: Compression) -> Tensor:
-        """`(layers,)`: of X `(layers, texts, d)`; the target is that of the texts of all processes."""
+        """Return the compression loss of each layer of X `(layers, texts, d)`; all processes share the target."""
         leading = vectors[..., : self.compression_size]
         source = vectors.detach()
         if world_size() > 1:

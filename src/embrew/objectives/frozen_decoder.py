@@ -13,7 +13,7 @@ from embrew.modeling.text.tokens import Tokens
 
 
 def check_memory(encoder: Encoder, name: str) -> None:
-    """Raise where the encoder has no memory tokens for objective `name`."""
+    """Raise if the encoder has no memory tokens; `name` is the objective that needs them."""
     if encoder.backbone.memory is None:
         raise ValueError(f"{name} needs memory tokens; set encoder.memory_tokens and put {{memory}} in the template")
     encoder.template.check_all_memory(name)
@@ -34,12 +34,12 @@ class PrecomputedGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, grad: Tensor, value: Tensor) -> Tensor:
-        """Return the value, keep the gradient."""
+        """Return the value and save the gradient."""
         ctx.save_for_backward(grad)
         return value.detach().clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Scale the kept gradient."""
+        """Return the saved gradient times that of the loss."""
         (grad,) = ctx.saved_tensors
         return grad * grads[0].to(grad.dtype), None, None

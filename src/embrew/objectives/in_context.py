@@ -22,12 +22,12 @@ from embrew.objectives.settings import CountOrNone
 class InContext(InfoNCE, EmbeddingObjective):
     """InfoNCE whose queries follow textual demonstrations, bge-en-icl (arXiv 2409.15700), section 3.
 
-    How demonstrations are drawn is said in `DemonstratedPairs`. `demo_similarity` is the mean cosine of queries to the
-    passages of their own demonstrations, `other_similarity` that to their other negatives: where the first is far below
-    the second, the model has learned that what stands in a prompt is not the answer.
+    `DemonstratedPairs` describes how demonstrations are drawn. `demo_similarity` is the mean cosine of queries and the
+    passages of their own demonstrations, `other_similarity` that of queries and their other negatives. If the first is
+    far below the second, the model has learned that passages in the prompt are not the answer.
 
     Attributes:
-        demonstrations: the most that a query gets.
+        demonstrations: largest number of demonstrations per query.
         mask_demo_negatives: leave positives and negatives of a query's demonstrations out of its softmax.
     """
 
@@ -35,7 +35,7 @@ class InContext(InfoNCE, EmbeddingObjective):
     mask_demo_negatives: bool = False
 
     def check_settings(self) -> None:
-        """Demonstrations are pairs."""
+        """Raise unless positives come from the data."""
         super().check_settings()
         check_positives(self)
 
@@ -45,18 +45,18 @@ class InContext(InfoNCE, EmbeddingObjective):
         return DemonstratedPairs(pairs=self.pairs, most=self.demonstrations, shared=self.gather)
 
     def setup(self, encoder: Encoder) -> None:
-        """Check that the encoder reads demonstrations, as text."""
+        """Raise unless the encoder reads demonstrations as text."""
         self.inputs.setup(encoder)
         super().setup(encoder)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """InfoNCE of the queries after their demonstrations."""
+        """Return InfoNCE of the queries after their demonstrations."""
         queries, documents = embeddings["query"], embeddings["document"]
         return compare_demonstrated(self, queries, documents, batch, mask_demonstrations=self.mask_demo_negatives)
 
 
 def check_positives(objective: InfoNCE) -> None:
-    """Raise where there are no pairs to demonstrate."""
+    """Raise unless positives come from the data."""
     if objective.positives != "column":
         raise ValueError(f"positives={objective.positives}: demonstrations are pairs, so give positives: column")
 
@@ -64,9 +64,9 @@ def check_positives(objective: InfoNCE) -> None:
 def compare_demonstrated(
     objective: InfoNCE, queries: Tensor, documents: Tensor, batch: dict[str, Any], *, mask_demonstrations: bool
 ) -> dict[str, Tensor]:
-    """InfoNCE of queries that follow demonstrations, and how similar they are to these.
+    """Return `InfoNCE.compare` of queries after demonstrations, and their similarity to these demonstrations.
 
-    With `mask_demonstrations`, a query leaves the texts of its demonstrations out. Else as `InfoNCE.compare`.
+    With `mask_demonstrations`, the softmax of a query leaves the texts of its demonstrations out.
     """
     candidates = objective.candidates(queries, documents, batch)
     shown = of_demonstrations(batch, everywhere=objective.gather and objective.in_batch_negatives)
@@ -76,7 +76,7 @@ def compare_demonstrated(
 
 
 def of_demonstrations(batch: dict[str, Any], *, everywhere: bool) -> Tensor:
-    """`(queries, columns)` bool: candidates that are the positive, or a negative, of a demonstration of the query.
+    """Return the candidates that are texts of a query's demonstrations or their negatives: `(queries, columns)` bool.
 
     With `everywhere`, the candidates are those of all processes.
     """
@@ -89,7 +89,7 @@ def of_demonstrations(batch: dict[str, Any], *, everywhere: bool) -> Tensor:
 
 @torch.no_grad()
 def demonstration_similarities(queries: Tensor, candidates: Candidates, shown: Tensor) -> dict[str, Tensor]:
-    """`demo_similarity` and `other_similarity` of `InContext`, of the candidates that `of_demonstrations` returns."""
+    """Return `demo_similarity` and `other_similarity` of `InContext`; `shown` as `of_demonstrations` returns it."""
     with_some = shown.any(-1)
     if not bool(with_some.any()):
         return {}

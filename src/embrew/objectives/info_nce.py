@@ -1,4 +1,4 @@
-"""InfoNCE over the candidates of all processes: its settings, its candidates, and the loss."""
+"""InfoNCE over the candidates of all processes: candidates, settings, and the loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Candidates(NamedTuple):
         vectors: `(columns, hidden)`.
         keys: `(columns,)` int64, equal where texts are equal.
         labels: `(queries,)` the column of each query's own positive.
-        positives: how many of the columns are positives.
+        positives: number of columns that are positives.
     """
 
     vectors: Tensor
@@ -50,7 +50,7 @@ def candidates_of(queries: Tensor, documents: Tensor, keys: Tensor, *, shared: b
 def in_batch_info_nce(
     queries: Tensor, candidates: Candidates, *, temperature: float, mask: Tensor | None, shared: bool
 ) -> Tensor:
-    """InfoNCE whose mean over processes is the mean over the queries of all processes, where these share candidates."""
+    """Return InfoNCE; with `shared`, its mean over processes is the mean over the queries of all processes."""
     loss = info_nce(queries, candidates.vectors, candidates.labels, temperature=temperature, mask=mask)
     return loss * (share_of_rows(len(queries), queries.device) if shared else 1.0)
 
@@ -60,7 +60,7 @@ class InfoNCE:
     """Settings of an objective that compares queries with documents, and its loss.
 
     "Learning to Compress" (arXiv 2511.17129), Eqs. 6–9: z is the encoder's pooled state, cosines are divided by τ,
-    candidates are the positives of the whole batch over all processes, and the hard negatives where there are some.
+    candidates are the positives of the global batch, and its hard negatives, if any.
 
     Attributes:
         positives: `dropout`: every text is encoded twice under different dropout masks; `column`: query, positive
@@ -69,16 +69,16 @@ class InfoNCE:
         attention_dropout: dropout on attention weights in this stage (the paper's second stage: 0.2).
         mask_same_text: leave columns with the text of the query, or of its positive, out of the softmax.
         false_negative_margin: leave out columns that the model itself finds more similar to the query than its positive
-            less this much (cosine); None keeps them. What share was left out is logged as `masked`.
-        false_negative_warmup: share of the stage's steps before that begins, since an untrained model knows little.
-        distillation_weight: weight of a KL term beside InfoNCE, from a teacher's scores of the query's own positive and
+            less this margin (cosine); None: keep them. The share that is left out is logged as `masked`.
+        false_negative_warmup: share of the stage's steps before this starts, since an untrained model is unreliable.
+        distillation_weight: weight of an additional KL term, from a teacher's scores of the query's own positive and
             negatives to the model's (the column `scores`).
-        distillation_temperature: of the teacher's scores.
-        symmetric: average with the opposite direction (positives looking for their queries).
-        in_batch_negatives: candidates are the documents of the whole batch; without, a row's own positive and hard
+        distillation_temperature: temperature of the teacher's scores.
+        symmetric: average with the opposite direction (positives against all queries).
+        in_batch_negatives: candidates are the documents of the global batch; without, a row's own positive and hard
             negatives only (the baselines without in-batch negatives of *Following the Autoregressive Nature of LLM
             Embeddings via Compression and Alignment*, appendix A), and rows without negatives are left out.
-        gather: share candidates across processes.
+        gather: share candidates between processes.
     """
 
     positives: Literal["dropout", "column"] = "column"
@@ -94,7 +94,7 @@ class InfoNCE:
     gather: bool = True
 
     def check_settings(self) -> None:
-        """What goes with which positives."""
+        """Raise where settings and positives do not go together."""
         if self.distillation_weight and self.positives == "dropout":
             raise ValueError("distillation_weight goes with positives=column; dropout positives have no scores")
         if not self.in_batch_negatives and (self.positives == "dropout" or self.symmetric):
@@ -104,7 +104,7 @@ class InfoNCE:
             )
 
     def setup(self, encoder: Encoder) -> None:
-        """Set the attention dropout; dropout positives need some dropout."""
+        """Set the attention dropout; raise if dropout positives have no dropout at all."""
         encoder.backbone.set_attention_dropout(self.attention_dropout)
         if self.positives == "dropout" and not self.attention_dropout and not has_dropout(encoder):
             raise ValueError(
@@ -118,12 +118,12 @@ class InfoNCE:
         return Pairs(with_negatives=not self.in_batch_negatives, scores=self.distillation_weight > 0)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Rows, where a term compares a query with its own documents alone."""
+        """Return the number of rows, if a term compares a query with its own documents only."""
         alone = not self.in_batch_negatives or self.distillation_weight
         return {"rows": len(batch["query_keys"])} if alone else {}
 
     def candidates(self, queries: Tensor, documents: Tensor, batch: dict[str, Any]) -> Candidates:
-        """The candidates of all processes, or of this one."""
+        """Return the candidates of all processes, or of this one."""
         shared = self.gather and self.in_batch_negatives
         return candidates_of(queries, documents, batch["document_keys"], shared=shared)
 
@@ -136,14 +136,14 @@ class InfoNCE:
         candidates: Candidates | None = None,
         excluded: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """`loss`, and parts worth logging.
+        """Return `loss`, and parts for the log.
 
         Args:
             queries: `(batch, hidden)`.
             documents: `(documents, hidden)`: positives, then negatives.
             batch: as `Pairs` or `RepeatedTexts` collate it.
-            candidates: those of `candidates`, where they are known already.
-            excluded: `(batch, columns)` bool: further candidates that a query leaves out.
+            candidates: result of `candidates`, if already computed.
+            excluded: `(batch, columns)` bool: further candidates to leave out of the softmax.
         """
         size, temperature = len(queries), self.temperature
         counts = self.counts(batch)
@@ -172,7 +172,7 @@ class InfoNCE:
     def _mask(
         self, rows: Tensor, candidates: Candidates, keys: Tensor, batch: dict[str, Any]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """What each row leaves out of its softmax, and the share that only the model's own scores ask for."""
+        """Return what each row leaves out of its softmax, and the share that only the model's scores leave out."""
         columns, column_keys, labels, _ = candidates
         mask = same_text_mask(keys, column_keys, labels) if self.mask_same_text else None
         if not self.in_batch_negatives:

@@ -1,4 +1,4 @@
-"""What an embedding objective embeds: how rows become texts, and texts embeddings."""
+"""Inputs of embedding objectives: from rows to texts, and from texts to embeddings."""
 
 from __future__ import annotations
 
@@ -21,62 +21,62 @@ Embed = Callable[[Encoder, Tokens], Tensor]
 class Inputs:
     """The texts of a batch by role, and how they are embedded.
 
-    Embeddings may be written into further texts as vectors (`prompted`, `prompt_vectors`).
+    Embeddings may be inserted into further texts as vectors (`prompted`, `prompt_vectors`).
 
     Attributes:
-        embed: from encoder and tokens to embeddings `(..., rows, hidden)`.
+        embed: function of encoder and tokens that returns embeddings `(..., rows, hidden)`.
     """
 
     embed: Embed = Encoder.__call__
 
     @property
     def rows_kind(self) -> RowsKind:
-        """The kind of rows that is read."""
+        """The kind of rows that `collate` reads."""
         return "text"
 
     @property
     def has_prompt_vectors(self) -> bool:
-        """Whether embeddings may be written into further texts."""
+        """Whether embeddings may be inserted into further texts."""
         return False
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Drop rows that cannot be used, add columns."""
+        """Return the data set without rows that cannot be used, with further columns."""
         return dataset
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Rows to a batch, as `Objective.collate`."""
+        """Convert rows to a batch, as `Objective.collate`."""
         raise NotImplementedError(f"{type(self).__name__} has no collate")
 
     def complete(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch with the parts for which other processes are asked; called once per step."""
+        """Add the parts of a batch that depend on the batches of other processes; called once per step."""
         return batch
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """What is embedded, by role."""
+        """Return the texts to embed, by role."""
         raise NotImplementedError(f"{type(self).__name__} has no texts")
 
     def prompted(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """What is embedded after `texts`: texts with SOFT positions, without their vectors; there may be no rows."""
+        """Return texts to embed after `texts`, with SOFT positions and without their vectors; there may be no rows."""
         return {}
 
     def prompt_vectors(self, encoder: Encoder, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> Tensor:
-        """Vectors `(vectors, hidden)` for the SOFT positions of `prompted`, made of the embeddings of `texts`."""
+        """Return vectors `(vectors, hidden)` for the SOFT positions of `prompted`, from the embeddings of `texts`."""
         raise NotImplementedError(f"{type(self).__name__} has no prompts with vectors")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedTexts(Inputs):
-    """Every text twice, as `query` and as `document`: dropout makes the two embeddings different (SimCSE)."""
+    """Each text twice, as `query` and as `document`; dropout makes the two embeddings differ (SimCSE)."""
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Tokens under the encoder's default prompt, and keys that are equal where texts are equal."""
+        """Return tokens under the encoder's default prompt, and keys that are equal where texts are equal."""
         texts = [row["text"] for row in rows]
         asked = encoder.prompts.get(encoder.default_prompt_name or "", "")
         tokens = Tokens.pad(encoder.template.rows(texts, instruction=asked, max_length=encoder.max_seq_length))
         return {"query": tokens, "query_keys": text_keys(texts), "document_keys": text_keys(texts)}
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """The same tokens in both roles."""
+        """Return the same tokens in both roles."""
         return {"query": batch["query"], "document": batch["query"]}
 
 
@@ -86,11 +86,11 @@ class ScoredPairs(Inputs):
 
     @property
     def rows_kind(self) -> RowsKind:
-        """Sentence1, sentence2, score."""
+        """Rows of sentence1, sentence2, score."""
         return "scored"
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Tokens, keys of the texts, and the scores as `grades` `(rows,)`."""
+        """Return tokens, keys of the texts, and the scores as `grades` `(rows,)`."""
         texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
         return {
             "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
@@ -99,7 +99,7 @@ class ScoredPairs(Inputs):
         }
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """`text`."""
+        """Return the role `text`."""
         return {"text": batch["text"]}
 
 
@@ -117,14 +117,14 @@ class Pairs(Inputs):
 
     @property
     def rows_kind(self) -> RowsKind:
-        """Query, positive, negatives."""
+        """Rows of query, positive, negatives."""
         return "pairs"
 
     def prepare(self, dataset: Dataset) -> Dataset:
-        """Leave out rows without negatives, where each needs some.
+        """Leave out rows without negatives, if `with_negatives`.
 
         Raises:
-            ValueError: none has any.
+            ValueError: no row has negatives.
         """
         if not self.with_negatives:
             return dataset
@@ -133,10 +133,10 @@ class Pairs(Inputs):
         return usable(dataset, keep, otherwise=none, left_out="contrastive leaves out {} of {} rows without negatives")
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Tokens by role, keys of their texts, and `owners`: the row of each document.
+        """Return tokens by role, keys of their texts, and `owners`: the row of each document.
 
-        With `scores` also `teacher` and `candidates`, `(batch, 1 + most negatives)`: each query's scores, and the
-        indices of its own documents; what a row lacks is −inf and 0.
+        With `scores` also `teacher` and `candidates`, `(batch, 1 + most negatives)`: the scores of each query's own
+        documents, padded with −inf, and the indices of these documents, padded with 0.
         """
         lengths = encoder.max_length
         queries = [row["query"] for row in rows]
@@ -155,12 +155,12 @@ class Pairs(Inputs):
         return {**batch, **teacher_scores(rows, counts)} if self.scores else batch
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:
-        """`query` and `document`."""
+        """Return the roles `query` and `document`."""
         return {"query": batch["query"], "document": batch["document"]}
 
 
 def teacher_scores(rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> dict[str, Tensor]:
-    """`teacher` and `candidates` of `Pairs.collate`, of rows with `counts` negatives.
+    """Return `teacher` and `candidates` of `Pairs.collate` for rows with `counts` negatives.
 
     Raises:
         ValueError: a row has no scores.

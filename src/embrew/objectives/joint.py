@@ -1,4 +1,4 @@
-"""Generative and contrastive learning in one stage: what is aligned is still written from."""
+"""Generative and contrastive learning in one stage."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Joint(Bottleneck):
     """L = L_base + λ · L_gen, the base an embedding objective on pairs, L_gen that of `Bottleneck` on the same pairs.
 
     *Learn Before Represent* trains one after the other, which is λ = 0, and leaves the joint form to future work: this
-    is ours. The generative loss looks at tokens, so gradients are not cached, and a batch is what
-    `training.per_device_train_batch_size` says.
+    form is ours. The generative loss depends on tokens, so gradients are not cached, and the batch size is
+    `training.per_device_train_batch_size`.
 
     Attributes:
         base: the objective on embeddings, `contrastive` for LBR.
@@ -37,7 +37,7 @@ class Joint(Bottleneck):
         return "pairs"
 
     def check_settings(self) -> None:
-        """Both read pairs."""
+        """Raise unless both read pairs."""
         super().check_settings()
         if self.base.rows_kind != "pairs" or self.target != "positive":
             raise ValueError(
@@ -46,20 +46,20 @@ class Joint(Bottleneck):
             )
 
     def setup(self, encoder: Encoder) -> None:
-        """What both need."""
+        """Set up both objectives."""
         super().setup(encoder)
         self.base.setup(encoder)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """The base's batch, and `text` with query, memory and positive in a row."""
+        """Return the base's batch, and `text`: query, memory and positive concatenated."""
         return {**self.base.collate(rows, encoder, seed=seed), **super().collate(rows, encoder, seed=seed)}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Those of the base, and target tokens."""
+        """Return the counts of the base, and the number of target tokens."""
         return {**self.base.counts(batch), **super().counts(batch)}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The sum; `contrast` and `generate` are its parts."""
+        """Return the sum, and its parts `contrast` and `generate`."""
         contrast, generate = self.base(encoder, batch)["loss"], super().__call__(encoder, batch)["loss"]
         parts = {"contrast": contrast.detach(), "generate": generate.detach()}
         return {"loss": contrast + self.generative_weight * generate, **parts}

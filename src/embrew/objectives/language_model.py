@@ -1,4 +1,4 @@
-"""Next-token prediction on plain texts: what a language model was pretrained with, on the texts of a domain."""
+"""Next-token prediction on plain texts: continued pretraining on the texts of a domain."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class LanguageModel(Objective):
     tokens. Token mean over the optimiser step.
 
     Attributes:
-        end: whether the end of a text is predicted too, as an EOS token; not where the text is truncated.
+        end: predict EOS after a text, unless the text is truncated.
     """
 
     end: bool = True
 
     def setup(self, encoder: Encoder) -> None:
-        """Needs a causal LM under causal attention."""
+        """Raise unless the encoder is a causal LM under causal attention."""
         encoder.backbone.check_decoder("next-token prediction")
         if not encoder.attention.is_causal:
             raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
@@ -42,10 +42,10 @@ class LanguageModel(Objective):
         encoder.backbone.train_head()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts that have nothing to predict.
+        """Leave out texts without a token to predict.
 
         Raises:
-            ValueError: nothing is left.
+            ValueError: no text is long enough.
         """
         shortest = 1 if encoder.template.bos_ids else 2
         keep = [i for i, ids in enumerate(text_ids(list(dataset["text"]), encoder)) if len(ids) >= shortest]
@@ -53,7 +53,7 @@ class LanguageModel(Objective):
         return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """`text`: BOS and the text as TARGET; its first token is only read where the tokenizer has no BOS."""
+        """Return `text`: BOS and the text as TARGET; without BOS, the first token of the text is not predicted."""
         begin = Row.of(encoder.template.bos_ids, Segment.PROMPT)
         end = end_ids(encoder, end=self.end)
         limit, read = encoder.max_length["document"] - len(begin.ids), 0 if begin.ids else 1
@@ -64,10 +64,10 @@ class LanguageModel(Objective):
         return {"text": Tokens.pad(made)}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Target tokens."""
+        """Return the number of target tokens."""
         return target_count(batch["text"])
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Negative log-likelihood of the texts."""
+        """Return the negative log-likelihood of the texts."""
         weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], Attention("causal"), weight=weight)}

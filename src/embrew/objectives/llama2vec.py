@@ -1,4 +1,4 @@
-"""Llama2Vec's pretext: embeddings that hold the words of a text, and of what follows it."""
+"""Llama2Vec's pretext task: predict the words of a text, and of the text that follows, from embeddings."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from embrew.objectives.targets import text_ids
 
 @dataclass(kw_only=True)
 class Llama2Vec(Objective):
-    """EBAE and EBAR in one pass, beside the language model's own loss on the text.
+    """EBAE and EBAR in one forward pass, and the next-token loss on the text.
 
     "Making Large Language Models A Better Foundation For Dense Retrieval" (arXiv 2312.15503), section 3. A text is
-    split at a sentence. The first part is read, followed by two blocks that do not see each other, each at the
-    positions right behind the text: the encoder's `document` prompt with memory tokens, from which the words of the
-    part itself are predicted (embedding-based auto-encoding), and its `query` prompt with memory tokens, from which
-    those of the second part are (embedding-based auto-regression). Both blocks have the same learned tokens; their
-    prompts tell them apart. Encoding is one of the two blocks.
+    split between sentences. The first part is read, followed by two blocks that do not attend to each other, each at
+    the positions directly after the text: the encoder's `document` prompt with memory tokens, which predicts the words
+    of this part (embedding-based auto-encoding), and its `query` prompt with memory tokens, which predicts those of the
+    second part (embedding-based auto-regression). Both blocks use the same memory tokens and differ in the prompt.
+    Encoding a text uses one of the two blocks.
 
     Attributes:
         bag_weight: of the mean of the two bag-of-words losses (the authors: 0.1).
         language_weight: of the next-token loss on the text (1).
-        stop_words: words that no bag holds: `english` is scikit-learn's list.
+        stop_words: words left out of both bags: `english` is scikit-learn's list.
     """
 
     bag_weight: NotNegative = 0.1
@@ -46,18 +46,18 @@ class Llama2Vec(Objective):
     stop_words: Literal["english", "none"] = "english"
 
     def check_settings(self) -> None:
-        """Some term must have a weight."""
+        """Raise if all weights are 0."""
         if not self.bag_weight + self.language_weight:
             raise ValueError("bag_weight=0 and language_weight=0 train nothing; give one of them a weight")
 
     def setup(self, encoder: Encoder) -> None:
-        """Needs causal attention, memory tokens, and two prompts behind the text."""
+        """Raise unless attention is causal and memory tokens follow the text and a prompt, of which there are two."""
         encoder.backbone.check_decoder("embedding-based auto-encoding")
         prompts = encoder.prompts["document"], encoder.prompts["query"]
         if encoder.backbone.memory is None or "{instruction}" not in encoder.template.after or not all(prompts):
             raise ValueError(
                 f"template={encoder.template.pattern!r} with prompts {encoder.prompts}: llama2vec reads memory tokens "
-                "behind a prompt behind the text; give a template such as '\"{text}{instruction}{memory}' and "
+                "after a prompt that follows the text; give a template such as '\"{text}{instruction}{memory}' and "
                 "encoder.prompts for query (what follows) and document (what it says)"
             )
         if encoder.template.words_after != "separate":
@@ -77,20 +77,20 @@ class Llama2Vec(Objective):
         encoder.backbone.train_head()
 
     def prepare(self, dataset: Dataset, encoder: Encoder) -> Dataset:
-        """Leave out texts of a single sentence.
+        """Leave out texts with a single sentence.
 
         Raises:
-            ValueError: nothing is left.
+            ValueError: no text has two sentences.
         """
         keep = [i for i, text in enumerate(dataset["text"]) if len(split_sentences(text)) > 1]
         none = f"none of {len(dataset)} texts has two sentences, one to read and one that follows"
         return usable(dataset, keep, otherwise=none)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the text and of what follows it.
+        """Return texts with both blocks, and `targets` `(texts, 2, most)`: the bags of the two parts.
 
-        Where a text is split is decided by seed and text alone. Where the length limit truncates the first part, its
-        bag holds the words that are read, and what follows begins directly behind them.
+        Seed and text decide where a text is split. If the length limit truncates the first part, its bag holds the
+        words that are read, and the second part begins directly after them.
         """
         shown, rest = [], []
         for row in rows:
@@ -117,12 +117,12 @@ class Llama2Vec(Objective):
 
     @staticmethod
     def _blocks(encoder: Encoder) -> tuple[Row, Row]:
-        """What stands behind a text: for the text itself, and for what follows it."""
+        """Return the two blocks after a text: for the text itself, and for the text that follows."""
         document, query = (encoder.template.suffix(encoder.prompts[name]) for name in ("document", "query"))
         return _labelled(document, encoder), _labelled(query, encoder)
 
     def _bag(self, text: str, encoder: Encoder) -> list[int]:
-        """The different tokens of a text's words."""
+        """Return the distinct token ids of the words of a text."""
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
         words = re.sub(r"[\W_]+", " ", text).split()
@@ -132,13 +132,13 @@ class Llama2Vec(Objective):
         return sorted(set(ids))
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Tokens of the texts, and texts whose bag of either kind holds words."""
+        """Return the number of text tokens, and of texts with a non-empty bag of each kind."""
         filled = (batch["targets"] >= 0).any(-1).sum(0).tolist()
         language = int(batch["text"].predicting(Segment.TEXT).sum())
         return {"language": language, "self": filled[0], "next": filled[1]}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The weighted sum; `language`, `self` and `next` are its parts."""
+        """Return the weighted sum, and its parts `language`, `self` and `next`."""
         tokens: Tokens = batch["text"]
         states = encoder.hidden_states(tokens)
         head = trained_head(encoder.backbone.causal_lm)

@@ -1,4 +1,4 @@
-"""Nested objectives: any embedding objective, on leading dimensions too, and on shallower layers."""
+"""Matryoshka objectives: any embedding objective at several widths, and at several layers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Widths:
     """Settings of losses at leading dimensions.
 
     Attributes:
-        dims: how many leading dimensions; the full width counts only if it is among them.
-        weights: c_m, in the order of `dims`; 1 each without them.
+        dims: numbers of leading dimensions; the full width is trained only if it is among them.
+        weights: c_m, in the order of `dims`; None: 1 each.
     """
 
     dims: Annotated[list[Count], Field(min_length=1)]
     weights: Annotated[list[NotNegative], Field(min_length=1)] | None = None
 
     def check_dims(self) -> None:
-        """Raise unless the dimensions differ and each has a weight."""
+        """Raise unless all dimensions differ and each has a weight."""
         if len(set(self.dims)) < len(self.dims):
             raise ValueError(f"dims={self.dims}; give different numbers")
         if self.weights is not None and len(self.weights) != len(self.dims):
@@ -44,7 +44,7 @@ class Widths:
             raise ValueError(f"weights={self.weights} train nothing; give one above 0")
 
     def check_width(self, encoder: Encoder) -> None:
-        """Raise where an embedding has fewer dimensions; warn where its full width is not among them."""
+        """Raise if an embedding has fewer dimensions; warn if its full width is not among them."""
         width = encoder.width
         if max(self.dims) > width:
             raise ValueError(f"dims={self.dims}; give different numbers from 1 to {width}")
@@ -54,7 +54,7 @@ class Widths:
     def truncated(
         self, base: EmbeddingObjective, embeddings: dict[str, Tensor], batch: dict[str, Any], dims: Sequence[int]
     ) -> dict[str, Tensor]:
-        """The weighted sum of the base loss at some of the dimensions, and that at each width as `loss_m`."""
+        """Return the weighted sum of the base loss at some widths, and the loss at each width as `loss_m`."""
         parts: dict[str, Tensor] = {}
         total: Any = 0.0
         for m in dims:
@@ -70,16 +70,16 @@ class Matryoshka(Widths, Nested, EmbeddingObjective):
     """Σ_m c_m · base(first m dimensions), *Matryoshka Representation Learning* (arXiv 2205.13147), Eq. 1."""
 
     def check_settings(self) -> None:
-        """Different dimensions, and a weight for each."""
+        """Raise unless all dimensions differ and each has a weight."""
         self.check_dims()
 
     def setup(self, encoder: Encoder) -> None:
-        """Check the dimensions; set up the base objective."""
+        """Check the dimensions, and set up the base objective."""
         self.check_width(encoder)
         super().setup(encoder)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The weighted sum, and the base loss at each width as `loss_m`."""
+        """Return the weighted sum, and the base loss at each width as `loss_m`."""
         return self.truncated(self.base, embeddings, batch, self.dims)
 
 
@@ -87,19 +87,19 @@ class Matryoshka(Widths, Nested, EmbeddingObjective):
 class Matryoshka2d(Widths, Nested, EmbeddingObjective):
     """*2D Matryoshka Sentence Embeddings* (arXiv 2402.14776, first version): the last layer and random shallower ones.
 
-    Each step: the Matryoshka loss of the last layer, plus that of `layers_per_step` layers drawn at random (their
-    mean), plus the Kullback–Leibler divergence that draws each of them towards the last layer's embeddings, over
-    dimensions. "Layer i" is the model cut to i layers, final norm included. The widest of `dims` counts at every step,
-    of the others so many as `dims_per_step`. Layers and dimensions are drawn from how far the stage is, so that every
-    process, and a resumed run, draws the same.
+    Each step: the Matryoshka loss of the last layer, plus the mean of that of `layers_per_step` layers drawn at random,
+    plus the Kullback–Leibler divergence of each of them from the last layer's embeddings, over dimensions. "Layer i" is
+    the model truncated to i layers, final norm included. Every step uses the widest of `dims`, and `dims_per_step` of
+    the others. The progress of the stage is the seed of the draw, so that every process, and a resumed run, draws the
+    same layers and dimensions.
 
     Attributes:
-        layers_per_step: how many shallower layers.
-        dims_per_step: how many of the narrower dimensions; None: all.
-        last_layer_weight: of the last layer's loss.
-        layer_weight: of the shallower layers' mean loss.
-        kl_weight: of the divergence.
-        kl_temperature: both sides are divided by it, and the divergence multiplied with it.
+        layers_per_step: number of shallower layers per step.
+        dims_per_step: number of the narrower dimensions per step; None: all.
+        last_layer_weight: weight of the last layer's loss.
+        layer_weight: weight of the shallower layers' mean loss.
+        kl_weight: weight of the divergence.
+        kl_temperature: both sides are divided by it, and the divergence is multiplied with it.
     """
 
     layers_per_step: Count = 1
@@ -110,19 +110,19 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
     kl_temperature: Positive = 0.3
 
     def check_settings(self) -> None:
-        """Dimensions to draw from; some term must have a weight."""
+        """Raise unless there are dimensions to draw from and a term has a weight."""
         check_layers(self)
         self.check_dims()
         if self.dims_per_step is not None and self.dims_per_step >= len(self.dims):
             raise ValueError(
-                f"dims_per_step={self.dims_per_step}; beside the widest of dims={self.dims} there are "
+                f"dims_per_step={self.dims_per_step}; without the widest of dims={self.dims} there are "
                 f"{len(self.dims) - 1}"
             )
         if not self.last_layer_weight + self.layer_weight + self.kl_weight:
             raise ValueError("last_layer_weight, layer_weight and kl_weight are all 0; give one of them a weight")
 
     def setup(self, encoder: Encoder) -> None:
-        """Check that there are that many layers to draw from."""
+        """Raise unless there are `layers_per_step` layers below the last."""
         below = encoder.backbone.num_layers - 1
         if self.layers_per_step > below:
             raise ValueError(f"layers_per_step={self.layers_per_step}; there are {below} below the last: 1 to {below}")
@@ -135,7 +135,7 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
         return replace(self.base.inputs, embed=Encoder.layers)
 
     def loss(self, embeddings: dict[str, Tensor], batch: dict[str, Any]) -> dict[str, Tensor]:
-        """The weighted sum; `last`, `shallow` and `kl` are its parts."""
+        """Return the weighted sum, and its parts `last`, `shallow` and `kl`."""
         layers, dims = self._draw(len(next(iter(embeddings.values()))), batch)
         at_last = {role: vectors[-1] for role, vectors in embeddings.items()}
         last = self.truncated(self.base, at_last, batch, dims)["loss"]
@@ -143,15 +143,15 @@ class Matryoshka2d(Widths, Nested, EmbeddingObjective):
         shallow, kl = last.new_zeros(()), last.new_zeros(())
         share = self.kl_temperature * share_of_rows(len(teacher), teacher.device)
         for layer in layers:
-            here = {role: vectors[layer] for role, vectors in embeddings.items()}
-            shallow = shallow + self.truncated(self.base, here, batch, dims)["loss"] / len(layers)
-            student = functional.log_softmax(cat(list(here.values())) / self.kl_temperature, -1)
+            at_layer = {role: vectors[layer] for role, vectors in embeddings.items()}
+            shallow = shallow + self.truncated(self.base, at_layer, batch, dims)["loss"] / len(layers)
+            student = functional.log_softmax(cat(list(at_layer.values())) / self.kl_temperature, -1)
             kl = kl + functional.kl_div(student, teacher.detach(), reduction="sum") * (share / max(len(teacher), 1))
         loss = self.last_layer_weight * last + self.layer_weight * shallow + self.kl_weight * kl
         return {"loss": loss, "last": last.detach(), "shallow": shallow.detach(), "kl": kl.detach()}
 
     def _draw(self, layers: int, batch: dict[str, Any]) -> tuple[list[int], list[int]]:
-        """Layers, counted from 0, and dimensions of this step."""
+        """Return layers, counted from 0, and dimensions of this step."""
         generator = random.Random(f"{float(batch.get('progress', 0.0))}")
         chosen = sorted(generator.sample(range(layers - 1), self.layers_per_step))
         widest = max(self.dims)

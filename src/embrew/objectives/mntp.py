@@ -1,4 +1,4 @@
-"""Masked next-token prediction: how LLM2Vec makes a causal LM at home under bidirectional attention."""
+"""Masked next-token prediction: LLM2Vec's training of a causal LM for bidirectional attention."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from embrew.objectives.targets import text_ids
 
 @dataclass(kw_only=True)
 class MaskedNextToken(Objective):
-    """−mean log p(x_t | text with some tokens masked), read where x_{t−1} stands.
+    """−mean log p(x_t | text with some tokens masked), from the state at position t − 1.
 
     *LLM2Vec: Large Language Models Are Secretly Powerful Text Encoders* (arXiv 2404.05961), section 2.2. As in
-    next-token prediction, the token at t is predicted from the state at t − 1, so that the model's own head fits; but
-    under the encoder's attention, which is meant to be bidirectional. Token mean over the optimiser step.
+    next-token prediction, the token at t is predicted from the state at t − 1, so that the model's head fits; but
+    under the encoder's attention, which has to be bidirectional. Token mean over the optimiser step.
 
     Attributes:
-        mask_probability: share of the text's tokens that is chosen (the paper: 0.2, for Mistral 0.8).
+        mask_probability: probability of choosing a token of the text (the paper: 0.2, for Mistral 0.8).
         replacement: `bert`: of the chosen, 80 % become the mask token, 10 % a random token, 10 % stay; `mask`: all
             become the mask token (the paper's choice for Mistral).
         mask_token: text of the mask token; a causal LM has none of its own, and the paper takes an underscore.
@@ -39,7 +39,7 @@ class MaskedNextToken(Objective):
     mask_token: Annotated[str, Field(min_length=1)] = "_"
 
     def setup(self, encoder: Encoder) -> None:
-        """Needs attention that sees ahead, and a mask token that is one token."""
+        """Raise unless attention is bidirectional and `mask_token` is a single token."""
         if encoder.attention.is_causal:
             raise ValueError(
                 "masked next-token prediction under causal attention is next-token prediction with holes; set "
@@ -54,14 +54,14 @@ class MaskedNextToken(Objective):
         (ids,) = text_ids([self.mask_token], encoder)
         if len(ids) != 1:
             raise ValueError(
-                f"mask_token={self.mask_token!r} is {len(ids)} tokens here; choose one that is a single token"
+                f"mask_token={self.mask_token!r} is {len(ids)} tokens of this tokenizer; choose a single token"
             )
         return ids[0]
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """BOS and text, some tokens replaced; `labels` `(batch, tokens)` holds, at t − 1, what stood at t, else −100.
+        """Return BOS and text with some tokens replaced, and `labels` `(batch, tokens)`: at t − 1 token t, or −100.
 
-        Which tokens are chosen is decided by seed and text alone.
+        Seed and text decide which tokens are chosen.
         """
         mask_id, words = self._mask_id(encoder), len(encoder.tokenizer)
         bos = encoder.template.bos_ids
@@ -70,9 +70,9 @@ class MaskedNextToken(Objective):
         for ids in text_ids([row["text"] for row in rows], encoder):
             kept = ids[:limit]
             generator = random.Random(f"{seed} {kept}")
-            places = range(0 if bos else 1, len(kept))  # the first needs a position before it
-            chosen = [t for t in places if generator.random() < self.mask_probability]
-            chosen = chosen or ([generator.choice(places)] if len(places) else [])  # a row teaches something
+            positions = range(0 if bos else 1, len(kept))  # a token is predicted from the position before it
+            chosen = [t for t in positions if generator.random() < self.mask_probability]
+            chosen = chosen or ([generator.choice(positions)] if len(positions) else [])  # at least one per text
             shown, wanted = list(kept), [-100] * (len(bos) + len(kept))
             for t in chosen:
                 wanted[len(bos) + t - 1] = kept[t]
@@ -88,11 +88,11 @@ class MaskedNextToken(Objective):
         return {"text": Tokens.pad(texts), "labels": torch.tensor(padded, dtype=torch.long)}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Chosen tokens."""
+        """Return the number of chosen tokens."""
         return {"tokens": int((batch["labels"] != -100).sum())}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Negative log-likelihood of the chosen tokens."""
+        """Return the negative log-likelihood of the chosen tokens."""
         states = encoder.hidden_states(batch["text"])
         labels = batch["labels"]
         scored = labels != -100

@@ -1,4 +1,4 @@
-"""What objectives around another one share."""
+"""Settings of objectives that apply another one several times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embrew.objectives.inputs import Inputs
 
 @dataclass(kw_only=True)
 class Nested:
-    """Settings of an embedding objective around another one: the same texts, its loss several times.
+    """Settings of an embedding objective that applies the loss of another one several times, to the same texts.
 
     Attributes:
         base: the objective that is nested.
@@ -22,7 +22,7 @@ class Nested:
 
     @property
     def inputs(self) -> Inputs:
-        """The base objective's."""
+        """The inputs of the base objective."""
         return self.base.inputs
 
     def setup(self, encoder: Encoder) -> None:
@@ -30,12 +30,12 @@ class Nested:
         self.base.setup(encoder)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """The base objective's."""
+        """Return the counts of the base objective."""
         return self.base.counts(batch)
 
 
 def check_layers(objective: Nested) -> None:
-    """Raise where the base writes embeddings into prompts: those are the last layer's."""
+    """Raise if the base inserts embeddings of the last layer into prompts."""
     if objective.base.inputs.has_prompt_vectors:
         raise ValueError(
             f"{type(objective).__name__} reads every layer, and {type(objective.base).__name__} puts embeddings of the "

@@ -1,4 +1,4 @@
-"""Means over an optimiser step: what the loss of one token, or row, counts in a micro-batch of one process.
+"""Means over an optimiser step: the weight of the loss of one token or row in a micro-batch of one process.
 
 The gradient of a step is the mean over its micro-batches and over processes. A mean over all tokens of the step is
 therefore not the mean of the means of its micro-batches, which have different numbers of tokens.
@@ -13,7 +13,7 @@ import torch
 
 from embrew.distributed import sum_over_processes, world_size
 
-UNIT_WEIGHTS = "unit_weights"  # the key of a batch that holds them
+UNIT_WEIGHTS = "unit_weights"  # their key in a batch
 
 
 def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) -> dict[str, float]:
@@ -21,7 +21,7 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
 
     Args:
         counts: of this process, one entry per micro-batch of the step; all have the same names.
-        device: where the processes exchange their counts; all processes must call.
+        device: device on which the processes exchange their counts; all processes must call this.
 
     Examples:
         >>> weights_of_units([{"tokens": 30}, {"tokens": 10}], torch.device("cpu"))  # (Σ over 30 + Σ over 10) / 40
@@ -36,6 +36,6 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
 
 
 def unit_weights(counts: Mapping[str, int], batch: Mapping[str, Any], device: torch.device) -> Mapping[str, float]:
-    """Return the weights that the trainer put into a batch; without, those of a step of this batch alone."""
+    """Return the weights that the trainer put into a batch; without, those of a step with this batch only."""
     given: Mapping[str, float] | None = batch.get(UNIT_WEIGHTS)
     return weights_of_units([counts], device) if given is None else given

@@ -1,4 +1,4 @@
-"""Scores that are computed once for every row, and kept on disk while a stage is in progress."""
+"""Scores that are computed once per row and stored on disk while a stage is in progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from embrew.distributed import rank, world_size
 from embrew.files.writing import atomic_path
 
 logger = logging.getLogger(__name__)
-UNIT = 1024  # rows a file: what a killed run has to compute again at most
+UNIT = 1024  # rows per file: a killed run computes at most these again
 Scores = list[float]
 
 
 class Unit(NamedTuple):
-    """Rows of one file: their numbers in the data set, and what they are known by."""
+    """The rows of one file: their indices in the data set, and their keys."""
 
     rows: range
     keys: Sequence[str]
@@ -36,18 +36,17 @@ def keyed_scores(
     origin: str,
     unit: int = UNIT,
 ) -> list[Scores]:
-    """The scores of every row: read where a file has them under the row's key, else computed and written.
+    """Return the scores of every row: read if a file has them under the row's key, else computed and written.
 
-    Files are written whole or not at all, a unit at a time; several processes share the work. A unit is always computed
-    as a whole, so that a run that was killed goes on to the same numbers.
+    Files are written atomically, one per unit; several processes share the work. A unit is always computed as a whole,
+    so that a resumed run gets the same numbers.
 
     Args:
-        keys: what each row's scores are the scores of, as hexadecimal digits of one length; rows with equal keys are
-            alike.
-        compute: some rows, by number, to their scores.
-        folder: where the files lie; None: nothing is kept.
-        origin: what computed them; files of another origin are not read.
-        unit: rows a file.
+        keys: key of each row, hexadecimal digits of one length; rows with equal keys have equal scores.
+        compute: function from row indices to scores.
+        folder: folder of the files; None: nothing is written.
+        origin: identifies the model and the settings; files of another origin are not read.
+        unit: rows per file.
     """
     starts = range(0, len(keys), unit)
     units = []
@@ -79,7 +78,7 @@ def _scores(one: Unit, compute: Callable[[range], list[Scores]], origin: str) ->
 
 
 def write_scores(path: Path, scores: dict[str, Scores], origin: str) -> None:
-    """Write scores by key: a file that is there whole or not at all."""
+    """Write scores by key, atomically."""
     tensors = {
         "key": torch.tensor([list(bytes.fromhex(key)) for key in scores], dtype=torch.uint8),
         "count": torch.tensor([len(values) for values in scores.values()]),
@@ -90,7 +89,7 @@ def write_scores(path: Path, scores: dict[str, Scores], origin: str) -> None:
 
 
 def read_scores(path: Path, origin: str) -> dict[str, Scores]:
-    """The scores of a file by key; none where there is no file, it is damaged, or its origin is another."""
+    """Return the scores of a file by key; none if there is no file, it is damaged, or it has another origin."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Rows of training data: which kinds there are, their instructions, and keys of their texts."""
+"""Rows of training data: their kinds, instructions, and keys of their texts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COLUMNS = {"query": "instruction", "document": "document_instruction"}
 def instructions_of(
     rows: Sequence[dict[str, Any]], encoder: Encoder, side: Literal["query", "document"] = "query"
 ) -> list[str]:
-    """Return each row's own instruction for its query, or its documents; where it has none, the encoder's prompt."""
+    """Return each row's instruction for its query or documents, by default the encoder's prompt."""
     given = [row.get(COLUMNS[side]) for row in rows]
     return [encoder.prompts[side] if one is None else one for one in given]
 
 
 def text_keys(texts: Sequence[str]) -> Tensor:
-    """`(texts,)` int64 from a hash of the text, the same on every process and machine."""
+    """Return hashes of texts, `(texts,)` int64, the same in every process and on every machine."""
     keys = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in texts]
     return torch.tensor(keys, dtype=torch.long)
 
@@ -39,11 +39,11 @@ def usable(dataset: Dataset, rows: Sequence[int], *, otherwise: str, left_out: s
     Args:
         dataset: all rows.
         rows: indices of those that it can use.
-        otherwise: the error where there are none.
-        left_out: describes the others in the log, for example `compression leaves out {} of {} texts`.
+        otherwise: error message if there are none.
+        left_out: log message about the other rows, for example `compression leaves out {} of {} texts`.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the objective can use none of the rows.
     """
     if not rows:
         raise ValueError(otherwise)

@@ -1,4 +1,4 @@
-"""Types and ranges of the settings of objectives, and the check that every objective is made through."""
+"""Types and ranges of the settings of objectives, and their validation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings_of(kind: type) -> tuple[AllowedKeys, TypeAdapter[dict[str, Any]]]:
 
 
 def _instance_or(hint: Any) -> Any:
-    """A nested objective is made before: it is only looked at."""
+    """Return a type hint that accepts instances of a nested objective without validating them again."""
     nested = isinstance(hint, type) and dataclasses.is_dataclass(hint)
     return Annotated[hint, InstanceOf()] if nested else hint
 
@@ -42,7 +42,7 @@ def check_values(kind: type, settings: dict[str, Any], *, path: KeyPath = (), wo
     Args:
         kind: its class.
         settings: by name; those that are left out are at their defaults.
-        path: where they stand in a recipe, for messages.
+        path: their path in a recipe, for messages.
         words: what comes before each message.
 
     Raises:

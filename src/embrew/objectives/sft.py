@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: an LM learns to write the positive after the query, and is read as an encoder afterwards."""
+"""Supervised fine-tuning: a language model learns to predict the positive after the query."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from embrew.objectives.targets import check_target_fits, end_ids, target_count, 
 class SupervisedFineTuning(Objective):
     """−mean log p(positive | query): generative learning without a bottleneck.
 
-    The baselines "SFT" and "GL" (generative learning) that information-bottleneck generative learning is compared with:
-    the row an encoder reads, with the positive behind it. Token mean over the optimiser step. Negatives are not used.
+    The baselines "SFT" and "GL" (generative learning) of information-bottleneck generative learning: the row that an
+    encoder reads, followed by the positive. Token mean over the optimiser step. Negatives are not used.
 
     Attributes:
-        end: whether the end of the positive is predicted too, as an EOS token; not where the positive is truncated.
+        end: predict EOS after the positive, unless the positive is truncated.
     """
 
     end: bool = True
@@ -35,7 +35,7 @@ class SupervisedFineTuning(Objective):
         return "pairs"
 
     def setup(self, encoder: Encoder) -> None:
-        """Needs a causal LM under causal attention."""
+        """Raise unless the encoder is a causal LM under causal attention."""
         encoder.backbone.check_decoder("supervised fine-tuning")
         if not encoder.attention.is_causal:
             raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
@@ -45,7 +45,7 @@ class SupervisedFineTuning(Objective):
         encoder.backbone.train_head()
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """`text`: queries as the encoder reads them, with their positives as TARGET."""
+        """Return `text`: queries as the encoder reads them, followed by their positives as TARGET."""
         asked = instructions_of(rows, encoder)
         queries = encoder.template.rows(
             [row["query"] for row in rows], instruction=asked, max_length=encoder.max_length["query"]
@@ -57,10 +57,10 @@ class SupervisedFineTuning(Objective):
         return {"text": Tokens.pad([query + answer for query, answer in zip(queries, written, strict=True)])}
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Target tokens."""
+        """Return the number of target tokens."""
         return target_count(batch["text"])
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Negative log-likelihood of the positives."""
+        """Return the negative log-likelihood of the positives."""
         weight = self.unit_weights(batch, encoder.device)["tokens"]
         return {"loss": target_nll(encoder, batch["text"], encoder.attention, weight=weight)}

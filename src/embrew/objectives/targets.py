@@ -1,4 +1,4 @@
-"""Texts that a language model is trained to predict: their ids, their end, their longest row, and their loss."""
+"""Target texts that a language model predicts: token ids, EOS, the check of their length, and the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from embrew.modeling.text.tokens import Segment, Tokens
 
 
 def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
-    """Token ids of bare texts, without special tokens, none read out of the text."""
+    """Return token ids of texts without special tokens; the names of special tokens in a text stay text."""
     if not texts:
         return []
     encoded = encoder.tokenizer(
@@ -25,7 +25,7 @@ def text_ids(texts: Sequence[str], encoder: Encoder) -> list[list[int]]:
 
 
 def end_ids(encoder: Encoder, *, end: bool) -> list[int]:
-    """Return the tokens that end a target: EOS, or none.
+    """Return the tokens that end a target: EOS, or none without `end`.
 
     Raises:
         ValueError: the tokenizer has no EOS token.
@@ -38,34 +38,34 @@ def end_ids(encoder: Encoder, *, end: bool) -> list[int]:
 
 
 def check_target_fits(encoder: Encoder, before: int, target: int, *, read: str = "the text that is read") -> None:
-    """Raise where the longest row of a target has more tokens than the model has positions.
+    """Raise if the longest row with a target has more tokens than the model has positions.
 
     Args:
-        encoder: whose model reads the row.
-        before: most tokens before the target.
-        target: most tokens of the target, its end included.
-        read: names the tokens before the target.
+        encoder: the encoder whose model reads the row.
+        before: largest number of tokens before the target.
+        target: largest number of tokens of the target, EOS included.
+        read: name of the tokens before the target, for the message.
 
     Raises:
-        ValueError: it has; says the length limits, and what to lower.
+        ValueError: the row is too long; the message names the length limits and what to lower.
     """
     limits = ", ".join(f"max_length.{side}={limit}" for side, limit in encoder.max_length.items())
     encoder.backbone.check_longest(
         before + target,
-        f"{limits}: {read} (up to {before} tokens) and the target behind (up to {target}) come to {before + target}",
+        f"{limits}: {read} (up to {before} tokens) and the target after (up to {target}) add up to {before + target}",
         "lower encoder.max_length (document limits targets), so that both fit into one row",
     )
 
 
 def target_count(tokens: Tokens) -> dict[str, int]:
-    """How many target tokens a batch has, as `Objective.counts` returns it."""
+    """Return the number of target tokens in a batch, as `Objective.counts`."""
     return {"tokens": int(tokens.where(Segment.TARGET).sum())}
 
 
 def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention, *, weight: float) -> Tensor:
-    """−Σ_t `weight` · log p(y_t | what the attention shows, y_<t), a scalar.
+    """Return −Σ_t `weight` · log p(y_t | visible tokens, y_<t), a scalar.
 
-    `weight` makes it the mean over the target tokens of an optimiser step, of all its micro-batches and processes.
+    `weight` makes it the mean over the target tokens of an optimiser step, over all micro-batches and processes.
     """
     states = encoder.backbone.hidden_states(tokens, attention)
     labels = tokens.input_ids[tokens.where(Segment.TARGET)]
