@@ -133,8 +133,8 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     if not place.exists():
         raise FileNotFoundError(f"no file or folder {place}")
     if is_beir(place):
-        splits = sorted(qrels_files(place))
-        split = next((one for one in ("train", "dev", "test") if one in splits), splits[0] if splits else "train")
+        found = sorted(qrels_files(place))
+        split = next((one for one in ("train", "dev", "test") if one in found), found[0] if found else "train")
         return Sample.of_pairs(name, read_qa(place, split=split), most=most)
     inside = [] if place.is_file() else [file for file in place.iterdir() if file.is_file()]
     rows = place.is_file() or is_saved(place) or any(f.name.endswith(SUFFIXES) or stem(f) in SPLITS for f in inside)
