@@ -85,7 +85,7 @@ def test_every_layout(settings, options, make_encoder, tmp_path):
 
 
 @pytest.mark.usefixtures("forked")
-def test_proven_in_a_fresh_process(make_encoder, tmp_path):
+def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     encoder = made(make_encoder, max_length=96)
     export_sentence_transformer(encoder, tmp_path / "stock")
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())

@@ -69,7 +69,7 @@ def test_every_pooling(pooling, make_encoder, tmp_path):
 
 
 @pytest.mark.usefixtures("forked")
-def test_proven_in_a_fresh_process(make_encoder, tmp_path):
+def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     """Memory tokens in bfloat16, and a cut encoder that is cut once more."""
     encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("mean", "memory"))
     encoder.backbone.to(torch.bfloat16)

@@ -87,8 +87,8 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
     assert AutoConfig.from_pretrained(tmp_path / "stock").is_causal is False
 
 
-def test_proven_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    """The one default-run test of the full proof; a folder that fails it is not left behind."""
+def test_verified_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    """The one default-run test of full verification; a folder that fails it is removed."""
     encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})
     export_sentence_transformer(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())

@@ -231,7 +231,7 @@ def test_demonstrations_that_fit_a_budget(make_encoder, caplog):
     ids=str,
 )
 @pytest.mark.usefixtures("forked")
-def test_saved_opened_and_proven(model_folder: Callable[[str], Path], tmp_path: Path, settings):
+def test_saved_opened_and_verified(model_folder: Callable[[str], Path], tmp_path: Path, settings):
     encoder = Encoder.from_pretrained(
         model_folder("llama"), template=TEMPLATE, demonstrations=Demonstrations(**settings)
     )

@@ -72,6 +72,18 @@ def test_python_takes_what_a_recipe_takes(name: str, model_folder: Callable[[str
     assert Encoder.from_pretrained(model_folder("llama"), **given).settings == recipe.encoder.settings
 
 
+def test_other_settings_on_the_same_weights(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(memory_tokens=0, attention="causal", pooling="mean")
+    changes = {"attention": "bidirectional", "template": "Say: {text}", "max_length": 9, "normalize": False}
+    made = encoder.with_settings(**changes)
+    wanted = make_encoder(memory_tokens=0, pooling="mean", **changes)
+    assert (made.encode(["one two three"]) == wanted.encode(["one two three"])).all()
+    assert made.weights_hash() == wanted.weights_hash() and made.backbone is encoder.backbone
+    assert encoder.attention.mode == "causal" and encoder.templates[0].pattern == "{instruction}{text}"
+    with pytest.raises(ValueError, match="memory_tokens=0 do not go together"):
+        encoder.with_settings(template="{text}{memory}")
+
+
 def test_a_setting_at_its_default_is_not_written() -> None:
     plain = EncoderSettings.of()
     assert list(plain.as_dict()) == ["template", "attention", "pooling", "prompts", "max_length", "normalize"]

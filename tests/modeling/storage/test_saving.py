@@ -120,7 +120,7 @@ def test_trained_embeddings_and_full_weights(model_folder: Callable[[str], Path]
     assert again.backbone.trains_all and not (tmp_path / "whole" / "base").exists()
 
 
-def test_nano_is_named_by_its_hash_and_proven_in_a_fresh_process(tmp_path: Path) -> None:
+def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(tmp_path: Path) -> None:
     encoder = Encoder.from_pretrained("nano", pooling="mean", max_length=64)
     encoder.backbone.add_lora({"r": 2})
     stir(encoder.backbone, 0.02)

@@ -88,15 +88,17 @@ class EmbeddingModel(nn.Module):
         return [Template(pattern, tokenizer, *learned, **options) for pattern in self.settings.templates]
 
     def with_settings(self, **given: Any) -> Self:
-        """Return the same model, on the same weights, with other settings for texts and vectors.
+        """Return the same model, on the same weights, with other settings.
 
-        Not for settings with trained weights (pooling.latents, demonstrations), nor for attention (`use_attention`).
+        Not for settings with trained weights: `pooling.latents` and `demonstrations`.
         """
         made = copy.copy(self)
         made.settings = self.settings.replace(**given)
         made.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
         if not {"template", *self.settings.template_options}.isdisjoint(given):
             made.templates = made.make_templates(self.tokenizer, self.template.memory_ids)
+        if "attention" in given:
+            made.use_attention(made.settings.attention)
         return made
 
     @property
