@@ -145,7 +145,7 @@ def test_dev_rows_are_left_out_before_rows_are_split_into_sentences(
     assert "reserved" not in part.column_names
     data["path"] = str(write(tmp_path / "all.jsonl", *rows[:4]))
     stage = StageConfig.model_validate({"name": "a", "objective": objective, "data": data, "batch": {"size": 4}})
-    with pytest.raises(ValueError, match=f"all {4 * each} rows of a data set hold dev rows; split fewer off"):
+    with pytest.raises(ValueError, match=f"all {4 * each} rows of a data set hold dev rows; lower rows of"):
         build.datasets(
             stage, build.objective(stage.objective), make_encoder(), reserved=np.unique(fingerprints(reserved))
         )

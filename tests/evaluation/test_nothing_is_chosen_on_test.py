@@ -76,7 +76,9 @@ def test_demonstrations_are_not_judged_on(sts: Path, reads_demonstrations: Any) 
 def test_test_rows_are_not_mined(sts: Path, tmp_path: Path) -> None:
     given = ["data", "mine", "nano", str(sts), str(tmp_path / "mined.jsonl"), "--split", "test"]
     refused = CliRunner().invoke(app, given)
-    assert refused.exit_code == 1 and "a test split is not" in " ".join(refused.stderr.split())
+    assert refused.exit_code == 1 and "mined rows are for training; give another split" in " ".join(
+        refused.stderr.split()
+    )
 
 
 def test_the_command_names_what_chose(sts: Path, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
