@@ -308,7 +308,7 @@ def test_a_folder_of_documents_is_texts(models, files):
     ("arguments", "message"),
     [
         (["--data", "none"], "no file or folder none"),
-        (["--data", "texts.jsonl", "--plot", "x.png"], "has texts alone, without pairs"),
+        (["--data", "texts.jsonl", "--plot", "x.png"], "has texts but no pairs"),
         (["--data", "pairs.jsonl", "--column", "question"], "give OURS=THEIRS"),
         (["--data", "pairs.jsonl", "--column", "question=frage"], "there is no column 'frage'"),
         (["--data", "pairs.jsonl", "--plot", "x.gif"], "choose from .png"),

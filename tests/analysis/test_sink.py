@@ -1,4 +1,4 @@
-"""Where the last token looks, against the library's own attention weights and a loop."""
+"""The last token's attention, against the library's own attention weights and a loop."""
 
 import copy
 

@@ -38,10 +38,10 @@ def test_every_stage_is_shown_as_the_model_sees_it(folder):
     assert [said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")] == sorted(
         said.index(f"{name} (") for name in ("compress", "unsupervised", "supervised")
     )
-    assert said.count("25.0% of 8 longer than 96 and truncated") == 1  # two of the eight texts of the first stage
-    assert "text <- text" in said
-    assert "text <- query" in said
-    assert "query <- query; positive <- positive; negatives <- negatives" in said
+    assert said.count("25.0% of 8 texts exceed 96 and are truncated") == 1  # two of the eight texts of the first stage
+    assert "columns text" in said
+    assert "text from query" in said
+    assert "columns query; positive; negatives" in said
     assert said.count("1. text: ") == 2
     memory = [line for line in said.splitlines() if line.strip().startswith("MEMORY")]
     assert len(memory) == 2 + 3  # a text in two stages; query, positive and negatives in the third

@@ -51,7 +51,7 @@ NO_DEV = "evaluation=null"
         (["train", "llm2comp/nano", "encoder.model", "-o", "x"], "write key.path=value"),
         (["evaluate", "nano", "--data", "no/such/folder"], "no data folder no/such/folder"),
         (["evaluate", "nano", "--data", "$EMBREW_NOT_SET/x"], "environment variable EMBREW_NOT_SET"),
-        (["search", "nano", "--index", "no/such/index", "a question"], "build it with --build DOCUMENTS"),
+        (["search", "nano", "--index", "no/such/index", "a question"], "build one with --build DOCUMENTS"),
         (["data", "show", "baselines/mean"], "has no stages"),
     ],
 )

@@ -66,7 +66,7 @@ def test_launches_are_copied_and_shown_and_are_no_recipes(name, tmp_path):
 def test_check_passes_every_shipped_recipe(name):
     result = run("recipe", "check", name)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith(f"{name}: fine")
+    assert result.stdout.startswith(f"{name}: valid")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from embrew.data.canonical import canonical_rows, check_filled
-from embrew.data.columns import ACCEPTED, match, understood
+from embrew.data.columns import ACCEPTED, match, matched_columns
 
 
 def rows(values, kind="pairs", mapping=None, **options):
@@ -99,8 +99,8 @@ def test_text_and_scored_rows():
             "question, answer and sentence1, sentence2 could both be query, positive; say which, e.g. columns: "
             "{query: question, positive: answer}",
         ),
-        (["sentence1", "sentence2", "score"], "pairs", {}, "choose them, e.g. where: {score: 1}, or take all rows"),
-        (["messages", "positive_messages", "label"], "pairs", {}, "choose them, e.g. where: {label: 1}"),
+        (["sentence1", "sentence2", "score"], "pairs", {}, "select these, e.g. where: {score: 1}, or take all rows"),
+        (["messages", "positive_messages", "label"], "pairs", {}, "select these, e.g. where: {label: 1}"),
         (["query", "sentence2"], "pairs", {}, "no column for 'positive'"),
         (["query", "positive", "negative", "negative_1"], "pairs", {}, "could both be 'negatives'"),
         (["query", "positive", "hard_negative"], "pairs", {}, "column 'hard_negative' looks like a text"),
@@ -108,7 +108,7 @@ def test_text_and_scored_rows():
         (["text"], "text", {"text": "body"}, "'body' is not there; the columns found are text"),
     ],
 )
-def test_columns_that_are_not_understood(columns, kind, mapping, message):
+def test_unknown_columns(columns, kind, mapping, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         match(columns, kind, mapping=mapping)
 
@@ -151,6 +151,6 @@ def test_an_instruction_may_be_empty():
     check_filled({"query": "q", "positive": "p", "negatives": [], "instruction": ""}, where="")
 
 
-def test_understood_names_what_is_not_used():
+def test_matched_columns_names_ignored_columns():
     columns = ["anchor", "positive", "source"]
-    assert understood(columns, match(columns, "pairs")) == "query <- anchor; positive <- positive (not used: source)"
+    assert matched_columns(columns, match(columns, "pairs")) == "columns query from anchor; positive (ignored: source)"

@@ -67,7 +67,7 @@ def test_rows_are_chosen_by_a_column_that_is_no_text(tmp_path, caplog):
     ]
     file = write(tmp_path / "rows.jsonl", rows)
     assert load(file, kind="text", where={"seen": False})["text"][:] == ["b", "c"]
-    assert "1 of 3 rows left out by where" in caplog.text
+    assert "1 of 3 rows dropped by where" in caplog.text
     assert load(file, kind="text", where={"seen": False, "n": 1})["text"][:] == ["c"]
     with pytest.raises(ValueError, match="where=.*widen the limits"):
         load(file, kind="text", where={"seen": 0})  # 0 is not False
@@ -146,7 +146,7 @@ def test_beir_folders_are_pairs(tmp_path):
     assert set(dataset["instruction"]) == {"Find it"}
     with pytest.raises(FileNotFoundError, match="no qrels for split 'dev'; it has train"):
         load(tmp_path, kind="pairs", split="dev")
-    with pytest.raises(ValueError, match="BEIR folder, which gives pairs"):
+    with pytest.raises(ValueError, match="BEIR folder, which holds pairs"):
         load(tmp_path, kind="text")
 
 
@@ -154,7 +154,7 @@ def test_describe_shows_three_rows_and_what_was_matched(tmp_path):
     rows = [{"anchor": f"q{i}", "positive": "p" * 200, "source": "x"} for i in range(5)]
     found = describe(load(write(tmp_path / "a.jsonl", rows), kind="pairs", shuffle_seed=1, max_rows=4))
     assert found["rows"] == 4
-    assert found["columns"] == "query <- anchor; positive <- positive (not used: source)"
+    assert found["columns"] == "columns query from anchor; positive (ignored: source)"
     assert len(found["examples"]) == 3
     assert all(len(example["positive"]) == 80 for example in found["examples"])
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from embrew.data.canonical import canonical_rows
-from embrew.data.columns import match, understood
+from embrew.data.columns import match, matched_columns
 
 
 def rows(values, kind="pairs", **options):
@@ -39,9 +39,9 @@ def test_swift_pairs():
     asked = {**row, "messages": said("q", "Find it.")}
     assert rows(asked)[0]["instruction"] == "Find it. "  # ms-swift's prompt is `{system} {user}`
     assert rows(asked, instruction="given")[0]["instruction"] == "given"
-    assert understood(row, match(row, "pairs")) == (
-        "query <- messages; positive <- positive_messages; negatives <- negative_messages; "
-        "instruction <- messages of the system"
+    assert matched_columns(row, match(row, "pairs")) == (
+        "columns query from messages; positive from positive_messages; negatives from negative_messages; "
+        "instruction from messages of the system"
     )
 
 

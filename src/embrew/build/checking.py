@@ -17,9 +17,9 @@ from embrew.build.stages import training_arguments
 from embrew.modeling.model.adapters import lora_config
 from embrew.recipe import Recipe, StageConfig
 
-OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
-OF_MODULES = ("galore", "apollo")  # optimisers with a list of target modules
-FEW = 1000  # steps of a schedule that are checked
+TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+TARGETED_OPTIMIZERS = ("galore", "apollo")  # prefixes of optimisers that need optim_target_modules
+CHECKED_STEPS = 1000  # maximum number of steps at which a schedule is checked
 
 
 def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
@@ -27,11 +27,11 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
 
     Args:
         recipe: the recipe to check.
-        here: check for training on this machine: a missing package or dtype is an error too. Otherwise a recipe for a
-            GPU is accepted on any machine.
+        here: also raise for packages and dtypes that this machine lacks; otherwise, a recipe for a GPU is accepted on
+            any machine.
 
     Raises:
-        ValueError: the recipe cannot be trained; names the key, the value and what is allowed.
+        ValueError: the recipe cannot be trained; the message has the key, the value and the allowed values.
     """
     chosen = recipe.encoder.attn_implementation
     known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
@@ -76,7 +76,7 @@ def _anywhere(stage: StageConfig) -> StageConfig:
 def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool) -> None:
     name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
     where = f"stages.{stage.name}.training.optim"
-    if name.startswith(OF_MODULES) != bool(args.optim_target_modules):
+    if name.startswith(TARGETED_OPTIMIZERS) != bool(args.optim_target_modules):
         raise ValueError(
             f"{where}_target_modules={args.optim_target_modules!r} with optim={name!r}; required by galore and apollo "
             "optimisers, not allowed with others"
@@ -88,7 +88,7 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
         )
     try:
         kind, options = Trainer.get_optimizer_cls_and_kwargs(args, nn.Linear(1, 1))  # type: ignore[arg-type]
-        if name in OF_TORCH:
+        if name in TORCH_OPTIMIZERS:
             kind([nn.Parameter(torch.zeros(1))], **options)
     except ImportError as error:
         if here:
@@ -100,7 +100,7 @@ def _check_optimizer(stage: StageConfig, args: TrainingArguments, *, here: bool)
 def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
     """Raise unless the schedule's learning rates are finite, not negative, and not all 0."""
     where, kwargs = f"stages.{stage.name}.training.", dict(stage.training.get("lr_scheduler_kwargs") or {})
-    steps = args.max_steps if args.max_steps > 0 else FEW
+    steps = args.max_steps if args.max_steps > 0 else CHECKED_STEPS
     optimizer: Any = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
     try:
         schedule = get_scheduler(
@@ -110,16 +110,14 @@ def _check_schedule(stage: StageConfig, args: TrainingArguments) -> None:
             num_training_steps=steps,
             scheduler_specific_kwargs=kwargs,
         )
-        shown = range(0, steps, math.ceil(steps / FEW))
+        shown = range(0, steps, math.ceil(steps / CHECKED_STEPS))
         rates = [args.learning_rate * float(rate(step)) for step in shown for rate in schedule.lr_lambdas]
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} with lr_scheduler_type={name!r}: {error}") from None
     wrong = next((rate for rate in rates if not math.isfinite(rate) or rate < 0), None)
     if wrong is not None:
-        raise ValueError(
-            f"{where}lr_scheduler_kwargs={kwargs} give a learning rate of {wrong:g}; it has to be 0 or more"
-        )
+        raise ValueError(f"{where}lr_scheduler_kwargs={kwargs} give a learning rate of {wrong:g}; it must be 0 or more")
     if args.max_steps > 0 and not any(rates):
         raise ValueError(
             f"{where}warmup_steps={args.warmup_steps:g} with max_steps={args.max_steps}: the learning rate is 0 at "

@@ -1,4 +1,4 @@
-"""The objective that a stage describes."""
+"""Build the objective that a stage describes."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ AsJson = Annotated[
     bool,
     typer.Option("--json", callback=show_json_only, help="Print one JSON document to stdout in place of tables."),
 ]
-"""Read by `console.out` and `console.print_json`."""
+"""`console.out` and `console.print_json` follow this option."""
 
 
-def _switch_off(value: bool) -> bool:
+def _set_quiet(value: bool) -> bool:
     if value:
         console.quiet()
     return value
@@ -42,7 +42,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        callback=_switch_off,
+        callback=_set_quiet,
         help="Show results, warnings and errors only: no progress, no log lines.",
     ),
 ]
@@ -56,6 +56,6 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-Computes = Annotated[
-    Dtype, typer.Option("--dtype", help="Data type of the model; auto = as it was saved, or as its recipe says.")
+ModelDtype = Annotated[
+    Dtype, typer.Option("--dtype", help="Data type of the model; auto = the saved one, or that of its recipe.")
 ]

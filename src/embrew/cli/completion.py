@@ -11,12 +11,12 @@ from embrew.files.formats import CONTEXT, RUN
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Return the shipped recipes; where none matches, the shell completes file names."""
+    """Return the shipped recipes; if none matches, the shell completes file names."""
     return [name for name in _shipped("recipes", incomplete) if not name.startswith("launch/")]
 
 
 def recipes_and_launches(incomplete: str) -> list[str]:
-    """Return the shipped recipes, and the configurations of the launcher beside them."""
+    """Return the shipped recipes and configurations of the launcher."""
     return _shipped("recipes", incomplete)
 
 
@@ -31,14 +31,14 @@ def sweeps(incomplete: str) -> list[str]:
 
 
 def contexts(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the contexts of the model that the command line names before."""
+    """Return the contexts of the model that is already on the command line."""
     given = [context.params.get("model"), *(context.params.get("models") or ()), *context.args]
     folder = Path(str(next(filter(None, given), ".")))  # in args, while the option that is completed has no value
     return sorted(name for name in _contexts(folder) if name.startswith(incomplete))
 
 
 def _contexts(folder: Path) -> Iterator[str]:
-    """Names of the contexts of an encoder, or of the encoder of a run's last stage."""
+    """Return the names of the contexts of an encoder, or of the encoder of a run's last stage."""
     if (folder / RUN.file).is_file():
         from embrew.inspection import inspect
 
@@ -48,7 +48,7 @@ def _contexts(folder: Path) -> Iterator[str]:
 
 
 def _shipped(folder: str, incomplete: str) -> list[str]:
-    """Names of files that come with the package."""
+    """Return the names of files that come with the package."""
     from embrew.config.shipped import list_shipped
 
     return [name for name in list_shipped(folder) if name.startswith(incomplete)]

@@ -63,7 +63,7 @@ class TerminalHandler(logging.Handler):
 
 
 def loading(what: object) -> None:
-    """Log what is being loaded: importing the libraries that open it takes seconds."""
+    """Log what is being loaded, since importing the libraries takes seconds."""
     logging.getLogger("embrew").info("loading %s", what)
 
 

@@ -99,7 +99,7 @@ def add(
     pairs = pairs if most is None else pairs[:most]
     if (choose is None) != (not dev):
         raise ValueError(
-            "--choose and --dev need each other: numbers of demonstrations to try, and data to try them on"
+            "--choose (numbers of demonstrations to try) and --dev (data to try them on) must be given together"
         )
     if dev_from_train is not None and not dev:
         raise ValueError("--dev-from-train splits rows off the training rows of --dev; give --choose and --dev as well")

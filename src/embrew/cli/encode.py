@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Computes, Dtype, Model, Quiet
+from embrew.cli.arguments import Dtype, Model, ModelDtype, Quiet
 from embrew.cli.console import loading, out
 from embrew.cli.signals import stopping
 
@@ -63,7 +63,7 @@ def encode(
         Precision,
         typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
     ] = (Precision.FLOAT32),
-    dtype: Computes = Dtype.AUTO,
+    dtype: ModelDtype = Dtype.AUTO,
     truncate_dim: Annotated[
         int | None, typer.Option(min=1, help="Number of leading dimensions to keep; by default all.")
     ] = None,

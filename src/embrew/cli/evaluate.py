@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Overrides, Quiet
+from embrew.cli.arguments import AsJson, Dtype, Model, ModelDtype, Overrides, Quiet
 from embrew.cli.console import loading, out, print_json
 from embrew.cli.signals import stopping
 
@@ -97,7 +97,7 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
     ] = None,
-    dtype: Computes = Dtype.AUTO,
+    dtype: ModelDtype = Dtype.AUTO,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder."),

@@ -125,7 +125,7 @@ def check(name: Name, overrides: Overrides = None) -> None:
 
     build.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
-    out().print(f"{name}: fine ({stages})", markup=False)
+    out().print(f"{name}: valid ({stages})", markup=False)
 
 
 @app.command()

@@ -46,7 +46,7 @@ def table(
 ) -> None:
     """Show the scores of several models side by side."""
     if output is not None and output.suffix not in (".md", ".csv"):
-        raise ValueError(f"{output}: a table is written as .md or .csv; give a file with one of these suffixes")
+        raise ValueError(f"{output}: unknown format; give a .md or .csv file")
     from embrew.evaluation.tables import as_csv, as_markdown, grid, rows_of
     from embrew.files.writing import atomic_path
 
@@ -105,7 +105,7 @@ def diff(
         settings.add_column(name, overflow="fold")
     for key, (ours, theirs) in changed.settings.items():
         settings.add_row(escape(key), *(escape(_value(value)) for value in (ours, theirs)))
-    console.print(settings if changed.settings else "no setting differs")
+    console.print(settings if changed.settings else "no differences in settings")
     scores = Table(box=None, pad_edge=False, title="scores", title_justify="left")
     for name in ("task", "A", "B", "B - A", "95 % interval", "p"):
         scores.add_column(name, justify="left" if name == "task" else "right")
@@ -131,5 +131,5 @@ def diff(
 
 
 def _value(value: Any) -> str:
-    """Return a setting as a cell: text as it is, a dash where there is none, all else as JSON."""
+    """Return a setting as a cell: text unchanged, a dash for a missing one, other values as JSON."""
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

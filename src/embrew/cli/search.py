@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Computes, Dtype, Model, Quiet
+from embrew.cli.arguments import AsJson, Dtype, Model, ModelDtype, Quiet
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def search(
             help="Corpus that embrew encode encoded, to show texts and not only ids; for an --index of vectors."
         ),
     ] = None,
-    dtype: Computes = Dtype.AUTO,
+    dtype: ModelDtype = Dtype.AUTO,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
@@ -70,7 +70,7 @@ def search(
     if build is not None and index.exists() and not overwrite:
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to build it again")
     if build is None and not index.is_dir():
-        raise FileNotFoundError(f"{index} is no index; build it with --build DOCUMENTS")
+        raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
     from embrew.build import open_model
     from embrew.corpus import holds_vectors

@@ -1,4 +1,4 @@
-"""End a command on SIGTERM, which schedulers send before they take a machine away, as on Ctrl-C."""
+"""End a command on SIGTERM as on Ctrl-C; schedulers send it before they take a machine away."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SAME_REQUEST = 1.0  # seconds in which launcher and scheduler may both send the 
 
 AGAIN = 0.05  # seconds until SIGTERM is repeated where Python would ignore the exception
 
-_first: float | None = None  # when SIGTERM came
+_first: float | None = None  # time of the SIGTERM
 _owner = os.getpid()
 _raised: weakref.ref[Terminated] | None = None
 _ends = False  # the command is being stopped
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; the process ends as on Ctrl-C, with 143."""
+    """Raised on SIGTERM; the process ends as on Ctrl-C, with exit code 143."""
 
 
 def listen() -> None:
@@ -50,11 +50,11 @@ def exit_code(error: BaseException) -> int | None:
 
 
 @contextmanager
-def stopping(said: Callable[[], str]) -> Iterator[None]:
+def stopping(status: Callable[[], str]) -> Iterator[None]:
     """End a command that was stopped with its exit code and a line on stderr, which the first process prints.
 
     Args:
-        said: returns what is finished, and how to resume.
+        status: returns what is finished, and how to resume.
     """
     try:
         yield
@@ -63,7 +63,7 @@ def stopping(said: Callable[[], str]) -> Iterator[None]:
         if code is None:
             raise
         if rank() == 0:
-            err().print(f"\nstopped; {said()}", markup=False, soft_wrap=True)
+            err().print(f"\nstopped; {status()}", markup=False, soft_wrap=True)
         raise typer.Exit(code) from None
 
 

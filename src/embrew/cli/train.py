@@ -114,7 +114,7 @@ def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **op
 
 def _announce(name: str, recipe: Recipe) -> None:
     console = out()
-    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages, nothing to train"
+    stages = " → ".join(stage.name for stage in recipe.stages) or "no stages; there is nothing to train"
     console.print(f"[bold]{escape(name)}[/] on {escape(recipe.encoder.model)}: {escape(stages)}")
 
 

@@ -11,7 +11,7 @@
 | summaries | text, human_summaries, machine_summaries, relevance: lists |
 | answered | question, answers: a list; context |
 
-`ACCEPTED` and `OTHERS` say which columns of a file these are read from. Upper and lower case do not count.
+`ACCEPTED` and `OTHERS` list the columns of a file that these are read from. Names are case-insensitive.
 """
 
 import re
@@ -63,9 +63,9 @@ OTHERS: dict[str, tuple[Layout, ...]] = {
         {"query": ("messages",), "positive": ("positive_messages",), "negative": ("negative_messages",)},
     ),
 }
-"""Columns that are read where those of `ACCEPTED` are not all there; what is not named is as in `ACCEPTED`."""
+"""Columns that are read if those of `ACCEPTED` are incomplete; for columns without an entry, those of `ACCEPTED`."""
 LABELS = {"label", "labels", "score", "scores"}
-"""Columns that say of `sentence1` and `sentence2`, or of messages, whether they are a pair of query and positive."""
+"""Columns that mark whether `sentence1` and `sentence2`, or messages, are a pair of query and positive."""
 OPTIONAL = {"negatives", "instruction", "scores", "subset", "context"}
 LENGTH_OF: dict[str, tuple[str, ...]] = {
     "text": ("text",),
@@ -87,11 +87,11 @@ def match(
     Args:
         columns: of the file.
         kind: what the rows are.
-        mapping: canonical column -> column of the file, for names that are not understood.
-        chosen: columns that rows are chosen by, so that a label among them may be left unread.
+        mapping: canonical column -> column of the file, for names that are not known.
+        chosen: columns that rows are filtered by; a label among them may be left unread.
 
     Raises:
-        ValueError: a column is missing, two could be the same one, or one looks like a text but is not understood.
+        ValueError: a column is missing, two could be the same one, or one looks like a text but its name is not known.
 
     Examples:
         >>> match(["anchor", "positive", "negative"], "pairs")
@@ -182,15 +182,18 @@ def unused(columns: Collection[str], layout: Layout) -> list[str]:
     return sorted(set(columns) - {column for sources in layout.values() for column in sources})
 
 
-def understood(columns: Collection[str], layout: Layout) -> str:
-    """Return one line that says which columns were matched."""
-    parts = [f"{canonical} <- {', '.join(sources)}" for canonical, sources in layout.items()]
+def matched_columns(columns: Collection[str], layout: Layout) -> str:
+    """Return a line: canonical columns, the columns of the file that they are read from, and ignored ones."""
+    parts = [
+        canonical if sources == (canonical,) else f"{canonical} from {', '.join(sources)}"
+        for canonical, sources in layout.items()
+    ]
     rest = unused(columns, layout)
-    return "; ".join(parts) + (f" (not used: {', '.join(rest)})" if rest else "")
+    return "columns " + "; ".join(parts) + (f" (ignored: {', '.join(rest)})" if rest else "")
 
 
 def describe(dataset: "Dataset", *, rows: int = 3, width: int = 80) -> dict[str, Any]:
-    """Return `rows`, `columns` (one line of matches) and shortened `examples` of a data set."""
+    """Return `rows`, `columns` (see `matched_columns`) and shortened `examples` of a data set."""
 
     def short(value: Any) -> Any:
         if isinstance(value, list):
@@ -220,11 +223,11 @@ def _candidates(columns: Collection[str], accepted: tuple[str, ...]) -> list[tup
 
 
 def _check_rest(columns: list[str], layout: Layout, mapping: Mapping[str, str]) -> None:
-    """Raise where a leftover column of pairs looks like a text to train on, or says which rows are pairs."""
+    """Raise where a leftover column of pairs looks like a text to train on, or marks which rows are pairs."""
     labels = [column for column in columns if column.strip().lower() in LABELS]
     if labels and not mapping and layout["query"][0].strip().lower() in ("sentence1", "messages"):
         raise ValueError(
-            f"column {labels[0]!r} says which rows are pairs of query and positive; choose them, e.g. where: "
+            f"column {labels[0]!r} marks which rows are pairs of query and positive; select these, e.g. where: "
             f"{{{labels[0]}: 1}}, or take all rows: columns: {{query: {layout['query'][0]}}}"
         )
     texts = {"anchor", "query", "queries", "pos", "positive", "positives", "neg", "negative", "negatives"}
@@ -232,6 +235,6 @@ def _check_rest(columns: list[str], layout: Layout, mapping: Mapping[str, str]) 
         words = set(re.split(r"[^a-z]+", column.lower()))
         if words & texts and not words & {"id", "ids", "score", "scores", "label", "labels", "type", "index"}:
             raise ValueError(
-                f"column {column!r} looks like a text of the pairs, but is not understood; rename or remove it\n"
+                f"column {column!r} looks like a text of the pairs, but its name is not known; rename or remove it\n"
                 f"{accepted_layouts('pairs')}"
             )

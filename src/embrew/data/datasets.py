@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import is_beir, read_beir
 from embrew.data.canonical import canonical_rows, check_filled
-from embrew.data.columns import LENGTH_OF, Kind, Layout, match, understood
+from embrew.data.columns import LENGTH_OF, Kind, Layout, match, matched_columns
 from embrew.data.overlap import RESERVED, holds
 from embrew.data.reading import expand, read
 from embrew.data.record import Bad, Record
@@ -40,7 +40,7 @@ def load(
     reserved: Collection[int] | None = None,
     rejects: Rejects | None = None,
 ) -> "Dataset":
-    """Read `path`, bring its rows into the canonical columns of `kind`, filter, shuffle, and take the first rows.
+    """Read `path`, convert its rows to the canonical columns of `kind`, filter, shuffle, and take the first rows.
 
     Args:
         path: A file, a folder, a BEIR folder (pairs), a data set of the Hub, or a list of them.
@@ -122,9 +122,14 @@ def load(
             + (f", where={dict(where)}; widen the limits" if where else "; widen the limits")
         )
     if counts["dropped"]:
-        logger.info("%s: %d of %d rows dropped by length or sentence", _names(paths), counts["dropped"], counts["read"])
+        logger.info(
+            "%s: %d of %d rows dropped by min_chars, max_chars or sentences",
+            _names(paths),
+            counts["dropped"],
+            counts["read"],
+        )
     if counts["elsewhere"]:
-        logger.info("%s: %d of %d rows left out by where", _names(paths), counts["elsewhere"], counts["read"])
+        logger.info("%s: %d of %d rows dropped by where", _names(paths), counts["elsewhere"], counts["read"])
     if shuffle_seed is not None:
         import numpy as np
 
@@ -155,7 +160,7 @@ def _rows(
             known[key] = match(key, kind, mapping=mapping, chosen=where or ())
         except ValueError as error:
             raise ValueError(f"{record.where}: {error}") from error
-        seen[understood(key, known[key])] = None
+        seen[matched_columns(key, known[key])] = None
     return list(
         canonical_rows(record.values, known[key], kind, where=record.where, instruction=instruction, instruct=instruct)
     )
@@ -171,10 +176,10 @@ def _beir_rows(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the pairs of a BEIR folder, and the position of each for messages."""
     if where:
-        raise ValueError(f"{folder} is a BEIR folder, which has no columns to choose by; leave out where={where}")
+        raise ValueError(f"{folder} is a BEIR folder, which has no columns to filter by; leave out where={where}")
     if kind != "pairs":
-        raise ValueError(f"{folder} is a BEIR folder, which gives pairs; for {kind} rows name a file in it")
-    seen["query <- queries; positive <- corpus, title and text, by the qrels"] = None
+        raise ValueError(f"{folder} is a BEIR folder, which holds pairs; for {kind} rows, give a file in it")
+    seen["columns query from queries; positive from corpus, title and text, by the qrels"] = None
     data = read_beir(folder, split)
     texts = {document.id: document.content for document in data.corpus}
     for query, grades in data.qrels.items():

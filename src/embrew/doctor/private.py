@@ -10,8 +10,8 @@ from typing import Any
 SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|(?<=://)[^/\s@]+@")
 """Tokens of the Hugging Face Hub, and user names and passwords in addresses."""
 
-NAMED = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY)$", re.IGNORECASE)
-"""Variables whose values are never shown."""
+SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY)$", re.IGNORECASE)
+"""Names of environment variables whose values are never shown."""
 
 
 def without_private(value: Any) -> Any:
@@ -27,7 +27,7 @@ def without_private(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    secrets = [found for name, found in os.environ.items() if NAMED.search(name) and len(found) >= 8]
+    secrets = [found for name, found in os.environ.items() if SECRET_NAME.search(name) and len(found) >= 8]
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     text = SECRET.sub("***", text)

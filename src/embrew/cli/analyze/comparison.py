@@ -14,7 +14,7 @@ from embrew.cli.console import loading, out, print_json, wants_json
 
 
 class Row(NamedTuple):
-    """One row of an analysis: cells of the table, figures for the result file, and what the picture shows."""
+    """One row of an analysis: cells of the table, figures for the result file, and data of the plot."""
 
     cells: Iterable[str | Text]
     figures: dict[str, Any]
@@ -37,7 +37,7 @@ def compare(
         title: of the table.
 
     Returns:
-        For each row, the entry of the result file, and what the picture shows.
+        For each row, the entry of the result file, and the data of the plot.
     """
     shown, entries, drawn = new_table(*columns, title=title), [], []
     for name in models:
@@ -52,7 +52,7 @@ def compare(
 
 @contextmanager
 def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[Any]:
-    """Open a model; its errors name it."""
+    """Open a model; errors in the block begin with its name."""
     loading(name)
     from embrew.build import open_model
 
@@ -64,7 +64,7 @@ def opened(name: str, opener: Callable[[str], Any] | None = None) -> Iterator[An
 
 
 def encode_settings(batch_tokens: int | None, **settings: Any) -> dict[str, Any]:
-    """Keywords for whatever encodes texts: the batch size, and progress."""
+    """Return keywords for functions that encode texts: the batch size, and progress."""
     return {"batch_tokens": batch_tokens, "show_progress_bar": True, **settings}
 
 

@@ -60,7 +60,7 @@ def domain(
     samples = [read_sample(data, mapping, max_pairs)]
     samples += [] if general is None else [read_sample(general, {}, max_pairs)]
     if plot is not None and not any(sample.questions for sample in samples):
-        raise ValueError(f"{data} has texts alone, without pairs, so there is nothing to draw; leave out --plot")
+        raise ValueError(f"{data} has texts but no pairs, and --plot draws pairs; leave out --plot")
     shown = new_table(
         "data", "pairs", "d′", "95 % interval", "ratio", "own is nearest", "texts", "perplexity", "bits per byte"
     )
@@ -95,7 +95,7 @@ def domain(
 
 
 def cells(found: Figures) -> list[str]:
-    """Return the figures of a data set as cells; a dash where there is none."""
+    """Return the figures of a data set as cells; a dash for a missing figure."""
     apart, surprise = found.separation, found.perplexity
     pairs = ["–"] * 5
     if apart is not None:
@@ -109,7 +109,7 @@ def cells(found: Figures) -> list[str]:
 
 
 def columns_of(column: Sequence[str] | None) -> dict[str, str]:
-    """`OURS=THEIRS` as a mapping."""
+    """Return `OURS=THEIRS` options as a mapping."""
     found = dict(part.split("=", 1) for part in column or () if "=" in part)
     if len(found) < len(column or ()):
         raise ValueError(f"--column {' '.join(column or ())}: give OURS=THEIRS, once each, e.g. question=title")
@@ -117,7 +117,7 @@ def columns_of(column: Sequence[str] | None) -> dict[str, str]:
 
 
 def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
-    """Read pairs where rows have questions, else texts; of a folder of documents, its passages."""
+    """Read pairs if rows have questions, else texts; from a folder of documents, its passages."""
     from embrew.analysis.domain_knowledge import Sample
     from embrew.analysis.input_texts import read_texts
     from embrew.data.beir import is_beir, qrels_files
@@ -150,7 +150,7 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
 
 
 def untrained(name: str) -> Any:
-    """A model in float32; of a recipe with stages, the encoder that training would begin with."""
+    """Open a model in float32; for a recipe with stages, return its untrained encoder."""
     from embrew.build import encoder, open_model
     from embrew.recipe import Recipe, list_recipes
 

@@ -1,4 +1,4 @@
-"""`embrew analyze efficiency`: what a score costs in samples, steps and epochs, for several training runs."""
+"""`embrew analyze efficiency`: scores of training runs by samples, steps and epochs."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ def efficiency(
         shown.add_row(Text(curve.name), *_cells(entry, target))
     out().print(shown)
     for curve in curves:
-        out().print(Text(f"{curve.name}: {metric} is of {curve.scored_on(metric)}"), style="dim", soft_wrap=True)
+        out().print(
+            Text(f"{curve.name}: {metric} is measured on {curve.scored_on(metric)}"), style="dim", soft_wrap=True
+        )
     if goal is not None and target is not None:
-        said = f"the best of {target.name} is {goal:.4f}; counted are scored moments, nothing is interpolated"
-        out().print(Text(said), style="dim")
+        note = f"best score of {target.name}: {goal:.4f}; only evaluated steps count, without interpolation"
+        out().print(Text(note), style="dim")
     if plot is not None:
         plot_efficiency(curves, metric, plot, mark=goal)
     if table is not None:
@@ -77,7 +79,7 @@ def efficiency(
 
 
 def _entry(curve: Curve, metric: str, *, front: int) -> dict[str, Any]:
-    """A run's first and best score, and what the best one took."""
+    """Return a run's first and best score, and the samples, steps and epochs of the best one."""
     best = max(curve.moments, key=lambda moment: moment.scores[metric])
     return {
         "name": curve.name,
@@ -92,7 +94,7 @@ def _entry(curve: Curve, metric: str, *, front: int) -> dict[str, Any]:
 
 
 def _passing(curve: Curve, target: Curve, goal: float, metric: str) -> dict[str, Any]:
-    """What a run needs to pass the best score of another, and as a share of what that one took."""
+    """Return when a run first exceeds the best score of another, and its share of the samples of that one."""
     if curve is target:
         return {}
     found = curve.passes(goal, metric)
@@ -114,13 +116,13 @@ def _cells(entry: dict[str, Any], target: Curve | None) -> list[str]:
 
 
 def _names(runs: Sequence[str]) -> list[str]:
-    """The shortest ends of the folders' paths that tell them apart."""
+    """Return the shortest ends of the folders' paths that are unique."""
     parts = [Path(run).absolute().parts for run in runs]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
-    raise ValueError(f"{', '.join(runs)}: two of these are one folder; name each run once")
+    raise ValueError(f"{', '.join(runs)}: two of these are the same folder; give each run once")
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`embrew analyze memory`: how alike the memory tokens are."""
+"""`embrew analyze memory`: similarity of the memory tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embrew.cli.arguments import AsJson, Quiet
 
 
 class Pick(StrEnum):
-    """Which memory token stands for those that are like it."""
+    """Which memory token represents a group of similar ones."""
 
     RANDOM = "random"
     MEDOID = "medoid"

@@ -49,7 +49,7 @@ BatchTokens = Annotated[
 def check_files(
     models: Sequence[str], overwrite: bool, *, plots: Sequence[Path | None], files: Sequence[Path | None]
 ) -> None:
-    """Refuse before the work what would fail after it."""
+    """Raise, before any model is opened, for output files that cannot be written and models given twice."""
     from embrew.analysis.plots import check_format
 
     for plot in plots:
@@ -60,4 +60,4 @@ def check_files(
             raise FileExistsError(f"{file} exists; give another file, or --overwrite to replace it")
     twice = next((name for name in models if models.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"{twice} is given twice; name each model once")
+        raise ValueError(f"{twice} is given twice; give each model once")

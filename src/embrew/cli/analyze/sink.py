@@ -1,4 +1,4 @@
-"""`embrew analyze sink`: where the last token looks, by layer, with and without a prompt."""
+"""`embrew analyze sink`: the last token's attention by layer, with and without a prompt."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sink(
 
     def examine(name: str, encoder: Any) -> Iterator[Row]:
         if not isinstance(encoder, Encoder):
-            raise ValueError("attention weights are read of embrew's own encoders; give a folder or recipe of one")
+            raise ValueError("analyze sink needs an encoder of embrew; give its folder, or a recipe")
         for prompt_name in (None, *(prompt_names or ())):
             result = sink_of(encoder, texts.texts, prompt_name=prompt_name, **settings)
             cells: list[str | Text] = [
@@ -61,7 +61,7 @@ def sink(
 
     columns = ["prompt", *(f"{depth:.0%}" for depth in DEPTHS), "mean", "on the text"]
     entries, drawn = compare(
-        models, examine, columns=columns, title="attention of the last token on the first, by depth"
+        models, examine, columns=columns, title="attention weight of the last token on the first token, by depth"
     )
     if plot is not None:
         plot_sinks(drawn, plot)

@@ -130,15 +130,15 @@ def surface(
         for (name, plane), entry in zip(planes, entries, strict=True):
             entry["tsne"] = {"dim": plane.dim, "texts": len(plane.whole), "distance": plane.distance}
             entry["tsne"]["distance_share"] = plane.share
-            said = f"mean distance {plane.distance:.2f}, {plane.share:.1%} of that between different texts"
-            out().print(Text(f"{name}: t-SNE of all and of {plane.dim} dimensions: {said}"))
+            distance = f"mean distance {plane.distance:.2f}, {plane.share:.1%} of that between different texts"
+            out().print(Text(f"{name}: t-SNE of all and of {plane.dim} dimensions: {distance}"))
     if table is not None:
         _write_csv(table, found)
     write(output, "surface", entries)
 
 
 def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosing: bool) -> list[Task]:
-    """What is scored; where something is chosen by it, dev splits unless the user names a split or a suite."""
+    """Return the tasks to score: for --pick, dev splits unless the user gives a split or a suite."""
     from embrew.evaluation import Task, find_task
     from embrew.evaluation.dev import dev_task
     from embrew.evaluation.scoring import check_settings
@@ -153,7 +153,7 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
             tasks = [dev_task(folder) for folder in data]
         except ValueError as error:
             raise ValueError(
-                f"--pick chooses, and {error}. --split test picks on the test split all the same"
+                f"--pick needs a dev split: {error}. To pick on the test split anyway, give --split test"
             ) from None
     else:
         tasks = [find_task(folder, split=split) for folder in data]
@@ -161,7 +161,7 @@ def _tasks(data: Sequence[str], suite: str | None, split: str | None, *, choosin
         raise ValueError("nothing to evaluate on; give --data DIR or --suite NAME")
     for task in tasks:
         if not isinstance(task, Task):
-            raise ValueError(f"{task.name}: MTEB encodes by itself, so its tasks have no surface; give --data")
+            raise ValueError(f"{task.name}: tasks of MTEB are not supported here; give --data")
         check_settings(task)
     return tasks  # type: ignore[return-value]
 
@@ -199,9 +199,7 @@ def _words(name: str, found: Surface, picked: Cell | None, export: str) -> list[
         )
     if picked is not None:
         if any(task.split == "test" for task in found.tasks):
-            lines.append(
-                Text("chosen on a test split: report scores on other data for what was chosen", style="yellow")
-            )
+            lines.append(Text("chosen on a test split: report scores of this choice on other data", style="yellow"))
         whole = found.whole
         lines += [
             Text(

@@ -18,7 +18,7 @@ def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) 
 
     loaded = Recipe.load(recipe, overrides or ())
     if not loaded.stages or loaded.evaluation is None:
-        raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}, so there is no overlap")
+        raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}; overlap needs both")
     known = known_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())
     entries = []
     for stage in loaded.stages:

@@ -53,7 +53,7 @@ def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> 
 
     loaded = Recipe.load(recipe, overrides or ())
     if not loaded.stages:
-        raise ValueError(f"{recipe} has no stages, so there is no data to show")
+        raise ValueError(f"{recipe} has no stages, so it has no training data to show")
     encoder = build.encoder(loaded)
     console, stages = out(), []
     for stage in loaded.stages:
@@ -84,8 +84,8 @@ def _show(console: Console, encoder: Encoder, rows: Dataset, config: DataConfig)
         tokens = [len(row.ids) for row in whole]
         share = sum(length > column.limit for length in tokens) / len(tokens)
         lengths.append({"column": column.name, "longest": max(tokens), "limit": column.limit, "truncated": share})
-        said = f"{column.name}: {max(tokens)} tokens at most, {share:.1%} of {len(tokens)} longer than {column.limit}"
-        console.print(Text(said + (" and truncated" if share else ""), style="yellow" if share else "dim"))
+        counted = f"{column.name}: up to {max(tokens)} tokens; {share:.1%} of {len(tokens)} texts exceed {column.limit}"
+        console.print(Text(counted + (" and are truncated" if share else ""), style="yellow" if share else "dim"))
         for line in token_lines(encoder, column):
             console.print(Padding(line, (0, 0, 0, 2)))
     if config.max_tokens:
