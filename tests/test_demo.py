@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from embrew.demo.estimate import Estimate, costs
 from embrew.demo.run import run
 from embrew.demo.table import markdown, plot
 from embrew.recipe import Recipe
@@ -32,6 +33,25 @@ def test_table() -> None:
 def test_picture(tmp_path: Path) -> None:
     plot(ROWS, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_remaining_minutes(tmp_path: Path) -> None:
+    recipe = Recipe.load("llm2comp/nano")
+    whole = costs(recipe, tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "model" / "compress").mkdir(parents=True)
+    (tmp_path / "model" / "compress" / "embrew.json").write_text("{}")
+    left = costs(recipe, tmp_path)
+    assert left["data"] == 0 < whole["data"]
+    assert whole["training"] - left["training"] == pytest.approx(200 * 2.1), "compress is finished"
+    estimate = Estimate(0.6, {"one": 100.0, "two": 900.0})
+    assert str(estimate) == "about 10 min"
+    with estimate.part("one"):  # takes no time, so the machine is faster than measured
+        pass
+    assert 8.0 < estimate.minutes < 8.2
+    with estimate.part("two"):
+        pass
+    assert str(estimate) == "less than a minute"
 
 
 @pytest.mark.slow
