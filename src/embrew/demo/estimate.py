@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
 
-# Costs in steps of `measure`, by CPU time of one run of the demonstration; those of training by optimiser step and stage.
+# Costs in steps of `measure`, by CPU time of one run; those of training by optimiser step and stage.
 PARTS = {"data": 130.0, "before": 110.0, "training": 235.0, "after": 170.0, "export": 60.0, "search": 60.0}
 TRAINING_STEP = {"compress": 2.1, "unsupervised": 4.5, "supervised": 8.3}
 OTHER_STEP = 4.0
