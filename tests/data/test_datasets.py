@@ -75,6 +75,24 @@ def test_rows_are_chosen_by_a_column_that_is_no_text(tmp_path, caplog):
         load(file, kind="text", where={"sean": False})
 
 
+def test_rows_of_a_table_are_chosen_by_numbers_and_booleans(tmp_path):
+    """The cells of a table are text, and YAML's `label: 1` is a number."""
+    file = tmp_path / "a.csv"
+    file.write_text("text,label,seen\na,1,True\nb,0,false\nc,1.0,\nd,x,TRUE\n")
+    assert load(file, kind="text", where={"label": 1})["text"][:] == ["a", "c"]
+    assert load(file, kind="text", where={"label": "1"})["text"][:] == ["a"]
+    assert load(file, kind="text", where={"seen": True})["text"][:] == ["a", "d"]
+    assert load(file, kind="text", where={"seen": False})["text"][:] == ["b"]
+    with pytest.raises(ValueError, match=r"none of 4 rows has where={'label': 2}; widen the limits"):
+        load(file, kind="text", where={"label": 2})
+
+
+def test_the_last_negatives_of_a_table_may_be_missing(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("query,positive,negative_1,negative_2\nq,p,n,m\nr,p,n,\ns,p,,\n")
+    assert load(file, kind="pairs")["negatives"][:] == [["n", "m"], ["n"], []]
+
+
 def test_texts_become_sentences(tmp_path):
     file = write(tmp_path / "a.jsonl", [{"text": "One is here. Two is there!\nThree"}, {"text": "Dr. X came. "}])
     assert load(file, kind="text", sentences=True)["text"][:] == [
@@ -96,7 +114,7 @@ def test_lengths_of_pairs_are_of_query_and_positive(tmp_path):
     file = write(tmp_path / "a.jsonl", [row])
     assert len(load(file, kind="pairs", min_chars=3, max_chars=9)) == 1
     for limits in ({"min_chars": 4}, {"max_chars": 8}):
-        with pytest.raises(ValueError, match="none of 1 rows has min_chars"):
+        with pytest.raises(ValueError, match="none of 1 rows has m(in|ax)_chars=[48]; widen"):
             load(file, kind="pairs", **limits)
 
 

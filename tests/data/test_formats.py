@@ -126,7 +126,12 @@ BROKEN = [
     ("a.json", b'[{"text": "a"}] x', "after row 1: not valid JSON .there is text after the array"),
     ("a.json", b'[{"text": "a"}, ["b"]]', "row 2: holds a list, not an object"),
     ("a.json", b'[{"text": "\\ud800"}]', "row 1: holds a lone surrogate"),
-    ("a.json", b'[{"text": "\xff"}]', "not valid UTF-8"),
+    ("a.json", b'[\n{"text": "\xff"},\n{"text": "b"}\n]', "after row 0: not valid UTF-8"),
+    (
+        "a.json",
+        b'{\n "data": []\n}',
+        "line 1: not valid JSON .*; a .json file holds an array of objects, or one object",
+    ),
     ("a.json", b"[" * 100_000, "not valid JSON"),
     ("a.json.gz", gzip.compress(ARRAY)[:-20], "broken gzip file"),
     ("a.csv.gz", gzip.compress(table(","))[:-20], "broken gzip file"),
@@ -170,6 +175,11 @@ def test_rows_that_are_no_pairs(tmp_path: Path, name: str, content: bytes, messa
     with pytest.raises(ValueError, match="a.") as error:
         load(tmp_path / name, kind="pairs")
     assert message in str(error.value)
+
+
+def test_cells_may_be_long(tmp_path: Path):
+    (tmp_path / "a.csv").write_text(f"text\n{'x' * 200_000}\n")
+    assert len(load(tmp_path / "a.csv", kind="text")["text"][0]) == 200_000
 
 
 def test_a_column_without_a_name_is_left_out(tmp_path: Path):

@@ -123,6 +123,12 @@ def test_the_limit(tmp_path: Path, rows: int, bad: int, rate: float, left: int |
         assert len(load(tmp_path / "a.jsonl", kind="text", rejects=rejects(rate))) == left
 
 
+def test_the_limit_is_checked_where_only_the_first_rows_are_taken(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"text": 1}\n' * 50 + '{"text": "good"}\n' * 40)
+    with pytest.raises(ValueError, match="50 of the 55 rows cannot be trained on, more than max_reject_rate=0.01"):
+        load(tmp_path / "a.jsonl", kind="text", max_rows=5, rejects=rejects(0.01))
+
+
 def test_the_keys_belong_to_what_is_trained(recipe):
     """A recipe without them has the hash that it had, and one that skips another."""
     plain = recipe()

@@ -1,6 +1,7 @@
 """Turn rows of a file into canonical rows, by the layout of their columns (see `embrew.data.columns`)."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -76,9 +77,12 @@ def _text(values: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def _texts(values: Mapping[str, Any], column: str, where: str) -> list[str]:
-    """Return a list of texts: a text alone as a list of one, a missing list of negatives as an empty one."""
+    """Return a list of texts: a text alone as a list of one, missing negatives as an empty one.
+
+    Of a table's `negative_1`, `negative_2`, …, the last cells of a row may be empty.
+    """
     value = values[column]
-    if value is None and column.strip().lower() in ("negatives", "neg"):
+    if value is None and re.fullmatch(r"negatives|neg|negative_\d+", column.strip().lower()):
         return []
     if not isinstance(value, list):
         return [_text(values, column, where)]

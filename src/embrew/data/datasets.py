@@ -104,11 +104,11 @@ def load(
                 else:
                     rejects.good()
                     yield from found
-        rejects.end()
 
     kept = rows() if max_rows is None or shuffle_seed is not None else islice(rows(), max_rows)
     dataset = _dataset(kept, kind, marked=reserved is not None)
     dataset.info.description = "\n".join(layouts)
+    rejects.end()
     if rejects.count:
         files = ", ".join(f"{count:,} of {file}" for file, count in rejects.files.items())
         logger.warning(
@@ -117,9 +117,10 @@ def load(
     if not counts["read"] or 0 < rejects.count == rejects.rows:
         raise ValueError(f"{_names(paths)} holds no rows" + (" that can be used" if rejects.count else ""))
     if not len(dataset):
+        limits = {"min_chars": min_chars, "max_chars": max_chars, "where": where and dict(where)}
+        said = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
         raise ValueError(
-            f"{_names(paths)}: none of {counts['read']} rows has min_chars={min_chars}, max_chars={max_chars}"
-            + (f", where={dict(where)}; widen the limits" if where else "; widen the limits")
+            f"{_names(paths)}: none of {counts['read']} rows has {said or 'what is asked for'}; widen the limits"
         )
     if counts["dropped"]:
         logger.info(
@@ -208,10 +209,19 @@ def _holds(record: Record, where: Mapping[str, Any]) -> bool:
             raise ValueError(
                 f"{record.where}: where names the column {column!r}; the columns are {', '.join(record.values)}"
             )
-    return all(
-        record.values[column] == value and isinstance(record.values[column], bool) == isinstance(value, bool)
-        for column, value in where.items()
-    )
+    return all(_equals(record.values[column], value) for column, value in where.items())
+
+
+def _equals(found: Any, wanted: bool | int | float | str) -> bool:
+    """Whether a value is the wanted one; numbers and booleans may be written as text, as in CSV files."""
+    if not isinstance(found, str) or isinstance(wanted, str):
+        return bool(found == wanted) and isinstance(found, bool) == isinstance(wanted, bool)
+    if isinstance(wanted, bool):
+        return found.strip().lower() == str(wanted).lower()
+    try:
+        return float(found) == wanted
+    except ValueError:
+        return False
 
 
 def _within(row: Mapping[str, Any], kind: Kind, min_chars: int | None, max_chars: int | None) -> bool:

@@ -11,21 +11,31 @@ from embrew.data.record import Bad, Record, bad, broken
 
 CHUNK = 1 << 16  # bytes
 LITERAL = 16  # characters: an error this close to the end may come from an incomplete literal or escape
+FORM = "a .json file holds an array of objects, or one object per line"
 BLANK = " \t\r\n"
 
 
 def read_json(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
     """Yield the rows of a JSON file; one that does not begin with `[` is read as JSON Lines."""
     try:
-        with open_bytes(path) as file:
-            text = _Text(file)
-            is_array = text.first() == "["
+        is_array = _first_byte(path) == b"["
     except GZIP_ERRORS as error:
         yield broken_gzip(path, 0, error, unit="row")
         return
-    except UnicodeDecodeError:
-        is_array = False
-    yield from _read_array(path) if is_array else read_json_lines(path, max_bytes)
+    if is_array:
+        yield from _read_array(path)
+        return
+    for item in read_json_lines(path, max_bytes):
+        yield item._replace(reason=f"{item.reason}; {FORM}") if isinstance(item, Bad) else item
+
+
+def _first_byte(path: Path) -> bytes:
+    """Return the first byte that is neither blank nor of a byte order mark."""
+    with open_bytes(path) as file:
+        while part := file.read(CHUNK):
+            if found := part.lstrip(codecs.BOM_UTF8 + BLANK.encode()):
+                return found[:1]
+    return b""
 
 
 class _Text:

@@ -13,6 +13,7 @@ from embrew.data.lines import GZIP_ERRORS, broken_gzip, open_bytes
 from embrew.data.record import Bad, Record, bad, broken
 
 logger = logging.getLogger(__name__)
+MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
@@ -26,6 +27,7 @@ def read_table(path: Path) -> Iterator[Record | Bad]:
         with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="") as file:
             header = file.readline()
             separator = _separator(header, path)
+            csv.field_size_limit(MAX_CELL)
             reader = csv.DictReader(chain([header], file), delimiter=separator, strict=True)
             names = list(reader.fieldnames or ())
             twice = next((name for name in names if name and names.count(name) > 1), None)
