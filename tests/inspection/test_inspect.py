@@ -227,6 +227,23 @@ def test_nothing_is_written_and_torch_is_not_imported(folders: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in folders.rglob("*")} == before
 
 
+def test_a_folder_without_permission_is_one_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `lost+found` of a disk; the superuser, as whom tests may run, could read it."""
+    for name in ("locked", "run"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "run.json").write_text("{")
+    listed = Path.iterdir
+
+    def refused(self: Path) -> object:
+        if self.name == "locked":
+            raise PermissionError(13, "Permission denied", str(self))
+        return listed(self)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = {each.path.name: (each.state, each.summary) for each in inspect(tmp_path).holds}
+    assert found == {"locked": ("unreadable", "Permission denied"), "run": ("damaged", "cannot be read")}
+
+
 def test_the_command_that_resumes_a_run_is_the_one_that_began_it(
     model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,8 @@ class Found:
 
     Attributes:
         path: the folder.
-        state: `running` while another process holds the folder; `unreadable` of another version's format.
+        state: `running` while another process holds the folder; `unreadable` of another version's format, or without
+            the permission to read it.
         summary: one line: how much there is, or where it stopped.
         facts: further lines.
         problems: what is missing or cannot be read, one line each.

@@ -71,8 +71,11 @@ def _below(folder: Path, *, levels: int) -> Iterator[Found]:
     for each in sorted(folder.iterdir()):
         if not each.is_dir() or each.name.startswith("."):
             continue
-        found = _of_kind(each)
-        holds = tuple(_below(each, levels=levels - 1)) if found is None and levels > 1 else ()
+        try:
+            found = _of_kind(each)
+            holds = tuple(_below(each, levels=levels - 1)) if found is None and levels > 1 else ()
+        except PermissionError as error:
+            found, holds = Found(each, "unreadable", str(error.strerror)), ()
         if found is not None:
             yield found
         elif holds:
