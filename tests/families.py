@@ -110,7 +110,7 @@ def table() -> str:
         "mask": "yes, by a mask; not in exports",
         None: "refused: the family masks the future itself",
     }
-    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Beside that | Tested |"]
+    rows = ["| Family | Models | Bidirectional | Memory causal | Length | Also | Tested |"]
     rows += ["|---|---|---|---|---|---|---|"]
     for name, family in FAMILIES.items():
         parts = [f"embeddings {family.embeddings}"] if family.embeddings else []
