@@ -39,6 +39,7 @@ from transformers import (
     RobertaConfig,
 )
 
+from embrew import progress
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
@@ -103,6 +104,12 @@ def pytest_collection_finish() -> None:
     """Leave what the imports made out of later garbage collections: every `Trainer.train` starts with one."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_progress_style() -> None:
+    """Commands choose how their process shows progress; the next test is another process."""
+    progress.set_style(None)
 
 
 @pytest.fixture(autouse=True)

@@ -25,13 +25,6 @@ from embrew.search import SearchIndex
 from tests.conftest import SENTENCES
 
 
-@pytest.fixture(autouse=True)
-def no_style_is_left():
-    progress.set_style(None)  # tests of commands leave one
-    yield
-    progress.set_style(None)
-
-
 @contextmanager
 def terminal():
     """Make stderr a terminal; the file that is written to."""

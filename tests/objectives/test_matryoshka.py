@@ -98,7 +98,7 @@ def test_full_width_left_out_is_said(make_encoder, caplog):
 
 
 def test_only_embedding_objectives_can_be_nested():
-    with pytest.raises(ValueError, match="base looks at more than embeddings"):
+    with pytest.raises(ValueError, match="base depends on more than embeddings"):
         build.objective({**NESTED, "base": {"type": "compression"}})
     with pytest.raises(ValueError, match="objective contrastive has no key 'tempo'"):
         build.objective({**NESTED, "base": {"type": "contrastive", "tempo": 1}})

@@ -130,7 +130,7 @@ def test_a_message_says_where_in_the_recipe() -> None:
         ({"type": "matryoshka", "dims": [4]}, "base is missing; it is required"),
         ({"type": "nowhere.to:Be"}, "cannot be imported .No module named 'nowhere'"),
         ({"type": "math:Nothing"}, "cannot be imported .*Nothing"),
-        ({"type": "math:pi"}, "is no dataclass derived from embrew.objectives.Objective"),
+        ({"type": "math:pi"}, "is not a dataclass derived from embrew.objectives.Objective"),
         ({"type": "contrastive", "scale": math.inf}, "scale=inf; give a number above 0"),
         ({"type": "contrastive", "scale": True}, "scale=True; give a number above 0"),
         ({"type": "compression", "end": True}, "end goes with rows=pairs"),

@@ -76,7 +76,7 @@ def test_deepspeed(zero3, batch, words):
     [
         ({"fsdp": True}, "belongs to the launcher, not to a recipe"),
         ({"deepspeed": "zero.json"}, "belongs to the launcher, not to a recipe"),
-        ({"auto_find_batch_size": True}, "would change the experiment"),
+        ({"auto_find_batch_size": True}, "would change the batch size"),
     ],
 )
 def test_in_a_recipe(training, words):

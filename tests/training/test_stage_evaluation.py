@@ -307,7 +307,7 @@ def test_recipes_say_what_goes_together(values: dict[str, Any]) -> None:
     for evaluation, words in (
         ({"every": None, "patience": 2}, "give every as well"),
         ({"every": None, "metric": "STSB"}, "give every as well"),
-        ({"every": 2.5}, "give whole steps"),
+        ({"every": 2.5}, "give a whole number of steps"),
         ({"every": 0}, "evaluation.every=0"),
         ({"dev": []}, "evaluation.dev"),
         ({"stages": ["superviced"]}, "evaluation.stages names 'superviced'; the stages are supervised"),
