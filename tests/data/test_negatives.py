@@ -83,6 +83,8 @@ def test_from_the_command_line(tmp_path, monkeypatch):
 
     shown = run("--column", "query=ask", "--dry-run")
     assert shown.exit_code == 0, shown.stderr
+    assert "it/s" not in shown.stderr  # Sentence-Transformers' own bar
+    assert run("--column", "query=ask", "--dry-run", "--quiet").stderr == ""
     assert "n 30" in shown.stdout and "nothing written" in shown.stdout and "similarity" in shown.stdout
     assert not output.exists()
     assert run("--column", "query=ask").exit_code == 0

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from embrew import progress
 from embrew.data.prompts import ESE_RAG
 from embrew.evaluation.generator import Generator, find_generator
 from tests.conftest import CONFIGS, tiny_model
@@ -48,7 +49,7 @@ def test_braces_and_special_tokens_are_text(generator):
     assert generator._ids("<s> </s>").count(1) == 1  # its own beginning only
 
 
-def test_known_prompts_are_not_asked_again(generator, monkeypatch):
+def test_known_prompts_are_not_asked_again(generator, monkeypatch, capsys):
     generator.known.clear()
     asked = []
     monkeypatch.setattr(generator, "_continue", lambda prompts: asked.extend(prompts) or ["x"] * len(prompts))
@@ -56,6 +57,10 @@ def test_known_prompts_are_not_asked_again(generator, monkeypatch):
     assert len(asked) == 2
     generator.answers(CONTEXTS[:3], QUESTIONS[:3])
     assert len(asked) == 3
+    monkeypatch.setattr(progress, "_style", "off")  # as --quiet does
+    generator.known.clear()
+    generator.answers(CONTEXTS[:1], QUESTIONS[:1], show_progress_bar=True)
+    assert capsys.readouterr().err == ""
     generator.known.clear()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,7 +76,7 @@ def mine(
     given: dict[str, list[Any]] = {"anchor": list(pairs["query"]), "positive": list(pairs["positive"])}
     documents = given["positive"] if corpus is None else [*corpus, *given["positive"]]
     total = len(set(given["anchor"])) + len(set(documents))
-    with progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
+    with _own_bars(), progress(total, "encode", "text", shown=is_chosen()) as bar, bar.shared():
         found = mine_hard_negatives(
             Dataset.from_dict(given),
             encoder,
@@ -108,3 +109,22 @@ def mine(
             f"max_score={max_score} or range_max={range_max}, or give a larger corpus"
         )
     return Mined(rows, len(pairs) - len(rows))
+
+
+@contextmanager
+def _own_bars() -> Iterator[None]:
+    """Show the miner's search as this package shows progress; it has a tqdm bar of its own, and no option for it."""
+    from sentence_transformers.util import hard_negatives
+
+    def blocks(*bounds: int, desc: str) -> Iterator[int]:
+        with progress(len(range(*bounds)), "search", "block", shown=is_chosen()) as bar:
+            for start in range(*bounds):
+                yield start
+                bar.update()
+
+    before = hard_negatives.trange
+    hard_negatives.trange = blocks
+    try:
+        yield
+    finally:
+        hard_negatives.trange = before

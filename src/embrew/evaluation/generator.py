@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embrew.data.prompts import ESE_RAG
+from embrew.progress import progress
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is opened: tables need neither
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,13 +87,11 @@ class Generator:
         self, contexts: Sequence[str], questions: Sequence[str], *, batch_size: int = 8, show_progress_bar: bool = False
     ) -> list[str]:
         """Return one answer per question: the first line that the model generates after context and question."""
-        from tqdm.auto import tqdm
-
         prompts = [self.prompt(context, question) for context, question in zip(contexts, questions, strict=True)]
         new = sorted(
             {prompt for prompt in prompts if prompt not in self.known}, key=lambda prompt: (-len(prompt), prompt)
         )
-        with tqdm(total=len(new), desc="answer", unit="question", disable=not show_progress_bar) as bar:
+        with progress(len(new), "answer", "question", shown=show_progress_bar) as bar:
             for start in range(0, len(new), batch_size):
                 batch = new[start : start + batch_size]
                 self.known.update(zip(batch, self._continue(batch), strict=True))
