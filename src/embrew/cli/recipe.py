@@ -65,7 +65,7 @@ def _table(kind: str, about: str, described: Mapping[str, str], models: Mapping[
     """A table of names and descriptions, each with its model where the description does not name it."""
     table = Table(box=None, pad_edge=False)
     table.add_column(kind, style="bold", no_wrap=True)
-    table.add_column(about)
+    table.add_column(about, overflow="fold")
     for name, said in described.items():
         model = "" if models is None or models[name] in said else f" ({models[name]})"
         table.add_row(Text(name), Text.assemble(said, (model, "dim")))
