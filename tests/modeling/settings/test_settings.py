@@ -135,5 +135,14 @@ def test_forms_that_python_users_give() -> None:
     assert EncoderSettings.of(demonstrations={"budget": 9}).demonstrations == Demonstrations(budget=9)
 
 
+def test_one_template_in_a_list_is_that_template() -> None:
+    """In hashes, too: what was evaluated or encoded with one form is found with the other."""
+    single = EncoderSettings.of(template="a {text}")
+    assert EncoderSettings.of(template=["a {text}"]) == EncoderSettings.of(template=("a {text}",)) == single
+    assert single.as_dict()["template"] == "a {text}"
+    encoder = {**BASE, "model": "nano", "template": ["{text}{memory}"]}
+    assert Recipe.from_values({"encoder": encoder}).encoder.settings.template == "{text}{memory}"
+
+
 def test_modes_have_their_names() -> None:
     assert list(MODES) == list(get_args(PoolingMode))

@@ -71,8 +71,8 @@ class EncoderSettings(BaseModel):
             raise TypeError(f"{unknown[0]} is not a setting of an encoder; choose from {', '.join(cls.model_fields)}")
         if isinstance(given.get("pooling"), str):
             given["pooling"] = {"mode": given["pooling"]}
-        if isinstance(given.get("template"), tuple):
-            given["template"] = list(given["template"])
+        if isinstance(template := given.get("template"), list | tuple):
+            given["template"] = template[0] if len(template) == 1 else list(template)  # hashes have one as a string
         if "max_length" in given:
             given["max_length"] = lengths_of(given["max_length"])
         if isinstance(given.get("prompts", {}), Mapping | None):
