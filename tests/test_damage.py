@@ -141,7 +141,7 @@ def test_every_damaged_file_is_noticed(
         elif name.endswith(NAME) and damage == "missing":
             caplog.clear()
             np.testing.assert_array_equal(vectors(folder), vectors(source))
-            assert f"{(folder / name).parent} has no {NAME}, so damage to its files is not noticed" in caplog.text
+            assert f"{(folder / name).parent} has no {NAME}, so damage to its files is not detected" in caplog.text
         else:
             with pytest.raises(Damaged) as error:
                 vectors(folder)

@@ -166,7 +166,7 @@ def test_a_folder_is_no_recipe(tmp_path):
     ("text", "message"),
     [
         ("encoder:\n  model: nano\n pooling: 3\n", r"r\.yaml:3: "),
-        ("encoder:\n  model: nano\n  model: other\n", r"r\.yaml:3: the key 'model' stands twice"),
+        ("encoder:\n  model: nano\n  model: other\n", r"r\.yaml:3: the key 'model' occurs twice"),
         ("encoder: {model: nano\n", r"r\.yaml:2: "),
         ("seed: 1\n3: x\n", r"r\.yaml:2: the key 3 is not a string"),
         ("- a\n", "a recipe is a mapping with the keys encoder, stages"),

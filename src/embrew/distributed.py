@@ -33,18 +33,18 @@ def decided(decide: Callable[[], Decision]) -> Decision:
     """
     if world_size() == 1:
         return decide()
-    told: list[Any] = [None, None]
+    shared: list[Any] = [None, None]
     mine: Exception | None = None
     if rank() == 0:
         try:
-            told[0] = decide()
+            shared[0] = decide()
         except (ValueError, TypeError, OSError) as error:
             mine = error
-            told[1] = error if type(error).__module__ == "builtins" else ValueError(str(error))
-    distributed.broadcast_object_list(told, src=0)
-    if mine is not None or told[1] is not None:
-        raise mine or told[1]
-    decision: Decision = told[0]
+            shared[1] = error if type(error).__module__ == "builtins" else ValueError(str(error))
+    distributed.broadcast_object_list(shared, src=0)
+    if mine is not None or shared[1] is not None:
+        raise mine or shared[1]
+    decision: Decision = shared[0]
     return decision
 
 

@@ -151,7 +151,7 @@ class LogLines(tqdm):
 
 @contextmanager
 def beside_bars() -> Iterator[None]:
-    """Clear this process's bars while something else is written to the terminal.
+    """Clear this process's bars while the block writes to the terminal.
 
     Log lines in place of bars hold tqdm's lock while they are logged, so it is not taken here for them.
     """

@@ -80,4 +80,4 @@ def test_an_encoder_that_reads_no_demonstrations_says_so(model_folder, tmp_path,
     Encoder.from_pretrained(model_folder("llama"), device="cpu").save_pretrained(tmp_path / "plain", verify="off")
     result = run("add", tmp_path / "plain", "name", "--instruction", "x", "--demos", demos)
     assert result.exit_code == 1
-    assert "does not say how it reads demonstrations" in result.stderr
+    assert "does not read demonstrations" in result.stderr

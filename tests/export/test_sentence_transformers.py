@@ -135,7 +135,7 @@ def _saved(encoder: Encoder, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"attention": "memory_causal"}, "only causal and bidirectional are stock"),
+        ({"attention": "memory_causal"}, "stock modules are causal or bidirectional"),
         ({"pooling": Pooling("weighted_mean", "memory")}, "has no stock module"),
         ({"pooling": Pooling("concat", "memory"), "memory_tokens": 2}, "there is no stock module; their mean has one"),
         ({"template": ["{text}", "say {text}"], "memory_tokens": 0, "pooling": "last"}, "mean over 2 templates"),

@@ -167,7 +167,7 @@ def test_half_written_folders_say_what_is_missing(folders: Path) -> None:
     (work / "checkpoint-6" / "manifest.json").unlink()
     found = inspect(folders / "run")
     assert found.stages[1].step == 4
-    assert found.problems[0].startswith(f"{work}/checkpoint-6 is not complete, it was being written; an earlier")
+    assert found.problems[0].startswith(f"{work}/checkpoint-6 is not complete; an earlier")
     (work / "checkpoint-4" / "optimizer.pt").unlink()
     found = inspect(folders / "run")
     assert found.stages[1].progress == "no checkpoint yet, starts at step 0"

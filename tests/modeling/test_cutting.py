@@ -71,6 +71,6 @@ def test_what_is_refused(make_encoder, tmp_path):
         cut(encoder, num_layers=3)
     with pytest.raises(ValueError, match="truncate_dim=33; choose from 1 to 32"):
         cut(encoder, truncate_dim=33)
-    with pytest.raises(ValueError, match="cut to 1 layers, and an encoder's folder names a whole base; export it"):
+    with pytest.raises(ValueError, match="truncated to 1 layers; an encoder's folder names a complete base; export it"):
         cut(encoder, num_layers=1).save_pretrained(tmp_path / "cut")
     assert not (tmp_path / "cut").exists()

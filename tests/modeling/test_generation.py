@@ -109,7 +109,7 @@ def test_a_model_that_was_trained_in_this_process_writes_the_same(make_encoder):
         ({"attention": "bidirectional"}, {}, "attention=bidirectional: a bidirectional model does not generate"),
         ({}, {"source": "vector"}, "source='vector'; choose from memory, text"),
         ({}, {"use_cache": False}, "use_cache is not allowed here"),
-        ({}, {"max_length": 20}, "max_length is not allowed here: .*; say max_new_tokens"),
+        ({}, {"max_length": 20}, "max_length is not allowed here: .*; give max_new_tokens"),
         ({"family": "mistral"}, {}, "exceed the model's attention window of 8"),
     ],
 )

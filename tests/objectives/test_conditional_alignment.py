@@ -235,7 +235,7 @@ def test_a_long_text_keeps_its_instruction_and_memory(make_encoder):
     ("settings", "message"),
     [
         ({"type": "alignment", "beta": 0.0}, "beta=0.0; allowed: greater than 0"),
-        ({"type": "compression", "rows": "pairs", "divergence": "reconstruction"}, "targets of its own"),
+        ({"type": "compression", "rows": "pairs", "divergence": "reconstruction"}, "its own targets"),
         ({"type": "compression", "end": True}, "end goes with rows=pairs"),
     ],
 )

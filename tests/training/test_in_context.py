@@ -88,5 +88,5 @@ def test_what_was_trained_is_opened_and_goes_on(model_folder, tmp_path, kind, se
     np.testing.assert_allclose(again.encode(SENTENCES, "task"), trained.encode(SENTENCES, "task"), atol=1e-6)
     train(made, tmp_path / "further", start=tmp_path / "run")
     other = recipe(model_folder("llama"), tmp_path, "epic", compress="query")
-    with pytest.raises(ValueError, match=r"another encoder than the recipe's: encoder\.demonstrations="):
+    with pytest.raises(ValueError, match=r"differs from the recipe's encoder: encoder\.demonstrations="):
         train(other, tmp_path / "other", start=tmp_path / "run")

@@ -26,7 +26,7 @@ def by_stage(curve: Curve) -> Iterator[tuple[list[Moment], bool]]:
 def plot_efficiency(curves: Sequence[Curve], metric: str, path: Path, *, mark: float | None = None) -> None:
     """Plot score against samples (logarithmic axis) and against epochs.
 
-    Epochs are counted per stage, so each stage has a line of its own; all but a run's last are dashed. If all runs have
+    Epochs are counted per stage, so each stage has a separate line; all but a run's last are dashed. If all runs have
     alignment and uniformity, a third panel shows them.
 
     Args:

@@ -44,14 +44,16 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
 
 
 def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
-    """Raise where a trained encoder that a recipe is to go on from reads texts in another way than the recipe says."""
+    """Raise if a trained encoder, from which a recipe starts, has other settings for texts than the recipe."""
     config = recipe.encoder
     learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
     pairs = config.settings.differences(opened.settings)
     pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
-        raise ValueError(f"{source} is another encoder than the recipe's: {'; '.join(differing)}; let them agree")
+        raise ValueError(
+            f"{source} differs from the recipe's encoder: {'; '.join(differing)}; set these keys to the same values"
+        )
 
 
 def carries_on(opened: Encoder, recipe: Recipe, source: Path) -> bool:
@@ -77,7 +79,7 @@ def make_trainable(built: Encoder, recipe: Recipe, *, stage: int = 0) -> None:
     """
     if recipe.encoder.lora is None:
         built.backbone.train_all()
-        built.chain = []  # what was merged is part of the weights that are saved now
+        built.chain = []  # merged adapters are part of the weights that are saved
     else:
         full = recipe.encoder.train_embeddings == "full" and recipe.stages[stage].train_memory
         built.backbone.add_lora(recipe.encoder.lora, train_embeddings=full)

@@ -1,4 +1,4 @@
-"""YAML as recipes, suites and sweeps use it: plain words as in YAML 1.2, no key twice, and limits on size."""
+"""YAML of recipes, suites and sweeps: plain scalars as in YAML 1.2, no duplicate keys, and limits on size."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             problem = f"the key {key!r} is not a string; put it in quotes"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} occurs twice", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return {

@@ -203,7 +203,7 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
                 raise ValueError(
                     f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
                     f"{job.folder / entry.file} was made of{rule}; choose another folder, or "
-                    "make this one hold the corpus as it is now (--update, update_corpus)"
+                    "update this one to the current corpus (--update, update_corpus)"
                 )
             if shard.number not in keep:
                 yield shard
@@ -243,4 +243,4 @@ def add(manifest: Manifest, number: int, entry: Entry, job: Job) -> None:
             entry.file,
             100 * entry.cut / values,
         )
-    logger.info("%s: %s rows, %s in all", entry.file, f"{entry.rows:,}", f"{manifest.rows:,}")
+    logger.info("%s: %s rows, %s so far", entry.file, f"{entry.rows:,}", f"{manifest.rows:,}")

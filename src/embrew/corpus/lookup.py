@@ -26,7 +26,7 @@ class Lookup:
         return sum(len(keys) for keys, _ in self._runs)
 
     def find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the number of every key, -1 where there is none."""
+        """Return the number of every key; -1 for unknown keys."""
         found = np.full(len(keys), -1, dtype=np.int64)
         for known, numbers in self._runs:
             at = np.minimum(np.searchsorted(known, keys), len(known) - 1)

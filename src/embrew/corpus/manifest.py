@@ -124,7 +124,7 @@ def _numbered(values: Mapping[str, Any]) -> tuple[int, Entry]:
     entry = Entry(**values)
     number = int(entry.file.removeprefix("part-").removesuffix(".parquet"))
     if entry.file != shard_name(number):  # a file of another folder is refused
-        raise ValueError(f"{entry.file!r} is no name of a shard")
+        raise ValueError(f"{entry.file!r} is not a name of a shard")
     return number, entry
 
 
@@ -177,7 +177,7 @@ def require_same(
         named = ", ".join(_difference(key, known.get(key), now.get(key)) for key in different)
         todo = "choose another folder, or give the command as it was"
         if different == ["input"]:
-            todo += ", or make the folder hold the corpus as it is now (--update, update_corpus)"
+            todo += ", or update the folder to the current corpus (--update, update_corpus)"
         raise FileExistsError(f"{folder} holds vectors made of another {named}; {todo}")
 
 

@@ -1,4 +1,4 @@
-"""Encode a corpus with Ray Data: one actor a device, one shard a block, the same files as `encode_corpus` writes.
+"""Encode a corpus with Ray Data: one actor per device, one shard per block, the same files as `encode_corpus` writes.
 
 One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
 entries in the manifest. All machines must see input and output folder under the same path.

@@ -128,7 +128,7 @@ AUTOREGEMBED_PAPER = {
 AUTOREGEMBED_CODE = dict.fromkeys(("query", "document"), "This sentence means in one word: “")
 
 # ESE: Espresso Sentence Embeddings (arXiv 2402.14776), Table 4: what the generator of its retrieval-augmented answers
-# is asked. The table does not show where lines end; here each part has a line of its own.
+# is asked. The table does not show where lines end; here each part has a separate line.
 ESE_RAG = (
     "As an advanced QA system, your role is to provide accurate and straightforward answers based on the provided "
     "context. Utilize the following information to answer the given question, directly output the straightforward "

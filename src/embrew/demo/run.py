@@ -26,7 +26,7 @@ QUESTIONS = (
     "split data into training and test sets",
     "print text in colour on a terminal",
 )
-"""Asked of the test packages' documentation (networkx, scikit-learn, rich, pydantic, fsspec)."""
+"""Searched in the test packages' documentation (networkx, scikit-learn, rich, pydantic, fsspec)."""
 
 
 def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Demonstration:
         self.console.print("   measuring this machine …")
         step = measure()
         self.left = Estimate(step, costs(recipe, self.output))
-        self.console.print(f"   {self.left} on this machine as it is now")
+        self.console.print(f"   {self.left} on this machine at its current load")
 
     def collect(self) -> None:
         """Collect the data."""
@@ -90,7 +90,7 @@ class Demonstration:
         from embrew import build
         from embrew.recipe import Recipe
 
-        self._head("2. Before", "the untrained model, two ways to read a vector from it")
+        self._head("2. Before", "the untrained model with two kinds of pooling")
         lengths = recipe.encoder.max_length
         same_lengths = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
         with self.left.part("before"):

@@ -98,7 +98,7 @@ def _flush(place: Path) -> bool:
 TRIED = {"exchange of folders": _exchange, "locks": _lock, "hard links": _link, "flush to disk": _flush}
 ADVICE = {
     "exchange of folders": "folders are replaced in two steps; after a killed process, the next start recovers them",
-    "locks": "do not start two processes that write one folder: nothing would stop the second",
+    "locks": "do not start two processes that write one folder; the second would not be refused",
     "hard links": "weights of local models are copied into saved encoders, which takes more space",
     "flush to disk": "after a power failure, files that were finished may be lost",
 }

@@ -38,7 +38,7 @@ def cpu() -> Iterator[Finding]:
     value = f"{cpu_name()}, {usable} of {there} cores usable" if usable < there else f"{cpu_name()}, {there} cores"
     yield Finding("cpu", "ok", value, details={"cores": there, "usable": usable})
     load = os.getloadavg()[0]
-    advice = "other processes compute too: times measured now are too long" if load > 1.5 * usable else ""
+    advice = "other processes use the CPU; measured times are too long" if load > 1.5 * usable else ""
     yield Finding("load", "warning" if advice else "ok", f"{load:.1f} on {usable} cores", advice)
 
 
@@ -77,8 +77,8 @@ def environment() -> Iterator[Finding]:
     from huggingface_hub import get_token
 
     known = {name: os.environ[name] for name in SHOWN if name in os.environ}
-    told = ", ".join(f"{name}={value}" for name, value in known.items()) or "nothing is set"
-    yield Finding("environment", "ok", told, details=known)
+    listed = ", ".join(f"{name}={value}" for name, value in known.items()) or "nothing is set"
+    yield Finding("environment", "ok", listed, details=known)
     yield Finding("Hugging Face token", "ok", "yes" if get_token() else "no")
     for name in ("EMBREW_DATA", "EMBREW_TOKENIZERS"):
         place = os.environ.get(name)

@@ -106,13 +106,13 @@ def attention() -> Finding:
     modes = ("causal", "bidirectional")
     for mode in modes:
         check_attention(Encoder.from_pretrained("nano", attention=mode, **encoder_settings()))
-    return Finding("self-test: attention", "ok", " and ".join(modes) + " as they should be")
+    return Finding("self-test: attention", "ok", " and ".join(modes) + " as expected")
 
 
 def half() -> Finding:
     """Compare bfloat16 with float32 where the device supports both."""
     if not computes(torch.bfloat16, pick_device(None)):
-        return Finding("self-test: bfloat16", "ok", "not tried: this device emulates it")
+        return Finding("self-test: bfloat16", "ok", "not tested: this device emulates it")
     rounded = np.asarray(Encoder.from_pretrained("nano", **{**encoder_settings(), "dtype": "bfloat16"}).encode(TEXTS))
     cosine = float((rounded * np.asarray(opened().encode(list(TEXTS)))).sum(-1).min())
     value = f"smallest cosine of a text in bfloat16 and in float32 {cosine:.4f}"

@@ -1,4 +1,4 @@
-"""Run all probes in order; those that import torch run in a process of their own."""
+"""Run all probes in order; those that import torch run in a separate process."""
 
 from __future__ import annotations
 

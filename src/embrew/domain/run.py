@@ -184,7 +184,7 @@ def _write_recipe(path: Path, made: Plan) -> None:
         if keys:
             raise FileExistsError(
                 f"{path} has other settings ({', '.join(keys)}); choose another output folder, give the same "
-                f"settings, or train it as it is: embrew train {path} --output DIR"
+                f"settings, or train it unchanged: embrew train {path} --output DIR"
             )
         return
     with atomic_path(path) as temporary:

@@ -81,7 +81,7 @@ def check(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, A
 
 
 def _partly(questions: list[str], asked: Iterable[str], read: Iterable[str]) -> set[str]:
-    """Return the questions of which a part is in the training data: as a text of its own, or within a document."""
+    """Return the questions of which a part is in the training data: as a separate text, or within a document."""
     parts = parts_of(questions)
     by_start: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for part in parts:

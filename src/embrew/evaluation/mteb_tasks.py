@@ -173,7 +173,7 @@ def fetched_folder(folder: Path, task: MtebTask) -> Path:
 
 
 def _model_name(encoder: TextEncoder, task: MtebTask) -> str:
-    """Return the model's name in mteb's cache, with a hash of the instruction, so that each has results of its own."""
+    """Return the model's name in mteb's cache, with a hash of the instruction, so that each has separate results."""
     describe = getattr(encoder, "describe", None)
     name = str(describe()["base"]["name"]) if callable(describe) else type(encoder).__name__
     name = Path(name).name

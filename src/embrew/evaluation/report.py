@@ -45,7 +45,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     """Write `TASK.SPLIT.json` (mteb's format) into `folder`, after `.run.json` (the sidecar) and `.examples.json`."""
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = _result_file(folder, result.task, result.split)
-    path.unlink(missing_ok=True)  # so that an interruption leaves no old result beside a new sidecar
+    path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
     write_json(_sidecar_file(path), {"format": RESULT.newest, **run, "counts": dict(result.counts)})
     if result.examples:
         write_json(path.with_suffix(".examples.json"), result.examples)

@@ -22,8 +22,8 @@ def refuse_older_versions(out: Path) -> None:
     """Make transformers 4 refuse the folder with an error that names the version it needs.
 
     It would open the weights and ignore what it does not know: `is_causal`, `rope_parameters`, the tokenizer's class.
-    No setting says which version a folder needs. But transformers 4 takes this one as the attention kernel and repeats
-    it in its error, where it is not one; version 5 ignores it in a file, and so do servers with models of their own.
+    No setting names the version that a folder needs. transformers 4 reads this one as the name of an attention kernel
+    and repeats an unknown name in its error; version 5, and servers with their own models, ignore it in a file.
     """
     path = out / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -31,8 +31,8 @@ def refuse_older_versions(out: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_widely_understood(out: Path) -> None:
-    """Module paths and pooling flags in the form that older readers know as well; current ones read it the same."""
+def write_for_older_readers(out: Path) -> None:
+    """Write module paths and pooling flags in a form that older and current readers support."""
     path = out / "modules.json"
     modules = json.loads(path.read_text())
     for module in modules:

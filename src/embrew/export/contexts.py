@@ -1,7 +1,7 @@
 """Contexts as rows of a vocabulary: prompts with demonstrations in a folder that needs no code of embrew.
 
-Every vector of a context becomes a row of the embedding matrix, with a token of its own, a *marker*, and the context a
-prompt: a string of markers and words. Markers are parsed anywhere in a text, so their names hold a hash that no text
+Every vector of a context becomes a row of the embedding matrix with a new token, a *marker*, and the context becomes
+a prompt: a string of markers and words. Markers are parsed anywhere in a text, so their names hold a hash that no text
 holds by chance; the tokenizer's own special tokens stay text in a user's text, as ever.
 """
 
@@ -32,7 +32,7 @@ class Baked:
         prompt: the prompt before a text there: markers, words, and the template's words before the text.
         ids: what its tokenizer makes of the context's positions, one each.
         rows: `(markers, hidden)` what goes into the embedding matrix, by id.
-        room: tokens that are left for a text with its instruction, of those that a row may have.
+        room: maximum number of tokens of a text with its instruction.
     """
 
     prompt: str
@@ -42,7 +42,7 @@ class Baked:
 
 
 def bake(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Baked]:
-    """Add the markers of an encoder's contexts to a stock tokenizer, and say what each context is with it.
+    """Add the markers of an encoder's contexts to a stock tokenizer; return the contexts by name.
 
     Raises:
         ValueError: the tokenizer cannot give the same tokens as the encoder, or a context leaves no room for a text.
@@ -80,9 +80,11 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
         last = number + 1 == len(runs)
         kept: list[int] = []
         if segment != Segment.SOFT:
-            kept = places[:-1] if last else places  # a marker last: what follows is tokenised on its own
-            said = maker.words([ids[i] for i in kept], first=number == 0)
-            kept, words = ([], words) if said is None else (kept, words + said)
+            kept = (
+                places[:-1] if last else places
+            )  # end with a marker, so that the following text is tokenised separately
+            found = maker.words([ids[i] for i in kept], first=number == 0)
+            kept, words = ([], words) if found is None else (kept, words + found)
         for place in places[len(kept) :]:
             marker = maker.add()
             words += marker
@@ -94,8 +96,8 @@ def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, cont
         if _same(encoder, tokenizer, context.row, ids, instruction, prompt, room):
             return Baked(prompt, ids, rows, room)
     raise ValueError(
-        f"context {name}: after a marker this tokenizer gives other tokens than at the beginning of a text, so a "
-        "stock folder cannot say this context"
+        f"context {name} cannot be exported: after a marker, this tokenizer gives other tokens than at the beginning "
+        "of a text"
     )
 
 
@@ -145,8 +147,8 @@ class _Markers:
             return ""
         mark = self._made(0)  # which is there by the end: a context ends with a marker
         (own,) = self.tokenizer(mark, add_special_tokens=False)["input_ids"]
-        said = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
-        for words in (said, f" {said}"):
+        decoded = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+        for words in (decoded, f" {decoded}"):
             found = self.tokenizer(("" if first else mark) + words + mark, add_special_tokens=False)["input_ids"]
             if found == [*([] if first else [own]), *ids, own]:
                 return words

@@ -47,7 +47,7 @@ def with_instruction(encoder: Encoder, prompt_name: str) -> Encoder:
 
 
 def with_fixed_memory(encoder: Encoder) -> Encoder:
-    """Return the same encoder without `memory_ratio`, where no text of its length limit gets a second memory token.
+    """Return the same encoder without `memory_ratio`, if every text within its length limit gets one memory token.
 
     Raises:
         ValueError: some do.

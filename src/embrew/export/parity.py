@@ -1,4 +1,4 @@
-"""Verify a stock folder: what the encoder itself gives, and that a process without embrew gives the same."""
+"""Verify a stock folder: reference vectors of the encoder, compared with those of a process without embrew."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def parity_cases(
 def context_cases(
     live: Live, encoder: Encoder, texts: list[str], baked: dict[str, Baked], ids: dict[int, int]
 ) -> list[dict[str, Any]]:
-    """Return the same for contexts, whose tokens count as a text's in a stock folder, so the text has less room."""
+    """Return the same for contexts; in a stock folder, their tokens count towards the limit of a text."""
     begin, cases = len(encoder.template.first_ids), []
     for name, context in baked.items():
         rows = encoder.template.rows(texts, instruction=encoder.instruction(name), max_length=context.room)
@@ -143,7 +143,7 @@ def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray)
 
 
 def verify_export(out: Path, parity: dict[str, Any], device: str) -> None:
-    """Open the folder with Sentence-Transformers alone, in a process of its own, and compare."""
+    """Open the folder with Sentence-Transformers alone, in a separate process, and compare."""
     with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
         target = Path(scratch) / "vectors.safetensors"
         command = [sys.executable, "-c", OPEN_STOCK, str(out), str(target), device]

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from embrew.export.compatibility import refuse_older_versions, write_widely_understood
+from embrew.export.compatibility import refuse_older_versions, write_for_older_readers
 from embrew.export.contexts import bake, write_rows
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
@@ -55,18 +55,17 @@ def export_sentence_transformer(
         folder: where to; must not exist, unless `overwrite`.
         overwrite: replace an existing folder.
         verify: `full` opens the folder in a fresh process and compares token ids and vectors on 17 texts, one of them
-            beyond every length limit, by `encode_query`, `encode_document` and `encode` with every prompt; `off`: not.
-        prompt_name: which of the encoder's prompts is baked in, where the template has the instruction after the text:
-            stock prompts stand before it. Export once per prompt.
-        max_length: limit in tokens of every text in the folder, with its template and prompt; must be given
-            where the encoder has one length for queries and another for documents, since a stock folder has one.
+            beyond every length limit, by `encode_query`, `encode_document` and `encode` with every prompt; `off`: none.
+        prompt_name: the prompt to write into the template if its instruction follows the text, since stock prompts
+            precede the text. Export once per prompt.
+        max_length: limit in tokens of every text in the folder, template and prompt included; required if the encoder
+            has different limits for queries and documents, since a stock folder has one.
         num_layers: number of layers to keep, from the first; the others are deleted.
         truncate_dim: number of leading dimensions to keep, before vectors are normalised.
 
     Raises:
-        ValueError: the encoder cannot be said in stock modules; says why. So it is with one that has two lengths where
-            `max_length` is not given; and with one whose texts get different numbers
-            of memory tokens; where its length limit leaves one to every text, it is exported with that one.
+        ValueError: stock modules cannot reproduce the encoder, for the reason in the message; it has two length limits
+            and `max_length` is not given; or texts within its limit get different numbers of memory tokens.
         FileExistsError: the folder exists.
         RuntimeError: the stock folder gives other vectors; it is removed.
     """
@@ -92,7 +91,7 @@ def export_sentence_transformer(
         model = merged_model(encoder, ids, len(tokenizer))
         write_rows(model, baked.values())
         nested = nested_dimensions(encoder)
-        if nested:  # what vLLM reads, to allow its requests other dimensions
+        if nested:  # vLLM reads these before a request may set dimensions
             model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested
         model.save_pretrained(scratch)
         write_tokenizer(tokenizer, Path(scratch))
@@ -114,7 +113,7 @@ def export_sentence_transformer(
         )
         stock.save_pretrained(str(out), create_model_card=False)
         check_tokenizer(tokenizer, out)
-        write_widely_understood(out)
+        write_for_older_readers(out)
         refuse_older_versions(out)
         texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
         cases = [*parity_cases(live, encoder, texts, prompts, ids), *context_cases(live, encoder, texts, baked, ids)]
@@ -130,7 +129,9 @@ def export_sentence_transformer(
         (out / "parity.json").write_text(json.dumps(parity, ensure_ascii=False))
         empty = not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values()))
         if not empty:
-            logger.warning("%s: an empty text has no tokens there, and so another vector; the card says more", folder)
+            logger.warning(
+                "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
+            )
         card = model_card(encoder, stock=prompts, lengths=lengths, notes=notes(modules, empty_texts=empty))
         (out / "README.md").write_text(card, encoding="utf-8")
         if verify == "full":
@@ -139,7 +140,7 @@ def export_sentence_transformer(
 
 
 def _baked(encoder: Encoder, prompt_name: str | None) -> Encoder:
-    """Return the encoder with one prompt in its template, where prompts come after the text, or around it."""
+    """Return the encoder with one prompt in its template, if prompts follow or surround the text."""
     follows = any("{instruction}" in template.after for template in encoder.templates)
     instructions = [context.context.instruction for context in encoder.contexts.values()]
     if not follows and not any(HOLE in words for words in (*encoder.prompts.values(), *instructions)):

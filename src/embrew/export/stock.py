@@ -8,7 +8,7 @@ OWN_CODE = "transformers_modules."  # where transformers puts code that came wit
 
 
 def check_stock(encoder: Encoder) -> None:
-    """Refuse what stock modules cannot say."""
+    """Raise if stock modules cannot reproduce the encoder."""
     reason, model = None, encoder.backbone.causal_lm
     pooling, template, limit = encoder.pooling, encoder.template, encoder.max_seq_length
     positions = getattr(encoder.backbone.inner.config, "max_position_embeddings", limit)
@@ -20,7 +20,7 @@ def check_stock(encoder: Encoder) -> None:
             "config"
         )
     elif type(model).__module__.startswith(OWN_CODE) or type(model.config).__module__.startswith(OWN_CODE):
-        reason = f"its language model is code of its own ({type(model).__name__}), which no stock folder runs"
+        reason = f"its language model needs custom code ({type(model).__name__}), which stock folders do not run"
     elif len(encoder.templates) > 1:
         reason = f"it takes the mean over {len(encoder.templates)} templates, and a stock folder has one"
     elif template.between is not None:
@@ -33,11 +33,11 @@ def check_stock(encoder: Encoder) -> None:
     elif template.preparation != "none":
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
     elif encoder.attention.is_causal is None:
-        reason = f"attention={encoder.attention.mode} needs a mask of its own; only causal and bidirectional are stock"
+        reason = f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
     elif encoder.attention.is_causal is False and encoder.backbone.bidirectional_by != "flag":
         reason = (
-            f"attention=bidirectional goes by an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
-            "not follow is_causal in its configuration, and a stock folder has nothing else; attention: causal is stock"
+            f"attention=bidirectional needs an explicit mask on {type(encoder.backbone.inner).__name__}, which does "
+            "not follow is_causal in its configuration; stock modules support attention: causal here"
         )
     elif pooling.mode == "concat" and not pools_last_token(encoder):
         reason = (

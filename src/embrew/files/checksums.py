@@ -119,8 +119,8 @@ def check_files(folder: Path, *, read: Collection[str] = (), large: bool = True)
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise Damaged(
-            f"{folder} is not as it was written: {', '.join(problems[:3])}{more}. Copy the folder again from where it "
-            f"came from; if you changed it on purpose, remove {NAME} and it opens unverified",
+            f"{folder} has changed since it was written: {', '.join(problems[:3])}{more}. Copy the folder again from "
+            f"its source; if you changed it on purpose, remove {NAME} and it opens unverified",
             changed=changed,
         )
     return True

@@ -21,7 +21,7 @@ ENCODED = {  # settings of vectors that the command line takes, with their defau
     "text_column": None,
 }
 PREPARED = {"max_chars": 600, "max_documents": 2000, "seed": 42}
-UNKNOWN = "words in capitals were not stored: give them as in the first command"
+UNKNOWN = "replace words in capitals by the values of the first command, which are not stored"
 
 
 def encoder(folder: Path) -> Found:
@@ -122,7 +122,7 @@ def domain(folder: Path) -> Found:
         use = {"open": f"cat {folder / there['report']}"}
         return Found(folder, "finished", model.summary, tuple(facts), stages=model.stages, commands=use)
     summary = f"training {model.summary}" if model.state == "stopped" else f"after {done[-1]}"
-    facts.append("documents and pairs are stored by name, the model not at all: give the first command's options")
+    facts.append("paths of documents and pairs, and the model, are not stored: give the first command's options")
     return Found(folder, "stopped", summary, tuple(facts), model.problems, model.stages, {"resume": again})
 
 
@@ -135,7 +135,7 @@ def prepared(folder: Path) -> Found:
 
 
 def _vectors_file(folder: Path) -> Path:
-    """Path of the manifest of vectors; folders of earlier versions have it beside the shards."""
+    """Path of the manifest of vectors; folders of earlier versions have it in the folder of the shards."""
     new, old = folder / "__embrew__" / VECTORS.file, folder / "embrew-vectors.json"
     return old if old.is_file() and not new.is_file() else new
 

@@ -30,7 +30,7 @@ class Stage:
 
     @property
     def progress(self) -> str:
-        """The steps in words."""
+        """The number of steps, as text."""
         if self.state == "not begun":
             return ""
         if self.step is None:

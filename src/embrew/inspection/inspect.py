@@ -1,4 +1,4 @@
-"""Find out of which kind a folder is, and inspect it."""
+"""Recognise the kind of a folder, and inspect it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Kind(NamedTuple):
     """A kind of folder.
 
     Attributes:
-        name: in words.
+        name: of the kind, for users.
         marker: pattern of the file that a folder of this kind has.
         look: inspects a folder of this kind.
         format: its key in `files.formats.FORMATS`.
@@ -45,7 +45,7 @@ KINDS = (
     Kind("results", formats.RESULT.file.replace("TASK.SPLIT", "*"), artifacts.results, "result"),
     Kind("context", formats.CONTEXT.file, artifacts.context, "context"),
 )
-"""A folder that is of several kinds, as a stage in progress is with its checkpoints, is of the first."""
+"""In the order in which they are tried; a stage in progress with checkpoints is of the first kind that matches."""
 
 
 def inspect(folder: str | Path) -> Found:

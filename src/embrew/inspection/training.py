@@ -33,7 +33,7 @@ def training_run(folder: Path) -> Found:
 
 
 def resume_command(folder: Path, values: dict[str, Any]) -> str:
-    """Return the command that resumes a run; RECIPE stands for a recipe that `run.json` does not name.
+    """Return the command that resumes a run; RECIPE replaces a recipe that `run.json` does not name.
 
     Absolute paths are stored by name, and appear so.
     """
@@ -136,5 +136,5 @@ def _missing(folder: Path) -> list[str]:
     try:
         files = read_json(folder / SEAL)
     except (OSError, ValueError):
-        return [f"{folder} is not complete, it was being written; {skipped}"]
+        return [f"{folder} is not complete; {skipped}"]
     return [f"{folder / name} is missing; {skipped}" for name in files if not (folder / name).is_file()]

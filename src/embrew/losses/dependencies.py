@@ -1,8 +1,8 @@
-"""What ESE's shallow vectors learn to hold: the principal part of how an embedding's dimensions depend on each other.
+"""Targets of ESE's shallow vectors: the principal part of the dependencies between an embedding's dimensions.
 
 None of this is differentiated: targets are constants. Signs of singular vectors are arbitrary, and a target whose signs
 change from step to step cannot be learnt, so the largest entry of every column is made positive. Random numbers come
-from a generator of its own: the same input gives the same target, on every process and at every time.
+from a separate generator: the same input gives the same target, on every process and at every time.
 """
 
 from __future__ import annotations

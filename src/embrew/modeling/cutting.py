@@ -1,4 +1,4 @@
-"""Cut an encoder to its first layers and leading dimensions."""
+"""Truncate an encoder to its first layers and leading dimensions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ E = TypeVar("E", bound=Embedder)
 def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None = None) -> E:
     """Return the same encoder, on the same weights, with fewer layers and dimensions; it can be exported.
 
-    Its vectors equal `encode(..., num_layers=, truncate_dim=)` of the whole: states after the last layer kept, final
-    norm included, pooled; then the leading dimensions; then unit length.
+    Its vectors equal `encode(..., num_layers=, truncate_dim=)` of the full encoder: states after the last kept layer,
+    final norm included, are pooled, truncated to the leading dimensions, then normalised.
 
     Args:
-        encoder: the whole one; it is not changed.
+        encoder: the full encoder; it is not changed.
         num_layers: layers to keep, the first ones; None: all.
         truncate_dim: dimensions to keep, the leading ones; None: as the encoder does.
 
@@ -43,14 +43,14 @@ def cut(encoder: E, *, num_layers: int | None = None, truncate_dim: int | None =
     fewer_layers = num_layers is not None and num_layers < backbone.num_layers
     narrower = truncate_dim is not None and truncate_dim < encoder.get_embedding_dimension()
     if encoder.record is not None and (fewer_layers or narrower):
-        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the whole encoder
+        made.record = {**encoder.record, "scores": {}, "about": {}}  # those are of the full encoder
     if num_layers is None or num_layers == backbone.num_layers:
         return made
     made.num_layers = num_layers
     made._modules = dict(encoder._modules)
     made.backbone = copy.copy(backbone)
     made.backbone._modules = dict(backbone._modules)
-    made.backbone._switch = None  # it lists the layers of the whole
+    made.backbone._switch = None  # it lists the layers of the full encoder
     inner = backbone.inner
     place = next(name for name, module in backbone.model.named_modules() if module is inner)
     path = ".".join(filter(None, (place, path_of_layers(inner))))

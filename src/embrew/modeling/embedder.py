@@ -61,7 +61,7 @@ class Embedder(EmbeddingModel):
         return None if prompt is not None or name is None else self.contexts.get(name)
 
     def asked(self, prompt_name: str | None, prompt: str | None) -> tuple[str, PreparedContext | None]:
-        """Return `instruction` and `context` of one moment: another thread may replace a context in between."""
+        """Return `instruction` and `context` together, since another thread may replace the context."""
         for what, value in (("prompt", prompt), ("prompt_name", prompt_name)):
             if not isinstance(value, str | None):
                 raise TypeError(f"{what}={value!r} is a {type(value).__name__}; give a string")
@@ -105,7 +105,7 @@ class Embedder(EmbeddingModel):
         max_length: int | None = None,
         **mteb: Any,
     ) -> np.ndarray | Tensor | list[Tensor]:
-        """Embed texts; the arguments are those of Sentence-Transformers 6, and four of our own at the end.
+        """Embed texts; arguments as in Sentence-Transformers 6, followed by four of embrew.
 
         Args:
             inputs: a text or several: a list, an array, a Series, a generator, … (`modeling.text.inputs`); a text
@@ -128,7 +128,7 @@ class Embedder(EmbeddingModel):
             num_layers: number of layers to run.
             batch_tokens: budget of padded tokens per batch, instead of `batch_size`.
             max_length: limit in tokens, instead of the longer of the encoder's two.
-            **mteb: what mteb gives as well: with these, `inputs` are its batches, and a `prompt_type` decides on prompt
+            **mteb: keywords of mteb's calls: `inputs` are then its batches, and `prompt_type` decides on prompt
                 and limit.
 
         Returns:

@@ -85,7 +85,9 @@ class Encoder(Protocols):
             added = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
             asked = sorted(given) + [key for key, value in {"settings": settings, **added}.items() if value]
             if asked:
-                raise ValueError(f"{name} is a saved encoder with settings of its own; leave out {', '.join(asked)}")
+                raise ValueError(
+                    f"{name} is a saved encoder, which has its settings already; leave out {', '.join(asked)}"
+                )
             return load_encoder(
                 cls,
                 folder,
@@ -135,7 +137,7 @@ class Encoder(Protocols):
             overwrite: replace an existing encoder folder.
             verify: `fast` re-opens tokenizer, settings and adapter into this model, and the whole folder where the
                 weights under the adapter are not the base's, or may not be; `full` loads it in a fresh process; `off`.
-            recipe: the resolved recipe as YAML, kept beside the weights.
+            recipe: the resolved recipe as YAML, saved in the folder.
             extra: further text files for the folder, by name.
 
         Raises:
@@ -148,13 +150,15 @@ class Encoder(Protocols):
         save_encoder(self, Path(folder), overwrite=overwrite, verify=verify, texts=texts)
 
     def keep_frozen_lm(self) -> None:
-        """Keep the original LM at hand, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
+        """Keep the original LM available, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
 
-        Where an earlier stage changed the weights, it is a second copy in memory, opened from where they came from.
+        If an earlier stage changed the weights, the original is opened again as a second copy in memory.
         """
 
         def reopen() -> PreTrainedModel:
-            logger.info("an earlier stage changed the weights: %s is opened again beside them", self.base.name)
+            logger.info(
+                "an earlier stage changed the weights: the original %s is opened again as a second copy", self.base.name
+            )
             name = str(self.base_folder) if self.base.kind == "folder" and self.base_folder else self.base.name
             how: Any = {"dtype": self.backbone.dtype, "trust_remote_code": self.trust_remote_code}
             model, _, _ = open_base(name, revision=self.base.revision, expected=self.base, **how)
@@ -221,7 +225,8 @@ class Encoder(Protocols):
     def add_context(self, name: str, context: Context) -> PreparedContext:
         """Embed the demonstrations of a context, and keep it under a name that `encode` takes as `prompt_name`.
 
-        Its vectors are those of the weights as they are now: add it again after further training, or save, which does.
+        Its vectors are computed with the current weights: add it again after further training, or save the
+        encoder, which computes them again.
 
         Raises:
             ValueError: the name is that of a prompt; or see `modeling.prompting.contexts.prepare`.

@@ -92,7 +92,7 @@ def target_scores(
         encoder: a causal LM under causal attention.
         rows: as `target_rows` makes them.
         source: `memory`: the target is blind to the text; `text`: it reads all before it.
-        bos: whether the target reads BOS beside the memory.
+        bos: whether the target attends to BOS too.
         batch_tokens: padded tokens per batch.
     """
     check(encoder, source)
@@ -147,12 +147,12 @@ def check(encoder: Embedder, source: Source) -> None:
 def _check_options(options: dict[str, Any]) -> None:
     for key in options:
         if key in OURS:
-            hint = "; say max_new_tokens" if key.endswith("length") else ""
+            hint = "; give max_new_tokens" if key.endswith("length") else ""
             raise ValueError(f"{key} is not allowed here: the encoder reads the texts and keeps the cache{hint}")
 
 
 def _settings(encoder: Embedder, options: dict[str, Any]) -> GenerationConfig:
-    """Greedy unless asked otherwise, whatever a chat model's own settings sample with."""
+    """Return generation settings: greedy unless `options` differ; the model's own sampling settings are ignored."""
     own, tokenizer = encoder.backbone.causal_lm.generation_config, encoder.tokenizer
     eos = tokenizer.eos_token_id if own is None or own.eos_token_id is None else own.eos_token_id
     first = eos[0] if isinstance(eos, list) else eos
@@ -180,7 +180,7 @@ def _continue(encoder: Embedder, tokens: Tokens, source: Source, bos: Bos, setti
     order = torch.argsort(real, dim=1, stable=True)  # padding first: what is written follows the last token
     embedded = encoder.backbone.embed(tokens)
     left = embedded.gather(1, order[..., None].expand_as(embedded))
-    model = copy.copy(encoder.backbone.causal_lm)  # hooks of its own, on the same weights
+    model = copy.copy(encoder.backbone.causal_lm)  # separate hooks, the same weights
     model._forward_hooks, model._forward_pre_hooks = OrderedDict(), OrderedDict()
     model._forward_pre_hooks_with_kwargs, model._forward_hooks_with_kwargs = OrderedDict(), OrderedDict()
     cache = DynamicCache()  # without windows: all layers keep the same positions

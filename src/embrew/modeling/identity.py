@@ -20,7 +20,7 @@ def replayed(encoder: EmbeddingModel) -> list[AdapterState]:
 
 
 def settings_of(encoder: EmbeddingModel) -> dict[str, Any]:
-    """Return what makes this encoder beside weights and tokenizer, for JSON: enough to build it again."""
+    """Return all settings of an encoder, for JSON: with weights and tokenizer, enough to build it again."""
     cut = {} if encoder.num_layers is None else {"num_layers": encoder.num_layers}
     return {**encoder.settings.as_dict(), **cut}
 

@@ -1,4 +1,4 @@
-"""An encoder's adapters added to its base for good: full weights that need neither base nor peft."""
+"""Merge an encoder's adapters into its base: full weights that need neither base nor peft."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def merge_encoder(
     if folder.resolve() == out.resolve():
         raise ValueError(f"{target} is the encoder itself; give another folder")
     check_free(out, marker=SETTINGS, overwrite=overwrite)
-    expected = reference_vectors(Encoder.from_pretrained(folder, dtype="float32"))  # gone before the next one comes
+    expected = reference_vectors(
+        Encoder.from_pretrained(folder, dtype="float32")
+    )  # freed before the next one is opened
     encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     difference = float((reference_vectors(encoder) - expected).abs().max())
     if not difference <= tolerance(encoder.backbone.dtype):
@@ -56,7 +58,7 @@ def merge_encoder(
             f"the merged weights give other vectors than the adapters: largest difference {difference:.2e}, allowed "
             f"{tolerance(encoder.backbone.dtype):.0e} ({encoder.backbone.dtype})"
         )
-    logger.info("adapters merged: %d, largest difference of a vector: %.1e", settings["adapters"], difference)
+    logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
     encoder.chain = []
     encoder.backbone.train_all()
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)

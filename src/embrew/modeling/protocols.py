@@ -1,4 +1,4 @@
-"""What Sentence-Transformers' evaluators and utilities, and mteb, ask of a model beside its `encode` methods."""
+"""Attributes and methods that Sentence-Transformers' evaluators and utilities, and mteb, use besides `encode`."""
 
 from __future__ import annotations
 

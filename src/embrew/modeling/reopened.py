@@ -1,4 +1,4 @@
-"""Open a saved encoder in a process of its own and write its reference vectors: `python -m embrew.modeling.reopened`.
+"""Open a saved encoder in a separate process and write its reference vectors: `python -m embrew.modeling.reopened`.
 
 Started by `modeling.storage.verification`, which compares them with those of the encoder that was saved.
 """

@@ -72,9 +72,9 @@ class Compression(Objective):
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
         if self.rows == "pairs" and self.divergence == "reconstruction":
-            raise ValueError("rows=pairs has targets of its own; divergence=reconstruction repeats the context")
+            raise ValueError("rows=pairs has its own targets; divergence=reconstruction repeats the context")
         if self.end and self.rows == "text":
-            raise ValueError("end goes with rows=pairs; a text that is split has no end of its own")
+            raise ValueError("end goes with rows=pairs; the first part of a split text has no end")
 
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder has memory tokens."""

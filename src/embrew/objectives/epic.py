@@ -60,7 +60,7 @@ class Epic(InfoNCE, EmbeddingObjective):
         if settings.learnable is not None and self.demonstrations > settings.learnable:
             raise ValueError(
                 f"demonstrations={self.demonstrations}, and encoder.demonstrations.learnable={settings.learnable} "
-                "vectors stand in their place; give as many"
+                "vectors replace them; give the same number"
             )
         if self.plain_weight and not settings.vectors:
             raise ValueError("plain_weight goes with demonstrations that are vectors; these are text")

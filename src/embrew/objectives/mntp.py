@@ -31,7 +31,7 @@ class MaskedNextToken(Objective):
         mask_probability: probability of choosing a token of the text (the paper: 0.2, for Mistral 0.8).
         replacement: `bert`: of the chosen, 80 % become the mask token, 10 % a random token, 10 % stay; `mask`: all
             become the mask token (the paper's choice for Mistral).
-        mask_token: text of the mask token; a causal LM has none of its own, and the paper takes an underscore.
+        mask_token: text of the mask token; a causal LM has no mask token, and the paper uses an underscore.
     """
 
     mask_probability: Annotated[float, Field(gt=0, le=1)] = 0.2

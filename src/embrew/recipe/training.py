@@ -210,7 +210,7 @@ REFUSED: dict[str, str] = {
     "restore_callback_states_from_checkpoint": "is set by embrew; leave it out",
     "save_on_each_node": "would let several processes write to one folder; leave it out, and use a shared file system",
     "save_only_model": "would write checkpoints that cannot be resumed; leave it out",
-    "neftune_noise_alpha": "fails with embrew's training step, which has no input embeddings of its own; leave it out",
+    "neftune_noise_alpha": "fails with embrew's training step, which passes no input embeddings; leave it out",
     **dict.fromkeys(
         ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
         "fails with embrew's training step: batches are objects that torch.compile cannot trace; leave it out",

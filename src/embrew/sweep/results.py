@@ -32,7 +32,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     if drawn:
         lines += [f"![{sweep.axis}](sweep.png)", ""]
     lines += [
-        f"- {row.name}: {', '.join(map(public_setting, row.overrides)) or 'the recipe as it is'}; stages {_stages(row)}"
+        f"- {row.name}: {', '.join(map(public_setting, row.overrides)) or 'recipe unchanged'}; stages {_stages(row)}"
         for row, _ in done
     ]
     if len(done) < len(sweep.rows):

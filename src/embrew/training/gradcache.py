@@ -24,7 +24,7 @@ class Chunks:
 
     Attributes:
         rows: texts per chunk.
-        tokens: padded tokens per chunk (rows × longest row); a longer text is a chunk of its own.
+        tokens: padded tokens per chunk (rows × longest row); a longer text is a separate chunk.
     """
 
     rows: int | None = None

@@ -30,7 +30,7 @@ def check_launch(
         raise ValueError(
             f"stage {stage.name}: {method} is not supported under FSDP2: it depends on more than embeddings, and "
             "the number of its forward passes differs between processes, which sharded weights do not allow; train "
-            "this stage with plain data parallelism (torchrun, or launch/ddp) in a recipe of its own, and continue "
+            "this stage with plain data parallelism (torchrun, or launch/ddp) in a separate recipe, and continue "
             "under FSDP2 with --from DIR"
         )
     if sharded and evaluated:

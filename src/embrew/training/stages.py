@@ -77,9 +77,7 @@ def train(
             `evaluation.metric` is not a score; `start` has another template, attention or pooling than the recipe.
     """
     if not recipe.stages:
-        raise ValueError(
-            "the recipe has no stages, so there is nothing to train; evaluate it as it is with embrew evaluate"
-        )
+        raise ValueError("the recipe has no stages, so there is nothing to train; evaluate it with embrew evaluate")
     with sharding.asked_by_launcher() as sharded:
         PartialState(cpu=not torch.accelerator.is_available())  # starts the process group under torchrun
         with claimed_by_first(Path(output_dir), TRAINING):

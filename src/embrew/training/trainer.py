@@ -47,7 +47,9 @@ from embrew.training.resuming.checkpoint_files import (
 from embrew.training.step import TrainStep
 
 logger = logging.getLogger(__name__)
-TENSORBOARD = ".tensorboard"  # suffix of the folder of event files, beside the checkpoints' and not removed with it
+TENSORBOARD = (
+    ".tensorboard"  # suffix of the folder of event files, next to the folder of checkpoints and not removed with it
+)
 KEEP = 2  # checkpoints of a stage in progress
 
 
@@ -169,8 +171,8 @@ class StageTrainer(Trainer):
         """
         if self.evaluation is None:
             raise ValueError("the stage has no evaluation; pass evaluation= to StageTrainer")
-        told = [self.evaluation.score() if self.args.process_index == 0 else None]
-        scores = broadcast_object_list(told)[0]
+        scored = [self.evaluation.score() if self.args.process_index == 0 else None]
+        scores = broadcast_object_list(scored)[0]
         self.step.train()
         metrics = trainer_metrics(scores)
         self.log(dict(metrics))

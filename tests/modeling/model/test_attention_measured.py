@@ -133,7 +133,7 @@ def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedToke
     settings = {"template": "{instruction}{text}", "demonstrations": Demonstrations(compress="none")}
     encoder = encoder_of("gpt2", tokenizer, max_length=100, **settings)
     pairs = (Demonstration("the quick brown fox", "jumps over the lazy dog"),)
-    with pytest.raises(ValueError, match=r"the demonstrations take \d+ tokens beside texts of up to 100"):
+    with pytest.raises(ValueError, match=r"the demonstrations take \d+ tokens and texts up to 100"):
         encoder.add_context("task", Context("find: ", pairs))
     row = Row.of([5] * 100, Segment.TEXT) + Row.of([6] * 29, Segment.TARGET)
     with pytest.raises(ValueError, match="a row has 129 tokens, and GPT2Model has positions for 128; the text, its"):

@@ -168,7 +168,7 @@ def test_vectors_in_the_beginning(family, make_encoder):
             found.append(wanted)
     assert (found[0] - found[1]).abs().max() > 0.01
     assert len(prefix._kept) == 2
-    with pytest.raises(ValueError, match="vectors of each row's own cannot be shared"):
+    with pytest.raises(ValueError, match="vectors that differ between rows cannot be shared"):
         prefix.at(Tokens.pad(rows).with_soft(torch.zeros(5, 8, 32)), 25)
 
 

@@ -291,7 +291,7 @@ def test_settings_that_say_nothing_are_refused(settings, words):
 
 def test_refusals(make_encoder):
     plain = make_encoder(memory_tokens=0, attention="causal")
-    with pytest.raises(ValueError, match="does not say how it reads demonstrations"):
+    with pytest.raises(ValueError, match="does not read demonstrations"):
         plain.add_context("task", TASK)
     with pytest.raises(ValueError, match="with {instruction} before {text}"):
         make_encoder(memory_tokens=0, template="{text}{instruction}", demonstrations=Demonstrations())

@@ -292,7 +292,7 @@ def test_trusted_code_is_needed_and_run_again_when_the_encoder_is_opened(kind, w
     opened = Encoder.from_pretrained(tmp_path / "saved", trust_remote_code=True)
     np.testing.assert_allclose(opened.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
     opened.save_pretrained(tmp_path / "again")
-    with pytest.raises(ValueError, match="its language model is code of its own .OwnModel"):
+    with pytest.raises(ValueError, match="its language model needs custom code .OwnModel"):
         export_sentence_transformer(opened, tmp_path / "export")
 
 

@@ -92,7 +92,7 @@ def evaluate_generation(
         answers: held-out answers; truncated to the encoder's limit for documents, as in training.
         instruction: replaces the encoder's own for queries.
         source: what the answer is generated from: `memory`, `text`, or `auto` (the memory if the encoder has one).
-        bos: whether BOS is visible beside the memory, as in training.
+        bos: whether BOS is visible in addition to the memory, as in training.
         max_new_tokens: maximum length of an answer in tokens.
         batch_size: answers generated per batch.
         batch_tokens: padded tokens per batch when answers are scored.

@@ -1,4 +1,4 @@
-"""Summarisation: correlation of a machine summary's cosine to human summaries with its grade by people."""
+"""Summarisation: correlation of a machine summary's cosine with human summaries and its human grade."""
 
 import logging
 from collections.abc import Sequence

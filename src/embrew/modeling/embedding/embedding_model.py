@@ -32,14 +32,14 @@ class EmbeddingModel(nn.Module):
         settings: how it reads texts and what it makes of them.
         base: the LM under it.
         head: module applied to token states before pooling (`LatentAttention`), or None.
-        demonstrator: the trained part of demonstrations, with their settings; None: it reads none.
+        demonstrator: the trained part of demonstrations, with their settings; None: it cannot read any.
         templates: one; or several, and the embedding is the mean over them, before normalising (MetaEOL).
         truncate_dim: how many leading dimensions embeddings keep; None: all.
         num_layers: number of layers kept by `modeling.cutting`; None: all.
         chain: adapters of earlier stages that were merged into the base's weights, in order.
         steps: optimiser steps trained so far.
         recipe: the resolved recipe it was made by, as YAML, or None.
-        record: what training noted of data and scores, for the model card, or None.
+        record: facts about data and scores of the training, for the model card, or None.
         base_folder: folder of a base without a public name; it is read again when the encoder is saved.
         trust_remote_code: whether code that came with the LM was run.
     """
@@ -127,7 +127,7 @@ class EmbeddingModel(nn.Module):
         return self.settings.default_prompt_name
 
     def use_attention(self, mode: AttentionMode) -> None:
-        """Read texts under this attention from now on; that the model follows it is measured.
+        """Set the attention, and measure that the model follows it.
 
         Raises:
             ValueError: a BERT-type encoder has one only, or the model does not follow it.

@@ -19,8 +19,8 @@ Read = Callable[[int, Tensor], None]
 def read_attention(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Read) -> None:
     """Pass every layer's attention weights to `read`, one layer at a time, so that two are never in memory.
 
-    Only eager attention has weights to show: the model is run through shallow copies of its layers, with the same
-    modules and weights under a configuration of their own, and stays as it is.
+    Only eager attention returns weights: the forward pass runs on shallow copies of the layers, with the same modules
+    and weights and a separate configuration; the model is not changed.
 
     Args:
         inner: the model without its head.

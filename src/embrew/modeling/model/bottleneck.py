@@ -1,7 +1,7 @@
 """The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
 
-A dense mask says the same, but makes the kernel compute, and the memory hold, the whole square. Registered with
-transformers under a name of its own; without `walls` it is the library's sdpa.
+A dense mask is equivalent, but needs compute and memory for all pairs of positions. The kernel is registered with
+transformers under a new name; without `walls` it is the library's sdpa.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embrew.modeling.text.tokens import Segment, Tokens
 
 @dataclass(frozen=True)
 class Walls:
-    """Where the two calls take their rows from, and where a position's output comes from.
+    """Indices of the rows of the two calls, and of the output of each position.
 
     Attributes:
         before: `(batch, w1)` positions of text and memory, in order; filled up with 0 on the right.

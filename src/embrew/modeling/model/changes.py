@@ -47,7 +47,7 @@ def fingerprint(model: nn.Module) -> tuple[Any, ...] | None:
     those into a few elements only may be missed; `Prefixes.forget` is for them.
 
     Returns:
-        None where it is unknown: tensors of inference mode have no count, sharded ones no storage of their own,
+        None where it is unknown: tensors of inference mode have no count, sharded ones have no storage,
         and what a forward hook does may depend on anything (hooks of transformers itself do not change outputs).
     """
     modules = _modules_of(model)

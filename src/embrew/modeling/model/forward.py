@@ -160,7 +160,7 @@ def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
     else:
         copied = copy.copy(inner)
     copied.config = config
-    if path:  # OPT's decoder reads a configuration of its own
+    if path:  # OPT's decoder has a separate configuration
         getattr(copied, path.partition(".")[0]).config = config
     return copied
 
@@ -170,7 +170,7 @@ def read_layers(
 ) -> list[Tensor]:
     """Return what `read` makes of every layer's states, final norm included, as soon as the layer is done."""
     path = path_of_layers(inner)
-    holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder has the norm beside its layers
+    holder = inner.get_submodule(path.rpartition(".")[0])  # OPT's decoder holds both the norm and the layers
     found_norms = (getattr(holder, name, None) for name in FINAL_NORMS)
     norm = next((module for module in found_norms if module is not None), None)
     if getattr(holder, "project_out", None) is not None:

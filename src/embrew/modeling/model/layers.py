@@ -47,7 +47,7 @@ def with_module(module: Any, path: str, part: nn.Module) -> Any:
 
 
 def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
-    """Return a shallow copy of a model without its head, with other layers in place of its own."""
+    """Return a shallow copy of a model without its head, with other layers."""
     return with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
 
 

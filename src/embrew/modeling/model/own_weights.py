@@ -16,7 +16,7 @@ from embrew.modeling.model.changes import weights_fingerprint
 def without_adapter(model: nn.Module) -> Any:
     """Return a shallow copy of a model without the adapters in it: the same modules, weights and names as before them.
 
-    A model that carries none is returned as it is.
+    A model without adapters is returned unchanged.
     """
     if isinstance(model, AuxiliaryTrainingWrapper):
         return without_adapter(model.original_module)

@@ -24,7 +24,7 @@ FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
 def shared_prefix(rows: Sequence[Row]) -> int:
     """Return the number of leading prompt positions that all rows share; 0 if they are too few for a separate pass.
 
-    Demonstrations belong to the prompt, as tokens or as places for vectors.
+    Demonstrations belong to the prompt, as tokens or as positions for vectors.
 
     >>> rows = [Row.of(range(20), Segment.PROMPT) + Row.of([7, 8], Segment.TEXT) for _ in range(2)]
     >>> shared_prefix(rows)
@@ -46,7 +46,7 @@ def shared_prefix(rows: Sequence[Row]) -> int:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a model computed of positions that others follow.
+    """What a model computed for the first positions of a row.
 
     Attributes:
         embedded: input embeddings `(1, count, hidden)` that it was computed from.
@@ -62,8 +62,8 @@ class Beginning:
 class Prefix:
     """Prefixes that one state of a model computed, the latest last.
 
-    Only causal models have such a thing: under bidirectional attention a beginning depends on what follows. A beginning
-    is used again only for exactly the same positions, so that a vector does not depend on what was embedded before it.
+    Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
+    is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Prefix:
         soft = b""
         if tokens.soft is not None:
             if tokens.soft.ndim != 2:
-                raise ValueError("vectors of each row's own cannot be shared; give a table for all rows")
+                raise ValueError("vectors that differ between rows cannot be shared; give a table for all rows")
             used = tokens.soft[ids[segments == Segment.SOFT]].detach().float().cpu().contiguous()
             soft = hashlib.sha256(used.numpy().tobytes()).digest()
         return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
@@ -179,7 +179,7 @@ class _Before(CacheLayerMixin):
 
 
 class Prefixes:
-    """A `Prefix` that lives as long as the model stays as it is: see `fingerprint`."""
+    """A `Prefix` that is valid until the model changes: see `fingerprint`."""
 
     def __init__(self) -> None:
         self._now: tuple[Any, Prefix] = (None, Prefix())

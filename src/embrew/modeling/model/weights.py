@@ -23,7 +23,7 @@ MemoryInit = Literal["vocab", "noise", "mean"]
 class Weights(nn.Module):
     """A model with its adapter and learned tokens: which weights are trained, and which are saved.
 
-    Memory tokens, and those of a soft prompt, are rows of parameters of their own, addressed by the ids that follow the
+    Memory tokens, and those of a soft prompt, are rows of separate parameters, addressed by the ids that follow the
     vocabulary. The base model's embedding matrix and head are never resized, so with the adapter off it is the
     original LM, to the bit.
 
@@ -31,7 +31,7 @@ class Weights(nn.Module):
         memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
-        from_disk: whether these weights are those that a reader gets, as long as they are as noted.
+        from_disk: whether the weights, if unchanged, are those that opening the saved folder gives.
         switches: between training and evaluation; part of `fingerprint`, since training may have come between.
     """
 
@@ -85,7 +85,7 @@ class Weights(nn.Module):
         return super().train(mode)
 
     def check_decoder(self, what: str) -> None:
-        """Raise where something that needs a causal LM meets an encoder."""
+        """Raise if the model is a BERT-type encoder; `what` needs a causal LM."""
         if self.is_encoder:
             raise ValueError(
                 f"{what} reads next-token predictions, and {type(self.causal_lm).__name__} is a BERT-type encoder "

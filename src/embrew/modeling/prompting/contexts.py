@@ -43,7 +43,7 @@ class PreparedContext:
     """A context as one encoder reads it; made by `prepare`, or read from disk.
 
     Attributes:
-        context: what it was made of.
+        context: its instruction and demonstrations.
         row: positions between BOS and the instruction of a text; ids on `Segment.SOFT` count rows of `vectors`.
         vectors: `(vectors, width)` float32, on the CPU: input embeddings.
         model_hash: the `vectors_hash` of the encoder that it was made by, where that is known.
@@ -149,7 +149,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     """Embed the demonstrations of a context, and return it as an encoder reads it.
 
     Raises:
-        ValueError: the encoder does not say how it reads demonstrations; more of them than learned vectors; the
+        ValueError: the encoder does not read demonstrations; more of them than learned vectors; the
             template has the instruction after the text, or there are several templates.
     """
     settings = check_reads(encoder)
@@ -195,7 +195,7 @@ def prepare(encoder: EmbeddingModel, context: Context) -> PreparedContext:
     row = joined(rows)
     encoder.backbone.check_longest(
         encoder.max_seq_length + len(row.ids),
-        f"the demonstrations take {len(row.ids)} tokens beside texts of up to {encoder.max_seq_length}",
+        f"the demonstrations take {len(row.ids)} tokens and texts up to {encoder.max_seq_length}",
         "give fewer demonstrations, or set max_length lower",
     )
     return PreparedContext(context, row, vectors)
@@ -205,11 +205,11 @@ def check_reads(encoder: EmbeddingModel) -> Demonstrations:
     """Return how an encoder reads demonstrations.
 
     Raises:
-        ValueError: it does not say so, or its template has no place for them.
+        ValueError: it does not read them, or its template has no position for them.
     """
     if encoder.demonstrator is None:
         raise ValueError(
-            "this encoder does not say how it reads demonstrations; set encoder.demonstrations in its recipe "
+            "this encoder does not read demonstrations; set encoder.demonstrations in its recipe "
             "(compress: none reads them as text), and train it so"
         )
     if len(encoder.templates) > 1:

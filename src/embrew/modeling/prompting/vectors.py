@@ -62,6 +62,6 @@ def sampled(encoder: EmbeddingModel, tokens: Tokens) -> Tensor:
 
 
 def most_samples(encoder: EmbeddingModel) -> int:
-    """Return the number of states, beside its embedding, that represent a text of the encoder's longest length."""
+    """Return the number of states that, with its embedding, represent a text of the maximum length."""
     settings = None if encoder.demonstrator is None else encoder.demonstrator.settings
     return 0 if settings is None or settings.every is None else ceil(encoder.max_seq_length / settings.every) - 1

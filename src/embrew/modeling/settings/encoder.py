@@ -1,4 +1,4 @@
-"""All that can be set in an encoder beside its weights, checked once: for recipes, constructors and saved folders."""
+"""All settings of an encoder, checked once: for recipes, constructors and saved folders."""
 
 from __future__ import annotations
 

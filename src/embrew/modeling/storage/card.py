@@ -145,7 +145,7 @@ def _what_it_is(encoder: Embedder, longest: str) -> str:
     elif adapters:
         weights = f"{adapters} adapter{'s' if adapters > 1 else ''} on the base's weights."
     else:
-        weights = "The base's weights, as they are."
+        weights = "The base's weights, unchanged."
     memory, ratio = described["memory_tokens"], encoder.settings.memory_ratio
     number = f"{memory}" if ratio is None else f"one for every {ratio:g} tokens of a text, at most {memory}"
     kind = "BERT-type encoder" if encoder.backbone.is_encoder else "causal language model"
@@ -156,7 +156,7 @@ def _what_it_is(encoder: Embedder, longest: str) -> str:
         f"- attention: {encoder.attention.mode}\n"
         f"- pooling: {encoder.pooling.mode} over {encoder.pooling.over}\n"
         + (f"- layers: the first {encoder.num_layers} of the base's\n" if encoder.num_layers else "")
-        + (f"- memory tokens: {number}, added by themselves\n" if memory else "")
+        + (f"- memory tokens: {number}, added automatically\n" if memory else "")
         + f"- longest text in tokens: {longest}\n"
         f"- vectors: {'unit length' if encoder.normalize else 'not normalised'}, compared by cosine\n"
     )
@@ -213,7 +213,7 @@ def _training(record: Mapping[str, Any], *, again: bool) -> str:
     overlaps = list(_overlaps(record))
     if overlaps:
         said.append("### Texts of the dev and guard sets in the training data")
-        said.append("Compared exactly, but for case, white space and Unicode form. " + _table_or_none(overlaps))
+        said.append("Compared ignoring case, white space and Unicode form. " + _table_or_none(overlaps))
     said.append(f"### Recipe\n\n```yaml\n{record['recipe'].strip()}\n```")
     return "\n\n".join(said)
 

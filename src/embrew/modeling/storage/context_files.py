@@ -1,4 +1,4 @@
-"""Contexts on disk, beside the encoder that reads them: `contexts/NAME/context.json` and `vectors.safetensors`."""
+"""Contexts on disk, in the encoder's folder: `contexts/NAME/context.json` and `vectors.safetensors`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _folder_of(folder: Path, name: str) -> Path:
 
 
 def write_context(folder: Path, name: str, context: PreparedContext, *, overwrite: bool = False) -> None:
-    """Write one context into an encoder's folder: whole, or not at all.
+    """Write one context into an encoder's folder atomically.
 
     Raises:
         FileExistsError: there is one of this name already, and `overwrite` is not set.
@@ -93,7 +93,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     with atomic_folder(target, marker=ABOUT, overwrite=overwrite) as out:
         save_file({"vectors": context.vectors.contiguous()}, out / VECTORS)
         (out / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        write_checksums(out)  # its own, so that a context is added without a change to the encoder's
+        write_checksums(out)  # separate, so that adding a context does not change those of the encoder
 
 
 def read_contexts(folder: Path) -> dict[str, PreparedContext]:

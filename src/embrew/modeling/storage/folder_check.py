@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def check_folder(folder: Path, *, large: bool = True) -> bool:
-    """Compare the files of an encoder, a context or an export with its checksums; say it once where it has none.
+    """Compare the files of an encoder, a context or an export with its checksums; warn once if it has none.
 
     Args:
         folder: what is about to be opened.
@@ -60,7 +60,7 @@ def shared_weights(folder: Path, names: list[str]) -> Damaged:
     return Damaged(
         f"{', '.join(str(folder / name) for name in names)} changed after {folder} was saved: it is a hard link, one "
         "file with the weights of the model that this encoder was trained on, and that model was edited in place. To "
-        f"repair it, delete {first}, then copy the original weights there; to keep the edited model as it is, save it "
+        f"repair it, delete {first}, then copy the original weights there; to keep the edited model, save it "
         "to another folder first",
         changed=names,
     )
@@ -79,7 +79,7 @@ def _say_once(folder: Path) -> None:
         _said.add(place)
     version = _written_by(folder)
     logger.warning(
-        "%s has no %s, so damage to its files is not noticed (written by embrew%s); save it again to add one",
+        "%s has no %s, so damage to its files is not detected (written by embrew%s); save it again to add one",
         folder,
         NAME,
         f" {version}" if version else ", version unknown",

@@ -1,4 +1,4 @@
-"""Check a model's folder of any origin before transformers or peft act on what its files say.
+"""Check a model's folder of any origin before transformers or peft read it.
 
 Neither `trust_remote_code=False` nor safetensors cover everything that these libraries do because a file says so: fetch
 an attention kernel from the Hub, put an adapter on a model, read weights of another folder or pickled ones.
@@ -66,7 +66,7 @@ def check_weights(name: str, source: str, **options: Any) -> None:
         options: `revision`, for the Hub.
 
     Raises:
-        ValueError: an adapter stands beside the weights, or the index or the configuration names pickled files or files
+        ValueError: the folder also holds an adapter, or the index or the configuration names pickled files or files
             elsewhere.
     """
     if file_of(source, ADAPTER, **options) is not None:
@@ -111,7 +111,7 @@ def _other_weights(values: Any) -> Iterator[tuple[str, Any]]:
 
 
 def check_index(name: str, source: str, **options: Any) -> None:
-    """Raise where the index of weights that are split into several files names others than safetensors files beside it.
+    """Raise if the index of split weights names files that are not safetensors files of its folder.
 
     Raises:
         ValueError: it does, or it cannot be read.

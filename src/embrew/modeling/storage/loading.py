@@ -249,7 +249,7 @@ def open_config(name: str, source: str, *, trust_remote_code: bool = False, **op
 
     Raises:
         FileNotFoundError: there is no such model here.
-        ValueError: it is of an unknown family, or brings code of its own.
+        ValueError: it is of an unknown family, or needs its own code.
     """
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)

@@ -44,14 +44,14 @@ from embrew.modeling.storage.tokenizer_files import open_tokenizer
 
 E = TypeVar("E", bound=Embedder)
 SETTINGS, RECORD = "embrew.json", "training.json"
-PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained beside the LM
+PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", *ALWAYS_WRITTEN)
 
 
 def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
-    """Return tensors trained beside the language model, on the CPU, by the name of the encoder's attribute."""
+    """Return tensors trained in addition to the language model, on the CPU, by the name of the encoder's attribute."""
     found = {}
     for part in PARTS:
         module = getattr(encoder, part)
@@ -62,7 +62,7 @@ def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
 
 
 def final_stage(folder: Path) -> Path:
-    """Return the folder of a training run's last stage; any other folder as it is.
+    """Return the folder of a training run's last stage; any other folder unchanged.
 
     A folder that a killed process left aside while it was being replaced is moved back first.
     """

@@ -37,8 +37,8 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         raise ValueError(f"verify={verify!r}; choose from fast, full, off")
     if encoder.num_layers is not None:
         raise ValueError(
-            f"this encoder was cut to {encoder.num_layers} layers, and an encoder's folder names a whole base; export "
-            "it, or save the whole and give num_layers to encode"
+            f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
+            "export it, or save the full encoder and give num_layers to encode"
         )
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         states = replayed(encoder)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from embrew.files.reading import broken, is_content_error, read_json
 from embrew.modeling.storage.foreign import asks_for_code
 
-GENERIC = "TokenizersBackend"  # reads tokenizer.json as it is; other classes rebuild parts of it when they are loaded
+GENERIC = "TokenizersBackend"  # reads tokenizer.json unchanged; other classes rebuild parts of it when they are loaded
 REBUILD = ("add_bos_token", "add_eos_token")  # would replace the post-processor of tokenizer.json
 STATE = (
     "max_length",
@@ -35,7 +35,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save a tokenizer as its `tokenizer.json` alone; `check_tokenizer` compares what is reopened.
 
     Some classes (GPT-NeoX's) rebuild their post-processor, normaliser or pre-tokenizer when they are loaded, from
-    settings that do not say all of it. The generic class reads the file as it is.
+    incomplete settings. The generic class reads the file unchanged.
     """
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()

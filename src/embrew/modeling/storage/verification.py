@@ -66,7 +66,7 @@ def reference_vectors(encoder: Embedder) -> Tensor:
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
         context = prepare(encoder, Context("Find a similar text: ", pairs))
-        encoder.contexts[REFERENCE] = context  # beside the others: another thread may encode with them
+        encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
         try:
             found.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
         finally:
@@ -126,7 +126,7 @@ def _check_settings(encoder: Embedder, folder: Path) -> None:
 
 
 def _check_files(encoder: Embedder, folder: Path) -> None:
-    """Raise unless the adapters, and what is trained beside the language model, were written to the bit."""
+    """Raise unless the adapters, and tensors trained in addition to the language model, were written to the bit."""
     for part, tensors in parts(encoder).items():
         _same_tensors(tensors, load_file(folder / PARTS[part]), part)
     states = replayed(encoder)

@@ -11,7 +11,7 @@ BOOLEANS = ("bool", "bool_")  # of Python and NumPy, which is not imported for t
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: float = float("inf"), optional: bool = True) -> int | None:
-    """Return a whole number in its range as an int; None as it is, where `optional`.
+    """Return a whole number in its range as an int; None unchanged if `optional`.
 
     Raises:
         TypeError: something else than a whole number; True and False too.

@@ -45,7 +45,7 @@ def repeated(
         room = max_length - start - len(between.ids) - len(suffix.ids)
         if room < 2:
             raise ValueError(
-                f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition beside the "
+                f"max_length={max_length} leaves {max(room, 0)} tokens for the text and its repetition after the "
                 f"template's own {max_length - room}; raise max_length or shorten the instruction"
             )
         text, again = text[: room // 2], again[: room // 2]

@@ -25,7 +25,7 @@ class Strings:
         self.tokenizer = tokenizer
 
     def encode(self, strings: list[str], *, places: bool) -> list[Encoding]:
-        """Return strings as they are; with character offsets on request."""
+        """Return the token ids of strings; with character offsets on request."""
         backend = self.tokenizer.backend_tokenizer
         if not backend.encode_special_tokens:
             backend.encode_special_tokens = True

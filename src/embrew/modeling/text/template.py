@@ -89,10 +89,10 @@ class Template:
         return memory_count(max_length, ratio=self.memory_ratio, bank=len(self.memory_ids), room=max_length - others)
 
     def check_all_memory(self, what: str) -> None:
-        """Raise where something that counts on all memory tokens meets texts that get some of them."""
+        """Raise if texts get some of the memory tokens only; `what` needs all of them."""
         if self.memory_ratio is not None:
             raise ValueError(
-                f"memory_ratio={self.memory_ratio} gives every text a number of memory tokens of its own, and {what} "
+                f"memory_ratio={self.memory_ratio} gives texts different numbers of memory tokens, and {what} "
                 f"needs all {len(self.memory_ids)}; leave encoder.memory_ratio out"
             )
 
@@ -152,7 +152,7 @@ class Template:
         """Return one row per text.
 
         Args:
-            texts: strings, or lists of token ids that are taken as they are (a split document is never tokenised
+            texts: strings, or lists of token ids, which are not changed (a split document is never tokenised
                 twice).
             instruction: what fills `{instruction}`; one for all texts, or one per text.
             max_length: limit in tokens for the whole row, everything included; longer texts lose their end.

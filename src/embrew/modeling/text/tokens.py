@@ -136,8 +136,8 @@ class Tokens:
     def pad(cls, rows: Sequence[Row]) -> Tokens:
         """Pad rows on the right to the longest.
 
-        Padding positions hold id 0 and are told apart by their segment, never by their id, so that a tokenizer whose
-        padding token is a real token (EOS, often) loses nothing.
+        Padding positions have id 0 and are identified by their segment, never by their id, since the padding token of
+        some tokenizers is a real token (often EOS).
         """
         if not rows:
             raise ValueError("no rows to pad: a batch needs at least one text")

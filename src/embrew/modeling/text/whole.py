@@ -24,8 +24,8 @@ class Frame(NamedTuple):
 def whole_rows(strings: Strings, frames: Sequence[Frame], segment: Segment) -> list[Row]:
     """Return each frame as one string in tokens, without special tokens.
 
-    A token that touches the text is labelled `segment` (ECHO in its repetition), also where it holds a character of the
-    words beside it; everything else is PROMPT.
+    A token that touches the text is labelled `segment` (ECHO in its repetition), even if it holds a character of other
+    words; everything else is PROMPT.
     """
     rendered = []
     for before, text, between, after in frames:

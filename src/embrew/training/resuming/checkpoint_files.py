@@ -27,7 +27,7 @@ def files_needed(args: TrainingArguments) -> tuple[str, ...]:
     found: tuple[str, ...] = (WEIGHTS, "trainer_state.json")
     if not args.save_only_model:
         found += ("rng_state*.pth",)
-        if args.deepspeed_plugin is None:  # it saves optimiser and schedule in folders of its own
+        if args.deepspeed_plugin is None:  # it saves optimiser and schedule in separate folders
             found += (OPTIMIZER, SCHEDULER)
     return found
 

@@ -109,7 +109,7 @@ class StageSettings:
 
 
 def read_stage(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a folder's `stage.json`; None where there is none.
+    """Return the content of a folder's `stage.json`; None if there is none.
 
     Raises:
         BrokenFile: the file is damaged.
