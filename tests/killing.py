@@ -70,7 +70,7 @@ class Running:
         assert self.process.returncode == 0, self.said.read().decode()[-2000:]
 
     def kill(self) -> None:
-        """End it without warning; what it had started goes on."""
+        """Kill it; processes that it started continue."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 

@@ -74,7 +74,7 @@ def test_folders_are_replaced_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+def test_a_folder_of_another_program_is_not_replaced(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("x")
     with pytest.raises(FileExistsError, match="it is left alone"):

@@ -135,7 +135,7 @@ def test_only_scored_rows_reach_the_head(sides, texts):
 
 def test_logits_never_outgrow_a_chunk(sides, texts):
     ours, peer = (watched(side, texts) for side in sides)
-    assert SCORED > CHUNK  # or it would prove nothing
+    assert SCORED > CHUNK  # otherwise the test checks nothing
     assert ours.largest <= 2 * CHUNK * VOCABULARY  # the rows of both sides
     assert peer.largest == 240 * VOCABULARY
 

@@ -65,7 +65,7 @@ def test_spectrum(models, texts, tmp_path):
         assert len(values) == 32
         assert model["effective_dimensions"] == (values > 0.01 * values[0]).sum()
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "encode" not in result.stderr  # no bar where nobody watches
+    assert "encode" not in result.stderr  # no bar without a terminal
 
 
 def test_vectors_are_raw_and_the_threshold_is_said(models, texts, tmp_path):

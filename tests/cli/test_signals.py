@@ -54,7 +54,7 @@ cli.main()
 
 @pytest.mark.parametrize("how", ["finaliser", "callback", "library", "early"])
 def test_sigterm_is_never_dropped(how: str) -> None:
-    """An exception in `__del__` is printed and forgotten: training went on to its end, and exited with 0."""
+    """An exception in `__del__` is printed and dropped: training continued to its end and exited with 0."""
     process = fresh.Fresh([sys.executable, "-c", PROGRAM, how])
     _, said = process.communicate(timeout=60)
     assert process.wait() == 143, said.decode()

@@ -87,7 +87,7 @@ def test_everything_it_writes(models, sts, tmp_path):
         assert "scored on STS test, 20 pairs" in result.stdout and "chosen on a test split" in result.stdout
         assert model["tasks"][0]["size"] == "20 pairs"
         assert f"≺Avg {100 * found.shallow_average():.2f} at 32 dimensions" in result.stdout
-    assert "encode" not in result.stderr  # no bar where nobody watches
+    assert "encode" not in result.stderr  # no bar without a terminal
 
 
 def test_a_suite_s_tasks(models, sts, tmp_path):

@@ -53,5 +53,5 @@ def test_readers_of_parquet_folders_see_the_shards_alone(
     summary = encode_corpus(Stub(), corpus, out, shard_rows=25, on_bad_rows="skip", max_reject_rate=0.1)
     assert (summary.rows, summary.rejected) == (60, 1)
     assert read(out, tmp_path / "cache") == [f"d{i}" for i in range(60)]
-    (out / ".part-00003.parquet.x1").write_bytes(b"half a shard")  # as of a run that is going on
+    (out / ".part-00003.parquet.x1").write_bytes(b"half a shard")  # as of a running command
     assert read(out, tmp_path / "cache2") == [f"d{i}" for i in range(60)]

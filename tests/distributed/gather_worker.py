@@ -86,7 +86,7 @@ def rows_of(*counts: int) -> tuple[Shards, Shards]:
 def vectors_of(
     negatives: tuple[int, int], *, repeated: bool = False, pairs: tuple[int, int] = (3, 3)
 ) -> tuple[Shards, Shards]:
-    """Three pairs a process and so many hard negatives; `repeated`: texts of one process come again in the other."""
+    """Three pairs per process with that many hard negatives; `repeated`: texts of one process are also in the other."""
     generator = torch.Generator().manual_seed(2)
     shards: Shards = []
     for number, (count, rows) in enumerate(zip(negatives, pairs, strict=True)):

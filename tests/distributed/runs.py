@@ -171,7 +171,7 @@ def train_counted(what: Recipe, out: Path, *, stop: int | None = None, resume: b
 
 
 def main(place: str) -> None:
-    """Cells of the matrix, the mixture under data parallelism, then runs in pieces, as the launcher's variables say."""
+    """Cells of the matrix, the mixture under data parallelism, then sharded runs."""
     torch.set_num_threads(1)
     gc.freeze()
     folder = Path(place)

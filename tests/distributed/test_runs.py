@@ -1,4 +1,4 @@
-"""Whole runs of two processes, data-parallel and in pieces: what is saved is what one process saves."""
+"""Complete runs of two processes, data-parallel and sharded, save the same as one process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_evaluation_within_a_stage_reads_the_weights_of_its_step(folder):
 
 
 def test_in_pieces_stopped_and_gone_on(folder, tmp_path):
-    """LoRA with gradient caching and checkpointing under FSDP2; gone on in two processes, and in one."""
+    """LoRA with gradient caching and checkpointing under FSDP2; resumed in two processes, and in one."""
     train(runs.cached(folder), tmp_path / "whole")
     same(folder / "runs2" / "cached", tmp_path / "whole")
     halves = folder / "runs2" / "cached-then-alone"

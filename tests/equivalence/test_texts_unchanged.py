@@ -144,7 +144,7 @@ def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder: Encoder):
 
 
 def test_a_job_begun_with_another_rule_is_refused(tmp_path: Path):
-    """Where the rule changed a text; else the folder goes on, and says then that its texts are unchanged."""
+    """Where the rule changed a text; otherwise the folder is resumed, and a log line says so."""
     place, stripped = tmp_path / "out" / MANIFEST, tmp_path / "stripped"
     path = jsonl(tmp_path / "c.jsonl", [{"text": "a"}, {"text": "b"}])
     encode_corpus(Stub(), path, tmp_path / "out", shard_rows=1)

@@ -22,7 +22,7 @@ TEXTS = [*SENTENCES, "", "a", "long " * 200]
 
 
 def compare(encoder, folder, layers, dim):
-    """Opened by Sentence-Transformers alone: vectors as ours, of unit length, of so many layers."""
+    """Opened by Sentence-Transformers alone: the same unit vectors, with that many layers."""
     stock = SentenceTransformer(str(folder), device="cpu")
     vectors = stock.encode(TEXTS, show_progress_bar=False)
     assert vectors.shape == (len(TEXTS), dim)

@@ -16,7 +16,7 @@ def key_of(text: str) -> str:
 
 
 class Computer:
-    """Scores of texts that can be told from one another, and how often they were asked for."""
+    """Scores that differ between texts, and the number of requests for them."""
 
     def __init__(self, texts: list[str], stop_after: int | None = None) -> None:
         self.texts, self.stop_after = texts, stop_after

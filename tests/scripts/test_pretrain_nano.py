@@ -1,4 +1,4 @@
-"""nano's pretraining: what is read and left out, that a stopped run goes on as if it had not been, and the card."""
+"""nano's pretraining: what is read and left out, resuming with the same result, and the card."""
 
 from __future__ import annotations
 

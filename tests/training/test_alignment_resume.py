@@ -54,7 +54,7 @@ def recipe(model_folder: Callable[[str], Path], tmp_path: Path) -> Recipe:
 
 
 class Counted:
-    """The objective's own computation of references, counted, and stopped after so many calls."""
+    """The objective's own computation of references, counted, and stopped after a number of calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls, self.stop_after = 0, -1

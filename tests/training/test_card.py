@@ -101,7 +101,7 @@ def test_it_goes_along(recipe: Recipe, tmp_path: Path) -> None:
     assert "## Training before that" in after and "| compress | compression | texts.jsonl |" in after
 
 
-def test_an_encoder_that_nobody_trained(tmp_path: Path) -> None:
+def test_an_untrained_encoder(tmp_path: Path) -> None:
     Encoder.from_pretrained("nano", pooling="mean").save_pretrained(tmp_path / "saved", verify="off")
     card = ModelCard.load(tmp_path / "saved" / "README.md")
     assert "The base's weights, unchanged." in card.text and "## Scores" not in card.text

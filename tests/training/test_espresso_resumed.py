@@ -1,4 +1,4 @@
-"""An ESE run that was stopped and went on ends with the weights of one that was not."""
+"""An ESE run that was stopped and resumed ends with the weights of an uninterrupted run."""
 
 from __future__ import annotations
 

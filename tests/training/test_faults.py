@@ -1,4 +1,4 @@
-"""A write or rename that fails, whichever it is: what was finished is there, the run goes on to the same weights."""
+"""After any failed write or rename, finished parts are kept, and the run resumes to the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages with demonstrations: stopped and gone on, saved and opened, and what the next stage begins with."""
+"""Stages with demonstrations: stopped and resumed, saved and opened, and the start of the next stage."""
 
 from __future__ import annotations
 

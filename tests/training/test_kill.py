@@ -1,4 +1,4 @@
-"""Killed without warning: what was finished is there, and the run goes on to the same weights."""
+"""After SIGKILL, finished parts are kept, and the run resumes to the same weights."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_killed_in_a_stage(
 
 @pytest.mark.slow
 def test_killed_in_a_watched_stage(command: Callable[..., list[str]], tmp_path: Path) -> None:
-    """The curve and the best step are those of a run that nobody killed."""
+    """The curve and the best step are those of an uninterrupted run."""
     rows = [
         {"sentence1": a, "sentence2": b, "score": i * j}
         for i, a in enumerate(SENTENCES)

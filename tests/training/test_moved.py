@@ -96,7 +96,7 @@ def moved(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def test_moved_data_are_resumed(stopped: dict[str, Any], once: dict[str, Path], tmp_path: Path) -> None:
-    """Finished stages are skipped, the stopped one goes on to the same weights, and no folder names a place."""
+    """Finished stages are skipped, the stopped one resumes to the same weights, and no folder holds a path."""
     recipe = Recipe.from_values(moved(stopped, tmp_path / "elsewhere"))
     before = (tmp_path / "out" / "compress" / "embrew.json").stat().st_mtime_ns
     train(recipe, tmp_path / "out", resume=True)
@@ -313,7 +313,7 @@ def test_no_folder_of_a_sweep_or_a_domain_names_a_place(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And a domain that was stopped and moved goes on."""
+    """A domain run that was stopped and moved resumes."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(
         f"rows:\n- {{name: a, set: ['stages.supervised.data.path={tmp_path / 'pairs.jsonl'}']}}\n- {{name: b}}\n"

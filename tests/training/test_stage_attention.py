@@ -67,7 +67,7 @@ def test_what_a_stage_cannot_read(values, tmp_path):
 
 
 def test_a_later_stage_that_the_model_cannot_follow_is_refused_before_the_first(values, tokenizer, tmp_path):
-    """GPT-Neo masks the future itself, whatever it is told."""
+    """GPT-Neo masks the future itself, whatever the flag."""
     AutoModelForCausalLM.from_config(config_of("gpt_neo")).save_pretrained(tmp_path / "lm")
     tokenizer.save_pretrained(tmp_path / "lm")
     values["encoder"] |= {"model": str(tmp_path / "lm"), "memory_ratio": None}

@@ -392,7 +392,7 @@ def test_going_on_from_an_encoder_of_another_kind(values: dict[str, Any], tmp_pa
 
 
 def test_a_batch_is_of_one_data_set(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the recipe says otherwise; a stopped run goes on with the batches it would have had."""
+    """Unless the recipe says otherwise; a resumed run gets the same batches as an uninterrupted one."""
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     for name in ("a", "b"):
         named = [{**row, "query": f"{name} {row['query']}"} for row in rows]

@@ -141,7 +141,7 @@ def spectrum_of(chunks: Iterable[np.ndarray], *, threshold: float = 1e-2) -> Spe
     if count <= len(values):
         logger.warning(
             "%d texts for %d dimensions: at most %d singular values can differ from zero, so the figures depend "
-            "on the sample more than on the model; give more texts, ideally ten times as many as dimensions",
+            "on the sample more than on the model; give more texts, ideally ten times the number of dimensions",
             count,
             len(values),
             count - 1,

@@ -62,7 +62,7 @@ def surface_of(
     for task in tasks:
         if KINDS[task.kind].grid:
             raise ValueError(
-                f"task {task.name}: {task.kind} has settings {' and '.join(KINDS[task.kind].grid)} of its own; list "
+                f"task {task.name}: {task.kind} has its own settings {' and '.join(KINDS[task.kind].grid)}; list "
                 "them in a suite instead"
             )
     prepared = [prepare(task) for task in tasks]

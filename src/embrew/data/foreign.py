@@ -21,7 +21,7 @@ MULTIMODAL = re.compile(r"<(image|video|audio)>")
 
 
 def plain_values(values: Mapping[str, Any], columns: Collection[str], *, one: bool, where: str) -> Mapping[str, Any]:
-    """Return a row with plain texts in place of passages and messages; other rows as they are.
+    """Return a row with plain texts in place of passages and messages; other rows unchanged.
 
     Args:
         values: of the row.

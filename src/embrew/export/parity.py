@@ -49,7 +49,7 @@ class Live:
 
     Attributes:
         encoder: with the one length of the export, and nothing else changed.
-        instruction: the words of the prompt that is baked into the export, or None: it has prompts of its own.
+        instruction: the words of the prompt that is written into the template; None: the export has all prompts.
         options: keywords of every call: the layers and dimensions that the export keeps.
     """
 

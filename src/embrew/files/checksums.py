@@ -76,7 +76,7 @@ def digest_of(values: Any) -> str:
 def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> None:
     """Write `checksums.json`: the sha256 of every file below a folder. Call it after all other files are written.
 
-    Hidden files and folders are left out, and so are folders below with checksums of their own.
+    Hidden files and folders are left out, and so are subfolders that have their own checksums.
 
     Args:
         folder: a folder that is being written.

@@ -105,8 +105,8 @@ class DemonstratedPairs(Inputs):
         """Add the column `data_set`: a number of the data set, from which a query's demonstrations are drawn."""
         dataset = self.pairs.prepare(dataset)
         first = dataset[0]
-        told = f"{len(dataset)} {first['query']} {first['positive']} {first.get('instruction')}"
-        return dataset.add_column("data_set", [int(text_keys([told]))] * len(dataset))
+        described = f"{len(dataset)} {first['query']} {first['positive']} {first.get('instruction')}"
+        return dataset.add_column("data_set", [int(text_keys([described]))] * len(dataset))
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
         """Return the pairs, and `to_show`: the content of demonstrations."""

@@ -23,7 +23,7 @@ CountOrNone = Annotated[int, Field(ge=0)]  # 0: none
 
 @cache
 def settings_of(kind: type) -> tuple[AllowedKeys, TypeAdapter[dict[str, Any]]]:
-    """Return the settings of an objective's class, which are its fields, and what checks them as they are annotated."""
+    """Return the settings of an objective's class (its fields), and a validator of their annotated types."""
     hints = typing.get_type_hints(kind, include_extras=True)
     types = {field.name: _instance_or(hints[field.name]) for field in dataclasses.fields(kind) if field.init}
     keys = AllowedKeys(types)

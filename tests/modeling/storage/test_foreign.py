@@ -57,7 +57,7 @@ def saved(model_folder, tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def attacked(saved, tmp_path, monkeypatch) -> Callable[[str], Path]:
-    """A copy of a saved encoder to be changed. Whoever asks whether code may be run is told yes."""
+    """A copy of a saved encoder to be changed. Questions whether code may be run are answered with yes."""
     monkeypatch.setattr(builtins, "input", lambda *_: "y")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -116,7 +116,7 @@ def _is_float32(inner: Any) -> bool:
 
 
 def _in_float32(inner: Any) -> Any:
-    """Return a shallow copy whose layers run in float32, one at a time; its input embeddings stay as they are."""
+    """Return a shallow copy whose layers run in float32, one at a time; its input embeddings are not converted."""
     others = _others_in_float32(inner, path_of_layers(inner), inner.get_input_embeddings())
     return with_layers(others, [_Float32(layer) for layer in layers_of(inner)])
 

@@ -82,7 +82,7 @@ class RunResults:
         return found
 
     def add_command(self, command: Sequence[str]) -> None:
-        """Note the command that began the run, its paths by name; nothing where there is none."""
+        """Note the command that began the run, its paths by name; nothing if there is none."""
         if command:
             self.values["command"] = list(map(public_setting, command))
 
