@@ -146,3 +146,37 @@ def test_one_template_in_a_list_is_that_template() -> None:
 
 def test_modes_have_their_names() -> None:
     assert list(MODES) == list(get_args(PoolingMode))
+
+
+def test_prompts_lengths_and_normalising_can_be_assigned(model_folder):
+    encoder = Encoder.from_pretrained(model_folder("llama"), device="cpu", pooling="mean")
+    encoder.prompts = {"query": "find: "}
+    encoder.default_prompt_name = "query"
+    encoder.max_length = 8
+    encoder.normalize = False
+    assert encoder.prompts == {"query": "find: ", "document": ""}
+    other = Encoder.from_pretrained(
+        model_folder("llama"), device="cpu", pooling="mean", prompts={"query": "find: "}, default_prompt_name="query",
+        max_length=8, normalize=False,
+    )  # fmt: skip
+    assert encoder.settings == other.settings
+    assert (encoder.encode(["a text that is longer than eight tokens"]) == other.encode(
+        ["a text that is longer than eight tokens"]
+    )).all()  # fmt: skip
+    for name, value in (("default_prompt_name", "absent"), ("max_length", 0), ("normalize", "yes"), ("prompts", 3)):
+        with pytest.raises((ValueError, TypeError), match=name):
+            setattr(encoder, name, value)
+    assert encoder.settings == other.settings
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"pooling": {"mode": "mean", "latents": 4}}, "pooling.latents"),
+        ({"demonstrations": {"compress": "none"}}, "demonstrations belong to trained weights"),
+    ],
+)
+def test_settings_with_trained_weights_are_not_replaced(model_folder, given, words):
+    encoder = Encoder.from_pretrained(model_folder("llama"), device="cpu", pooling="mean")
+    with pytest.raises(ValueError, match=words):
+        encoder.with_settings(**given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,14 +72,18 @@ class EmbeddingModel(nn.Module):
         if self.settings.demonstrations is not None:
             backbone.check_decoder("a prompt with demonstrations")
             self.demonstrator = Demonstrator(self.settings.demonstrations, backbone.hidden_size).to(backbone.device)
-        longest = self.max_seq_length
-        backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
+        self.check_longest()
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
         self.chain: list[AdapterState] = []
         self.steps = 0
         self.recipe: str | None = None
         self.record: dict[str, Any] | None = None
+
+    def check_longest(self) -> None:
+        """Raise where `max_length` exceeds the model's positions."""
+        longest = self.max_seq_length
+        self.backbone.check_longest(longest, f"max_length={longest}", "set max_length to that or less")
 
     def make_templates(self, tokenizer: PreTrainedTokenizerBase, memory_ids: Sequence[int]) -> list[Template]:
         """Return the templates that the settings ask for, on a tokenizer and memory tokens."""
@@ -90,10 +94,17 @@ class EmbeddingModel(nn.Module):
     def with_settings(self, **given: Any) -> Self:
         """Return the same model, on the same weights, with other settings.
 
-        Not for settings with trained weights: `pooling.latents` and `demonstrations`.
+        Raises:
+            ValueError: settings that do not go together, or that trained weights belong to (`pooling.latents`,
+                `demonstrations`).
         """
         made = copy.copy(self)
         made.settings = self.settings.replace(**given)
+        if _head(made.pooling) != _head(self.pooling):
+            raise ValueError("pooling.latents, heads and head_width belong to trained weights; build another encoder")
+        if made.settings.demonstrations != self.settings.demonstrations:
+            raise ValueError("demonstrations belong to trained weights; build another encoder")
+        made.check_longest()
         made.settings.check_learned_tokens(len(self.template.memory_ids), len(self.template.soft_prompt_ids))
         if not {"template", *self.settings.template_options}.isdisjoint(given):
             made.templates = made.make_templates(self.tokenizer, self.template.memory_ids)
@@ -108,23 +119,39 @@ class EmbeddingModel(nn.Module):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What fills `{instruction}`, by name."""
+        """What fills `{instruction}`, by name. Can be assigned, as in Sentence-Transformers."""
         return self.settings.prompts
+
+    @prompts.setter
+    def prompts(self, prompts: Mapping[str, str]) -> None:
+        self.settings = self.settings.replace(prompts=prompts)
 
     @property
     def max_length(self) -> dict[str, int]:
-        """Limits in tokens, of a query's row and of a document's."""
+        """Limits in tokens, of a query's row and of a document's. Can be assigned."""
         return self.settings.max_length
+
+    @max_length.setter
+    def max_length(self, max_length: int | Mapping[str, int]) -> None:
+        self.settings = self.with_settings(max_length=max_length).settings
 
     @property
     def normalize(self) -> bool:
-        """Whether embeddings have unit length."""
+        """Whether embeddings have unit length. Can be assigned."""
         return self.settings.normalize
+
+    @normalize.setter
+    def normalize(self, normalize: bool) -> None:
+        self.settings = self.settings.replace(normalize=normalize)
 
     @property
     def default_prompt_name(self) -> str | None:
-        """The prompt that is used where none is named."""
+        """The prompt that is used where none is named. Can be assigned, as in Sentence-Transformers."""
         return self.settings.default_prompt_name
+
+    @default_prompt_name.setter
+    def default_prompt_name(self, name: str | None) -> None:
+        self.settings = self.settings.replace(default_prompt_name=name)
 
     def use_attention(self, mode: AttentionMode) -> None:
         """Set the attention, and measure that the model follows it.
@@ -214,3 +241,7 @@ class EmbeddingModel(nn.Module):
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
         return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
+
+
+def _head(pooling: Pooling) -> tuple[int | None, ...]:
+    return pooling.latents, pooling.heads, pooling.head_width
