@@ -31,6 +31,7 @@ print(json.dumps([statistics.median(seconds), time.process_time() - began]))
 VARIANTS = {
     "1 thread": {"OMP_NUM_THREADS": "1"},
     "{n} threads, spinning": {"OMP_NUM_THREADS": "{n}"},
+    "{n} threads, spinning briefly": {"OMP_NUM_THREADS": "{n}", "GOMP_SPINCOUNT": "1000"},
     "{n} threads, sleeping": {"OMP_NUM_THREADS": "{n}", "OMP_WAIT_POLICY": "PASSIVE"},
 }
 
@@ -49,7 +50,7 @@ def busy(count: int) -> Iterator[None]:
 
 def one(variables: dict[str, str]) -> tuple[float, float]:
     """Seconds of a step, and CPU seconds of the process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     given = {name: value.format(n=cores()) for name, value in variables.items()}
     done = subprocess.run([sys.executable, "-c", STEP], env={**kept, **given}, stdout=subprocess.PIPE, check=True)
     wall, cpu = json.loads(done.stdout)

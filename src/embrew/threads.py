@@ -14,14 +14,23 @@ def cores() -> int:
 
 
 def set_threads() -> None:
-    """Let waiting threads sleep, and start no more threads than a container may use cores.
+    """Let threads of OpenMP wait for as short a time as suits the machine, and start no more than a container has cores.
 
-    OpenMP's threads wait by spinning. On cores that other processes use too, they take the time of the threads that
-    they wait for (benchmarks/results/threads.md). Variables that are set already stay.
+    They wait by spinning. On cores that other processes use too, they take the time of the threads that they wait for
+    (benchmarks/results/threads.md): there they sleep at once, elsewhere after a short time. Variables that are set
+    already stay.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if _is_busy():
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    elif "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if cores() < _affinity():  # torch does not know of a container's limit
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+
+
+def _is_busy() -> bool:
+    """Whether other processes compute now: the load of the last minute exceeds half a core."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5
 
 
 def _affinity() -> int:
