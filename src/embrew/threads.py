@@ -14,7 +14,7 @@ def cores() -> int:
 
 
 def set_threads() -> None:
-    """Let threads of OpenMP wait for as short a time as suits the machine, and start no more than a container has cores.
+    """Choose how threads of OpenMP wait, and start no more of them than a container has cores.
 
     They wait by spinning. On cores that other processes use too, they take the time of the threads that they wait for
     (benchmarks/results/threads.md): there they sleep at once, elsewhere after a short time. Variables that are set
