@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
@@ -48,7 +48,7 @@ def folder() -> Path:
     """6 random Llama layers of width 384 with nano's tokenizer (`model`), and their stock export (`stock`)."""
     place = Path(tempfile.mkdtemp(prefix="embrew-bench-"))
     save_llama(place / "model", width=384, inner=1024, layers=6, heads=6)
-    export_sentence_transformer(encoder(place), place / "stock", verify="off")
+    export_encoder(encoder(place), place / "stock", verify="off")
     return place
 
 

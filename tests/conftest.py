@@ -192,10 +192,10 @@ def encoder_folder(
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
-    from embrew.export import parity
+    from embrew.export import fresh_process
     from embrew.modeling.storage import verification
 
-    for module in (parity, verification):
+    for module in (fresh_process, verification):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Segment
@@ -103,7 +103,7 @@ def check_template(encoder: Encoder) -> None:
 def save_and_export(encoder: Encoder, folder: Path) -> tuple[Path, Path]:
     """The encoder's folder, and that of its export."""
     encoder.save_pretrained(folder / "saved", verify="off")
-    export_sentence_transformer(encoder, folder / "stock", verify="off")
+    export_encoder(encoder, folder / "stock", verify="off")
     return folder / "saved", folder / "stock"
 
 

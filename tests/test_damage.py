@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from embrew.build import open_model
 from embrew.cli import app
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.files.checksums import NAME, Damaged, read_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
@@ -67,7 +67,7 @@ class Written:
         else:
             encoder.add_context("task", Context(f"Find {seed}: ", (Demonstration("fox", SENTENCES[seed % 4]),)))
         if kind == "export":
-            export_sentence_transformer(encoder, place, verify="off")
+            export_encoder(encoder, place, verify="off")
         else:
             of_training = {"recipe.yaml": f"seed: {seed}\n", "training.json": json.dumps({"seed": seed})}
             encoder.save_pretrained(place, extra=of_training if kind == "encoder" else {}, verify="off")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -79,6 +79,6 @@ def test_three_stages_saved_and_exported(name: str, tmp_path: Path) -> None:
     check_template(encoder)
     start = tiny_encoder(model).encode(list(HARD_TEXTS))
     assert np.abs(encoder.encode(list(HARD_TEXTS)) - start).max() > 1e-3, "trained"
-    export_sentence_transformer(encoder, tmp_path / "stock")  # verified in a fresh process of its own
+    export_encoder(encoder, tmp_path / "stock")  # verified in a fresh process of its own
     saved = tmp_path / "run" / "supervised"
     check_same(name, encoder, tmp_path / "stock", reopened_afresh({name: (saved, tmp_path / "stock")}, tmp_path))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
     from embrew.data import Document
     from embrew.evaluation import evaluate
-    from embrew.export.sentence_transformers import export_sentence_transformer
+    from embrew.export.exporting import export_encoder
     from embrew.losses import info_nce
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
@@ -32,7 +32,7 @@ _MODULES = {
     "effective_tokens": "embrew.analysis",
     "encode_corpus": "embrew.corpus",
     "evaluate": "embrew.evaluation",
-    "export_sentence_transformer": "embrew.export.sentence_transformers",
+    "export_encoder": "embrew.export.exporting",
     "info_nce": "embrew.losses",
     "memory_similarity": "embrew.analysis",
     "pool_over": "embrew.analysis",
@@ -54,7 +54,7 @@ __all__ = [
     "effective_tokens",
     "encode_corpus",
     "evaluate",
-    "export_sentence_transformer",
+    "export_encoder",
     "info_nce",
     "memory_similarity",
     "pool_over",

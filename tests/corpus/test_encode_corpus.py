@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import ABOUT, MANIFEST
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stub import Stub
@@ -56,7 +56,7 @@ def test_dimensions_and_layers(make_encoder: Callable[..., Encoder], corpus: Pat
 
 def test_a_sentence_transformer(make_encoder: Callable[..., Encoder], corpus: Path, tmp_path: Path):
     encoder = make_encoder(max_length=64)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     encode_corpus(stock, corpus, tmp_path / "out", shard_rows=50)
     _, vectors = read_vectors(tmp_path / "out").load()

@@ -69,12 +69,12 @@ PYTHON = [block for block in blocks("python") if "embrew" in block[1] or "Senten
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders the examples speak of: `out/supervised`, a trained encoder, and `exported`."""
-    from embrew import export_sentence_transformer
+    from embrew import export_encoder
 
     folder = tmp_path_factory.mktemp("examples")
     encoder = Encoder.from_pretrained("nano", pooling="mean", max_length=64)
     encoder.save_pretrained(folder / "out" / "supervised", verify="off")
-    export_sentence_transformer(encoder, folder / "exported", verify="off")
+    export_encoder(encoder, folder / "exported", verify="off")
     return folder
 
 

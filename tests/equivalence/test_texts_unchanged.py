@@ -22,7 +22,7 @@ from embrew.corpus.layout import MANIFEST
 from embrew.data.documents import Document
 from embrew.evaluation import Task
 from embrew.evaluation.scoring import evaluate_task
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.search import SearchIndex
 from tests.corpus.stub import Stub
@@ -63,7 +63,7 @@ def test_live_exported_and_encoded(encoder: Encoder, tmp_path: Path):
     texts = list(HARD_TEXTS)
     live = encoder.encode_document(texts)
     assert live.shape[0] == 40
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     np.testing.assert_allclose(stock.encode_document(texts), live, atol=1e-5)
     np.testing.assert_allclose(stock.encode_query(texts), encoder.encode_query(texts), atol=1e-5)

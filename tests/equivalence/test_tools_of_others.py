@@ -16,7 +16,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.sentence_transformer import evaluation
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from tests.conftest import SENTENCES
 
@@ -40,7 +40,7 @@ MADE: list[Both] = []  # once for all tests, which change nothing of it
 def both(make_encoder: Callable[..., Encoder], tmp_path: Path) -> Both:
     if not MADE:
         encoder = make_encoder(prompts={"query": "find: ", "document": "keep: "}, max_length=48)
-        export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+        export_encoder(encoder, tmp_path / "stock", verify="off")
         MADE.append(Both(encoder, SentenceTransformer(str(tmp_path / "stock"), device="cpu")))
     return MADE[0]
 

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
@@ -49,7 +49,7 @@ def compare(encoder, folder):
 def test_every_family(family, make_encoder, tmp_path):
     encoder = made(make_encoder, family)
     before = encoder.encode(TEXTS, prompt_name="find")
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     compare(encoder, tmp_path / "stock")
     assert np.array_equal(encoder.encode(TEXTS, prompt_name="find"), before)
 
@@ -80,14 +80,14 @@ def test_every_family(family, make_encoder, tmp_path):
 )
 def test_every_layout(settings, options, make_encoder, tmp_path):
     encoder = made(make_encoder, settings=Demonstrations(**settings), **options)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     compare(encoder, tmp_path / "stock")
 
 
 @pytest.mark.usefixtures("forked")
 def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     encoder = made(make_encoder, max_length=96)
-    export_sentence_transformer(encoder, tmp_path / "stock")
+    export_encoder(encoder, tmp_path / "stock")
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert [case["prompt_name"] for case in parity["cases"]] == ["query", "document", None, "find", "same-again"]
     assert max(len(text["ids"]) for case in parity["cases"] for text in case["texts"]) == 96
@@ -100,7 +100,7 @@ def test_verified_in_a_fresh_process(make_encoder, tmp_path):
 
 @pytest.mark.slow
 def test_a_wrong_row_is_found_by_the_proof(make_encoder, tmp_path, monkeypatch):
-    from embrew.export import sentence_transformers as module
+    from embrew.export import parts as module
 
     encoder, write = made(make_encoder), module.write_rows
 
@@ -110,16 +110,16 @@ def test_a_wrong_row_is_found_by_the_proof(make_encoder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "write_rows", wrong)
     with pytest.raises(RuntimeError, match=r"other vectors \(prompt same-again, encode\)"):
-        export_sentence_transformer(encoder, tmp_path / "stock")
+        export_encoder(encoder, tmp_path / "stock")
     assert not (tmp_path / "stock").exists()
 
 
 def test_one_more_changes_no_other_to_the_bit(make_encoder, tmp_path):
     encoder = made(make_encoder)
-    export_sentence_transformer(encoder, tmp_path / "two", verify="off")
+    export_encoder(encoder, tmp_path / "two", verify="off")
     encoder.add_context("a-third", Context("Third: ", PAIRS[::-1]))
     encoder.contexts = dict(sorted(encoder.contexts.items()))  # as from a folder: it stands before the others
-    export_sentence_transformer(encoder, tmp_path / "three", verify="off")
+    export_encoder(encoder, tmp_path / "three", verify="off")
     two, three = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("two", "three"))
     for name in ("query", "document", "find", "same-again"):
         vectors = [stock.encode(TEXTS, prompt_name=name, show_progress_bar=False) for stock in (two, three)]
@@ -129,7 +129,7 @@ def test_one_more_changes_no_other_to_the_bit(make_encoder, tmp_path):
 
 def test_special_tokens_stay_text_and_markers_do_not(make_encoder, tmp_path):
     encoder = made(make_encoder)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = compare(encoder, tmp_path / "stock")
     marker = stock.prompts["find"].partition("<|")[2].partition("|>")[0]
     assert marker.startswith("find.")
@@ -156,7 +156,7 @@ def test_tokenizers_that_begin_a_text_with_a_space(scheme, compress, make_encode
     encoder.tokenizer, encoder.templates = tokenizer, [Template(TEMPLATE, tokenizer)]
     start(encoder)
     encoder.add_context("find", FIND)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     found = stock.encode(SENTENCES, prompt_name="find", show_progress_bar=False)
     assert np.abs(found - encoder.encode(SENTENCES, prompt_name="find")).max() < 1e-5
@@ -165,7 +165,7 @@ def test_tokenizers_that_begin_a_text_with_a_space(scheme, compress, make_encode
 def test_long_texts_leave_room_for_the_context(make_encoder, tmp_path):
     encoder = made(make_encoder, max_length=80)
     long = " ".join(SENTENCES)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     room = 80 - len(encoder.contexts["find"].row.ids)
     found = stock.encode([long], prompt_name="find", show_progress_bar=False)
@@ -175,7 +175,7 @@ def test_long_texts_leave_room_for_the_context(make_encoder, tmp_path):
 def test_a_limit_of_its_own(make_encoder, tmp_path):
     encoder = made(make_encoder, max_length=40)
     room, length = len(encoder.contexts["find"].row.ids), 40
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=length + room)
+    export_encoder(encoder, tmp_path / "stock", verify="off", max_length=length + room)
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     assert stock.max_seq_length == length + room
     long = " ".join(SENTENCES)
@@ -187,11 +187,11 @@ def test_a_limit_of_its_own(make_encoder, tmp_path):
         10**6: "max_length is 1000000, and stock .* truncate at",
     }.items():
         with pytest.raises(ValueError, match=words):
-            export_sentence_transformer(encoder, tmp_path / "other", max_length=wrong)
+            export_encoder(encoder, tmp_path / "other", max_length=wrong)
 
 
 def test_what_cannot_be(make_encoder, tmp_path):
-    export = partial(export_sentence_transformer, verify="off")
+    export = partial(export_encoder, verify="off")
     with pytest.raises(
         ValueError, match="context find takes .* tokens of a text in a stock folder.* export with --max-length"
     ):
@@ -209,7 +209,7 @@ def test_an_instruction_around_the_text_is_baked_with_its_context(make_encoder, 
     """As bge-en-icl's: what stands behind the text is the same for all texts of a stock folder, so there is one."""
     encoder = made(make_encoder, settings=Demonstrations(compress="none"))
     encoder.add_context("around", Context("<q>{text}<r>", PAIRS))
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", prompt_name="around")
+    export_encoder(encoder, tmp_path / "stock", verify="off", prompt_name="around")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     assert set(stock.prompts) == {"query", "document", "text", "around"}
     found = stock.encode(TEXTS, prompt_name="around", show_progress_bar=False)

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from embrew import Encoder
 from embrew.export.dimensions import nested_dimensions
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.cutting import cut
 from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
@@ -44,7 +44,7 @@ def compare(encoder, folder, layers, dim):
 def test_every_family(family, make_encoder, tmp_path):
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
+    export_encoder(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
     compare(encoder, tmp_path / "stock", 1, 12)
     assert np.array_equal(encoder.encode(TEXTS), before), "exporting changes nothing"
 
@@ -52,7 +52,7 @@ def test_every_family(family, make_encoder, tmp_path):
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
 def test_every_encoder_family(family, encoder_folder, tmp_path):
     encoder = Encoder.from_pretrained(encoder_folder(family), device="cpu", pooling="cls", max_length=64)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=2, truncate_dim=12)
+    export_encoder(encoder, tmp_path / "stock", verify="off", num_layers=2, truncate_dim=12)
     compare(encoder, tmp_path / "stock", 2, 12)
 
 
@@ -60,10 +60,10 @@ def test_every_encoder_family(family, encoder_folder, tmp_path):
 def test_every_pooling(pooling, make_encoder, tmp_path):
     """In float32; and in bfloat16, where the stock module meets the dtype of what it is given."""
     encoder = make_encoder(lora={}, max_length=64, memory_tokens=0, pooling=pooling, attention="causal")
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
+    export_encoder(encoder, tmp_path / "stock", verify="off", num_layers=1, truncate_dim=12)
     compare(encoder, tmp_path / "stock", 1, 12)
     encoder.backbone.to(torch.bfloat16)
-    export_sentence_transformer(encoder, tmp_path / "half", verify="off", num_layers=1, truncate_dim=12)
+    export_encoder(encoder, tmp_path / "half", verify="off", num_layers=1, truncate_dim=12)
     vectors = SentenceTransformer(str(tmp_path / "half"), device="cpu").encode(SENTENCES, show_progress_bar=False)
     assert np.abs(vectors - encoder.encode(SENTENCES, num_layers=1, truncate_dim=12)).max() < 2e-2
 
@@ -73,14 +73,14 @@ def test_verified_in_a_fresh_process(make_encoder, tmp_path):
     """Memory tokens in bfloat16, and a cut encoder that is cut once more."""
     encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("mean", "memory"))
     encoder.backbone.to(torch.bfloat16)
-    export_sentence_transformer(cut(encoder, num_layers=1), tmp_path / "stock", truncate_dim=12)
+    export_encoder(cut(encoder, num_layers=1), tmp_path / "stock", truncate_dim=12)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert (parity["encoder"]["dimensions"], parity["encoder"]["num_layers"]) == (12, 1)
     assert "- layers: the first 1 of the base's\n" in (tmp_path / "stock" / "README.md").read_text()
 
 
 def test_nothing_is_declared_where_nothing_is_nested(make_encoder, tmp_path):
-    export_sentence_transformer(make_encoder(max_length=64), tmp_path / "stock", verify="off")
+    export_encoder(make_encoder(max_length=64), tmp_path / "stock", verify="off")
     config = json.loads((tmp_path / "stock" / "config.json").read_text())
     assert not {"is_matryoshka", "matryoshka_dimensions"} & set(config)
     assert not list((tmp_path / "stock").glob("*_Dense"))
@@ -104,5 +104,5 @@ def test_dimensions_come_from_the_recipe(make_encoder):
 
 def test_what_is_refused(make_encoder, tmp_path):
     with pytest.raises(ValueError, match="num_layers=3; choose from 1 to 2"):
-        export_sentence_transformer(make_encoder(), tmp_path / "stock", num_layers=3)
+        export_encoder(make_encoder(), tmp_path / "stock", num_layers=3)
     assert not (tmp_path / "stock").exists()

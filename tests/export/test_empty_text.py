@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from tests.hard_texts import HARD_TEXTS
 from tests.journeys import tiny_lm
@@ -35,7 +35,7 @@ def test_an_empty_text(
         tiny_lm(family, tokenizer(), tmp_path / "lm"), device="cpu", max_length=32, **settings
     )
     with caplog.at_level(logging.WARNING):
-        export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+        export_encoder(encoder, tmp_path / "stock", verify="off")
     card = (tmp_path / "stock" / "README.md").read_text()
     assert ("An empty text has no tokens here" in card) == ("an empty text has no tokens" in caplog.text)
     assert ("An empty text has no tokens here" not in card) == has_tokens

@@ -11,7 +11,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import FAMILIES, SENTENCES
@@ -73,7 +73,7 @@ def compare(encoder: Encoder, folder: Path) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(lora={}, max_length=64, **CASES[case])
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     compare(encoder, tmp_path / "stock")
 
 
@@ -81,7 +81,7 @@ def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], 
 def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     compare(encoder, tmp_path / "stock")
     assert np.array_equal(encoder.encode(TEXTS), before), "exporting changes nothing"
     assert AutoConfig.from_pretrained(tmp_path / "stock").is_causal is False
@@ -90,24 +90,24 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
 def test_verified_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """The one default-run test of full verification; a folder that fails it is removed."""
     encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})
-    export_sentence_transformer(encoder, tmp_path / "stock", max_length=64)
+    export_encoder(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
     assert [case["prompt_name"] for case in parity["cases"]] == ["query", "document", None]
     assert all(len(case["texts"]) == 18 for case in parity["cases"])
     with pytest.raises(FileExistsError, match="choose another folder"):
-        export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=64)
+        export_encoder(encoder, tmp_path / "stock", verify="off", max_length=64)
 
 
 @pytest.mark.usefixtures("forked")
 def test_a_failed_proof_leaves_nothing(
     make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embrew.export import sentence_transformers as module
+    from embrew.export import parts as module
 
     encoder = make_encoder(lora={}, max_length=64)
     monkeypatch.setattr(module, "stock_prompts", lambda encoder: {"query": "other ", "document": ""})
     with pytest.raises(RuntimeError, match="other ids for"):
-        export_sentence_transformer(encoder, tmp_path / "stock")
+        export_encoder(encoder, tmp_path / "stock")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,7 +116,7 @@ def test_what_older_readers_need_is_there(make_encoder: Callable[..., Encoder], 
     encoder.tokenizer = type(encoder.tokenizer).from_pretrained(_saved(encoder, tmp_path))
     encoder.tokenizer.chat_template = "{% for m in messages %}CHAT {{ m.content }}{% endfor %}"
     encoder.template.tokenizer = encoder.tokenizer
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     modules = json.loads((tmp_path / "stock" / "modules.json").read_text())
     assert {m["type"].rpartition(".")[0] for m in modules} == {"sentence_transformers.models"}
     pooling = json.loads((tmp_path / "stock" / "2_Pooling" / "config.json").read_text())
@@ -148,4 +148,4 @@ def test_what_cannot_be_stock_says_why(
     settings: dict[str, object], words: str, make_encoder: Callable[..., Encoder], tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        export_sentence_transformer(make_encoder(**settings), tmp_path / "stock")
+        export_encoder(make_encoder(**settings), tmp_path / "stock")

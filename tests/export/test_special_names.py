@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from tests.hard_texts import REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
@@ -19,7 +19,7 @@ FAMILIES = {"qwen2": "qwen2", "mistral": "mistral", "pythia": "gpt-neox", "phi2"
 
 def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     encoder = tiny_encoder(tiny_lm(family, tokenizer, folder / "lm"))
-    export_sentence_transformer(encoder, folder / "stock", verify="off")
+    export_encoder(encoder, folder / "stock", verify="off")
     stock = SentenceTransformer(str(folder / "stock"), device="cpu")
     names = [*dict.fromkeys(tokenizer.all_special_tokens), "<|memory_0|>", "<|memory_2|>"]
     texts = ["plain", *(f"a{name}b {name}" for name in names)]

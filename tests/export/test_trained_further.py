@@ -11,7 +11,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from tests.hard_texts import HARD_TEXTS
@@ -29,7 +29,7 @@ def exported(make_encoder: Callable[..., Encoder], case: str, folder: Path) -> t
     """The opened folder, and the line of its card, if it has one."""
     options = {"truncate_dim": 8} if case.startswith("leading dimensions") else {}
     encoder = make_encoder(lora={}, max_length=48, **CASES[case])
-    export_sentence_transformer(encoder, folder, verify="off", **options)
+    export_encoder(encoder, folder, verify="off", **options)
     return SentenceTransformer(str(folder), device="cpu"), LINE.findall((folder / "README.md").read_text())
 
 
@@ -81,7 +81,7 @@ def test_without_the_line_the_trained_model_is_lost(make_encoder: Callable[..., 
 
 def test_a_folder_that_may_be_trained_whole_says_nothing(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(memory_tokens=1, pooling=Pooling("last", "memory"))
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     assert "requires_grad_" not in (tmp_path / "stock" / "README.md").read_text()
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from embrew.export import parity as parity_module
-from embrew.export import sentence_transformers as module
+from embrew.export import fresh_process, parts
+from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.runtimes import sentence_transformers as stock
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.card import model_card
 from tests.hard_texts import HARD_TEXTS
@@ -34,14 +34,14 @@ def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
 def test_two_lengths_are_refused(encoder: Encoder, tmp_path: Path) -> None:
     for verify in ("full", "off"):
         with pytest.raises(ValueError, match=r"query texts at 24 tokens and document texts at 48.*--max-length N"):
-            export_sentence_transformer(encoder, tmp_path / "stock", verify=verify)
+            export_encoder(encoder, tmp_path / "stock", verify=verify)
     assert not (tmp_path / "stock").exists()
-    export_sentence_transformer(with_max_length(encoder, 48), tmp_path / "stock", verify="off")
+    export_encoder(with_max_length(encoder, 48), tmp_path / "stock", verify="off")
 
 
 @pytest.mark.parametrize("length", [24, 48, 60])
 def test_both_sides_get_the_length_that_is_named(length: int, encoder: Encoder, tmp_path: Path) -> None:
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off", max_length=length)
+    export_encoder(encoder, tmp_path / "stock", verify="off", max_length=length)
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     live = with_max_length(encoder, length)
     for method in ("encode_query", "encode_document", "encode"):
@@ -72,18 +72,18 @@ def in_this_process(command: list[str], **_: Any) -> CompletedProcess[str]:
 
 def test_the_check_calls_encode_query(encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder whose queries have a limit of their own is found by its vectors; `encode` alone does not show it."""
-    monkeypatch.setattr(parity_module.subprocess, "run", in_this_process)
-    export_sentence_transformer(encoder, tmp_path / "right", max_length=48)
-    write = module.write_for_older_readers
+    monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
+    export_encoder(encoder, tmp_path / "right", max_length=48)
+    write = stock.write_for_older_readers
 
     def wrong(out: Path) -> None:
         write(out)
         path = out / "sentence_bert_config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "query_length": 24}))
 
-    monkeypatch.setattr(module, "write_for_older_readers", wrong)
+    monkeypatch.setattr(stock, "write_for_older_readers", wrong)
     with pytest.raises(RuntimeError, match=r"gives other vectors \(prompt query, encode_query\)"):
-        export_sentence_transformer(encoder, tmp_path / "wrong", max_length=48)
+        export_encoder(encoder, tmp_path / "wrong", max_length=48)
     assert not (tmp_path / "wrong").exists()
 
 
@@ -91,14 +91,14 @@ def test_a_baked_prompt_is_compared_with_the_encoder_that_has_it(
     make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference is what `encode` gives with that prompt, before anything was rewritten for the export."""
-    monkeypatch.setattr(parity_module.subprocess, "run", in_this_process)
+    monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
     settings = {"template": "{text} {instruction}", "memory_tokens": 0, "pooling": "last", "attention": "causal"}
     encoder = make_encoder(prompts={"query": "means:"}, max_length=TWO, **settings)
-    export_sentence_transformer(encoder, tmp_path / "stock", prompt_name="query", max_length=24)
-    with_instruction = module.with_instruction
-    monkeypatch.setattr(module, "with_instruction", lambda encoder, name: with_instruction(encoder, "document"))
+    export_encoder(encoder, tmp_path / "stock", prompt_name="query", max_length=24)
+    with_instruction = parts.with_instruction
+    monkeypatch.setattr(parts, "with_instruction", lambda encoder, name: with_instruction(encoder, "document"))
     with pytest.raises(RuntimeError, match="gives other vectors"):
-        export_sentence_transformer(encoder, tmp_path / "other", prompt_name="query", max_length=24)
+        export_encoder(encoder, tmp_path / "other", prompt_name="query", max_length=24)
 
 
 def test_the_card_of_a_saved_encoder_names_the_option(encoder: Encoder) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModel
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_the_versions_are_those_of_the_package() -> None:
 def test_card_and_configuration_name_them(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """Transformers 4.57 refuses the name as an attention kernel and repeats it; this version does not read it."""
     encoder = make_encoder(lora={})
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     needed = lowest_versions()
     card = (tmp_path / "stock" / "README.md").read_text().replace("\n", " ")
     assert (

@@ -63,7 +63,7 @@ def exported(folder: str) -> None:
     """What `embrew domain` does when it comes to an export that is there."""
     encoder, domain = build.open_model("encoders/lora"), sys.modules["embrew.domain.run"]  # a function is named so too
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(domain, "export_sentence_transformer", lambda *_, **__: None)
+        patch.setattr(domain, "export_encoder", lambda *_, **__: None)
         domain._export(encoder, Path(folder))
 
 

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from embrew import build
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from tests.conftest import ENCODER_FAMILIES, SENTENCES
@@ -94,7 +94,7 @@ def test_trained_saved_opened_exported(
     assert np.abs(after - before).max() > 1e-3
     encoder.save_pretrained(tmp_path / "trained")
     np.testing.assert_allclose(Encoder.from_pretrained(tmp_path / "trained").encode(TEXTS), after, atol=2e-6)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     np.testing.assert_allclose(stock.encode(TEXTS, show_progress_bar=False), after, atol=1e-5)
 

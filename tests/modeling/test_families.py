@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.losses.vocabulary import token_kl, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
@@ -105,11 +105,11 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
 
     if family.bidirectional == "mask":
         with pytest.raises(ValueError, match="needs an explicit mask on"):
-            export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+            export_encoder(encoder, tmp_path / "stock", verify="off")
         causal = opened(folder, family, attention="causal")
         stir_all(causal)
         encoder, after = causal, causal.encode(TEXTS)
-    export_sentence_transformer(encoder, tmp_path / "stock", verify="off")
+    export_encoder(encoder, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu")
     assert np.abs(stock.encode(TEXTS, show_progress_bar=False) - after).max() < 1e-5
 

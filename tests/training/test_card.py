@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from embrew.evaluation.dev import dev_sets
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
@@ -90,7 +90,7 @@ def test_it_goes_along(recipe: Recipe, tmp_path: Path) -> None:
     assert (
         "Its weights are all its own" in merged and text.partition("## Scores")[2] == merged.partition("## Scores")[2]
     )
-    export_sentence_transformer(opened, tmp_path / "stock", verify="off")
+    export_encoder(opened, tmp_path / "stock", verify="off")
     stock = ModelCard.load(tmp_path / "stock" / "README.md")
     assert stock.data.library_name == "sentence-transformers" and "sentence-transformers" in stock.data.tags
     assert 'SentenceTransformer("PATH")' in stock.text

@@ -1,4 +1,4 @@
-"""`embrew export`: write a folder that Sentence-Transformers opens without embrew."""
+"""`embrew export`: write a folder that other runtimes open without embrew."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ from embrew.cli.arguments import Model, Quiet
 from embrew.cli.console import loading, out
 
 
+class Target(StrEnum):
+    """A runtime that an export is made for."""
+
+    SENTENCE_TRANSFORMERS = "sentence-transformers"
+
+
+class Weights(StrEnum):
+    """Type of the weights."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+
+
 class Verification(StrEnum):
     """How an export is verified."""
 
@@ -23,6 +38,14 @@ class Verification(StrEnum):
 def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write.")],
+    runtimes: Annotated[
+        list[Target] | None,
+        typer.Option("--for", help="Runtime that will read DIR, repeatable; sentence-transformers by default."),
+    ] = None,
+    weights: Annotated[
+        Weights | None,
+        typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
     verify: Annotated[
         Verification,
@@ -67,15 +90,17 @@ def export(
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
     loading(model)
     from embrew import build
-    from embrew.export.sentence_transformers import export_sentence_transformer
+    from embrew.export.exporting import export_encoder
     from embrew.modeling.encoder import Encoder
 
     encoder = build.open_model(model)
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
-    export_sentence_transformer(
+    export_encoder(
         encoder,
         folder,
+        runtimes=[target.value for target in runtimes or [Target.SENTENCE_TRANSFORMERS]],
+        weights=None if weights is None else weights.value,
         overwrite=overwrite,
         verify=verify.value,
         prompt_name=prompt_name,

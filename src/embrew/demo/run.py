@@ -130,13 +130,11 @@ class Demonstration:
 
     def export(self, encoder: Encoder) -> None:
         """Export the model for Sentence-Transformers."""
-        from embrew.export.sentence_transformers import export_sentence_transformer
+        from embrew.export.exporting import export_encoder
 
         self._head("5. Export", "a stock Sentence-Transformers folder, verified in a fresh process")
         with self.left.part("export"):
-            export_sentence_transformer(
-                encoder, self.output / "export", overwrite=True, max_length=encoder.max_seq_length
-            )
+            export_encoder(encoder, self.output / "export", overwrite=True, max_length=encoder.max_seq_length)
 
     def search(self, encoder: Encoder) -> None:
         """Search the test packages' documentation."""

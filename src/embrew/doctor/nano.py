@@ -18,7 +18,7 @@ import torch
 from embrew import build
 from embrew.build.stock import open_stock
 from embrew.doctor.finding import Finding
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.loading import ASSETS, computes, pick_device, weights_sha256
 from embrew.modeling.storage.verification import check_attention
@@ -142,7 +142,7 @@ def training() -> Iterator[Finding]:
         close = difference <= CLOSE.get(live.device.type, 1e-3)
         value = f"saved and opened again, largest difference {difference:.1e}"
         yield Finding("self-test: saving", "ok" if close else "failed", value, "" if close else "report it")
-        export_sentence_transformer(live, Path(scratch) / "export", verify="off")
+        export_encoder(live, Path(scratch) / "export", verify="off")
         stock = open_stock(str(Path(scratch) / "export")).encode(list(TEXTS))
         difference = float(np.abs(np.asarray(stock) - after).max())
         close = difference <= CLOSE.get(live.device.type, 1e-3)

@@ -22,8 +22,8 @@ from embrew.domain.prepare import MANIFEST, Prepared, prepare
 from embrew.domain.report import Step, write_report
 from embrew.domain.scan import check
 from embrew.evaluation import Result, evaluate
+from embrew.export.exporting import export_encoder
 from embrew.export.fixed import with_max_length
-from embrew.export.sentence_transformers import export_sentence_transformer
 from embrew.files import formats
 from embrew.files.public_paths import public_path
 from embrew.files.reading import content_of, read_json
@@ -257,4 +257,4 @@ def _export(encoder: Encoder, folder: Path) -> None:
     if said.is_file() and read_json(said, keys=("encoder",), repair=EXPORT, kind=formats.EXPORT)["encoder"] == written:
         logger.info("%s  already exported", folder)
         return
-    export_sentence_transformer(encoder, folder, overwrite=folder.exists(), max_length=length)
+    export_encoder(encoder, folder, overwrite=folder.exists(), max_length=length)

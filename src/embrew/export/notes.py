@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
-
 from embrew.export.compatibility import required_versions
 
 VERSIONS = """Needs transformers {transformers} and sentence-transformers {sentence-transformers}, or newer.
@@ -40,18 +38,19 @@ REASONS = {
 }
 
 
-def notes(modules: Sequence[nn.Module], *, empty_texts: bool) -> list[str]:
+def notes(modules: Sequence[str], *, empty_texts: bool) -> list[str]:
     """Return parts of the card: the versions needed, what to know of texts, how to train the folder further.
 
     Args:
-        modules: of the folder, in order; some must not be trained.
+        modules: class names of the folder's modules, in order; some must not be trained.
         empty_texts: whether an empty text has tokens.
     """
-    return [VERSIONS.format_map(required_versions()), *([] if empty_texts else [EMPTY]), *_training(modules)]
+    versions = [VERSIONS.format_map(required_versions())] if modules else []
+    return [*versions, *([] if empty_texts else [EMPTY]), *_training(modules)]
 
 
-def _training(modules: Sequence[nn.Module]) -> list[str]:
-    fixed = {i: type(module).__name__ for i, module in enumerate(modules) if type(module).__name__ in REASONS}
+def _training(modules: Sequence[str]) -> list[str]:
+    fixed = {i: name for i, name in enumerate(modules) if name in REASONS}
     if not fixed:
         return []
     names = [f"model[{i}]" for i in fixed]

@@ -1,46 +1,16 @@
-"""Verify a stock folder: reference vectors of the encoder, compared with those of a process without embrew."""
+"""Reference texts of an export, with the token ids and vectors that every runtime has to give."""
 
 from __future__ import annotations
 
-import json
-import logging
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from embrew.export.contexts import Baked
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.tokenizer_files import first_difference, open_tokenizer
-
-logger = logging.getLogger(__name__)
-OPEN_STOCK = """
-import json, sys
-import numpy as np
-from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
-folder, out, device = sys.argv[1:4]
-model = SentenceTransformer(folder, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True})
-cases = json.load(open(folder + "/parity.json"))["cases"]
-batch_size = max(1, min(8, 16384 // model.max_seq_length))
-def vectors_of(case):
-    named = {} if case["method"] != "encode" or case.get("default") else {"prompt_name": case["prompt_name"]}
-    texts = [text["text"] for text in case["texts"]]
-    return getattr(model, case["method"])(texts, batch_size=batch_size, show_progress_bar=False, **named)
-vectors = [vectors_of(case) for case in cases]
-save_file({str(i): np.ascontiguousarray(v) for i, v in enumerate(vectors)}, out)
-tokenizer = model.tokenizer
-ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
-        for t in case["texts"]] for case in cases]
-json.dump(ids, open(out + ".ids", "w"))
-"""
 
 
 @dataclass(frozen=True)
@@ -140,30 +110,3 @@ def reference_texts(texts: list[str], ids: list[list[int]], vectors: np.ndarray)
         {"text": text, "ids": own, "vector": [round(float(x), 7) for x in vector]}
         for text, own, vector in zip(texts, ids, vectors, strict=True)
     ]
-
-
-def verify_export(out: Path, parity: dict[str, Any], device: str) -> None:
-    """Open the folder with Sentence-Transformers alone, in a separate process, and compare."""
-    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
-        target = Path(scratch) / "vectors.safetensors"
-        command = [sys.executable, "-c", OPEN_STOCK, str(out), str(target), device]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"plain Sentence-Transformers cannot open the exported folder:\n{done.stderr[-2000:]}")
-        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    for i, case in enumerate(parity["cases"]):
-        for text, got in zip(case["texts"], ids[i], strict=True):
-            if text["ids"] != got:
-                where = first_difference(text["ids"], got, open_tokenizer(out))
-                raise RuntimeError(
-                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
-                    f"{where}"
-                )
-        ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
-        difference = float(np.abs(ours - vectors[str(i)]).max())
-        logger.info("export: %s, prompt %s, largest difference %.1e", case["method"], case["prompt_name"], difference)
-        if not difference <= parity["tolerance"]:
-            raise RuntimeError(
-                f"the exported folder gives other vectors (prompt {case['prompt_name']}, {case['method']}): largest "
-                f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}"
-            )

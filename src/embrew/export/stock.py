@@ -7,14 +7,12 @@ from embrew.modeling.encoder import Encoder
 OWN_CODE = "transformers_modules."  # where transformers puts code that came with a model
 
 
-def check_stock(encoder: Encoder) -> None:
-    """Raise if stock modules cannot reproduce the encoder."""
+def check_text(encoder: Encoder) -> None:
+    """Raise if a tokenizer with a post-processor, and prompts that precede the text, cannot reproduce its rows."""
     reason, model = None, encoder.backbone.causal_lm
-    pooling, template, limit = encoder.pooling, encoder.template, encoder.max_seq_length
+    template, limit = encoder.template, encoder.max_seq_length
     positions = getattr(encoder.backbone.inner.config, "max_position_embeddings", limit)
-    if encoder.head is not None:
-        reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
-    elif limit > positions:
+    if limit > positions:
         reason = (
             f"its max_length is {limit}, and stock tokenizers truncate at the {positions} positions of the model's "
             "config"
@@ -32,6 +30,22 @@ def check_stock(encoder: Encoder) -> None:
         )
     elif template.preparation != "none":
         reason = f"preparation={template.preparation} changes the text first, which stock modules do not"
+    elif encoder.pooling.over == "text" and (
+        template.after or encoder.contexts or any(stock_prompts(encoder).values())
+    ):
+        reason = (
+            f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
+            "from the text; pool over all, or over memory tokens"
+        )
+    if reason:
+        raise ValueError(f"this encoder cannot be exported: {reason}")
+
+
+def check_stock(encoder: Encoder) -> None:
+    """Raise if stock Sentence-Transformers modules cannot reproduce the encoder's attention or pooling."""
+    reason, pooling = None, encoder.pooling
+    if encoder.head is not None:
+        reason = "its states pass through latent attention before they are pooled, for which there is no stock module"
     elif encoder.attention.is_causal is None:
         reason = f"attention={encoder.attention.mode} needs a mask; stock modules are causal or bidirectional"
     elif encoder.attention.is_causal is False and encoder.backbone.bidirectional_by != "flag":
@@ -46,11 +60,6 @@ def check_stock(encoder: Encoder) -> None:
         )
     elif pooling.mode != "mean" and pooling.over != "all" and not pools_last_token(encoder):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
-    elif pooling.over == "text" and (template.after or encoder.contexts or any(stock_prompts(encoder).values())):
-        reason = (
-            f"mean over text leaves out the words of template {template.pattern!r}, which stock pooling cannot tell "
-            "from the text; pool over all, or over memory tokens"
-        )
     if reason:
         raise ValueError(f"this encoder cannot be a stock Sentence-Transformers folder: {reason}")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from embrew import build
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.embedding.latent import LatentAttention
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
@@ -74,7 +74,7 @@ def test_a_folder_holds_it(model_folder: Callable[[str], Path], tmp_path: Path) 
         again.head.latents.add_(1.0)
     assert again.weights_hash() != hashed
     with pytest.raises(ValueError, match="latent attention before they are pooled, for which there is no stock"):
-        export_sentence_transformer(again, tmp_path / "stock")
+        export_encoder(again, tmp_path / "stock")
 
 
 def test_layers_pass_through_it_too(make_encoder: Callable[..., Encoder]) -> None:

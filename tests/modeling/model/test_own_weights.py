@@ -14,7 +14,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
@@ -136,7 +136,7 @@ def test_adapters_after_the_weights_in_their_order(model_folder: Callable[[str],
     merged = merge_encoder(tmp_path / "two", tmp_path / "merged", verify="fast")
     assert cosine(merged, again) == pytest.approx(1, abs=1e-6)
     assert cosine(Encoder.from_pretrained(tmp_path / "merged"), again) == pytest.approx(1, abs=1e-6)
-    export_sentence_transformer(again, tmp_path / "stock", verify="off")
+    export_encoder(again, tmp_path / "stock", verify="off")
     stock = SentenceTransformer(str(tmp_path / "stock"), device="cpu").encode(SENTENCES)
     assert np.abs(stock - again.encode(SENTENCES)).max() < 1e-5
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embrew import build
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from tests.conftest import SENTENCES
 
@@ -65,12 +65,12 @@ def test_an_instruction_after_the_text_is_baked_into_an_export(
     prompts = {"query": ', say {what} follows: "', "document": ', sum it up: "'}
     encoder = make_encoder(template='"{text}"{instruction}{memory}', prompts=prompts, lora={}, max_length=64)
     with pytest.raises(ValueError, match="prompt_name is one of document, query"):
-        export_sentence_transformer(encoder, tmp_path / "none")
+        export_encoder(encoder, tmp_path / "none")
     for name in prompts:
-        export_sentence_transformer(encoder, tmp_path / name, prompt_name=name, verify="off")
+        export_encoder(encoder, tmp_path / name, prompt_name=name, verify="off")
         stock = SentenceTransformer(str(tmp_path / name), device="cpu")
         wanted = encoder.encode(SENTENCES, prompt_name=name)
         np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
     assert np.abs(encoder.encode_query(SENTENCES) - encoder.encode_document(SENTENCES)).max() > 1e-3
     with pytest.raises(ValueError, match="prompts come before the text"):
-        export_sentence_transformer(make_encoder(), tmp_path / "other", prompt_name="query")
+        export_encoder(make_encoder(), tmp_path / "other", prompt_name="query")

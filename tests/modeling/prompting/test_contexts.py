@@ -331,13 +331,13 @@ def test_under_bidirectional_attention_a_beginning_depends_on_the_text(make_enco
 def test_an_instruction_around_the_text_is_baked_into_an_export(make_encoder, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    from embrew.export.sentence_transformers import export_sentence_transformer
+    from embrew.export.exporting import export_encoder
 
     prompts = {"query": "find {what}: <{text}> {answer}:", "document": ""}
     encoder = make_encoder(memory_tokens=0, attention="causal", template=TEMPLATE, prompts=prompts, max_length=64)
     with pytest.raises(ValueError, match="prompt_name is one of document, query"):
-        export_sentence_transformer(encoder, tmp_path / "none")
-    export_sentence_transformer(encoder, tmp_path / "query", prompt_name="query", verify="off")
+        export_encoder(encoder, tmp_path / "none")
+    export_encoder(encoder, tmp_path / "query", prompt_name="query", verify="off")
     stock = SentenceTransformer(str(tmp_path / "query"), device="cpu")
     wanted = encoder.encode(SENTENCES, prompt_name="query")
     np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)

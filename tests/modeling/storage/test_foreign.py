@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -293,7 +293,7 @@ def test_trusted_code_is_needed_and_run_again_when_the_encoder_is_opened(kind, w
     np.testing.assert_allclose(opened.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
     opened.save_pretrained(tmp_path / "again")
     with pytest.raises(ValueError, match="its language model needs custom code .OwnModel"):
-        export_sentence_transformer(opened, tmp_path / "export")
+        export_encoder(opened, tmp_path / "export")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew import build
-from embrew.export.sentence_transformers import export_sentence_transformer
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.ratio import memory_count
@@ -134,16 +134,16 @@ def test_saved_and_opened_again(model_folder, tmp_path):
 def test_export_needs_one_number(model_folder, tmp_path):
     """With texts that never get a second one the stock folder has the same vectors; otherwise it is refused."""
     short = recipe_values(model_folder("llama"), tmp_path, memory_ratio=63)
-    export_sentence_transformer(build.encoder(Recipe.from_values(short)), tmp_path / "stock", verify="full")
+    export_encoder(build.encoder(Recipe.from_values(short)), tmp_path / "stock", verify="full")
     vocabulary = json.loads((tmp_path / "stock" / "tokenizer.json").read_text())["added_tokens"]
     assert sum("memory" in token["content"] for token in vocabulary) == 1
     long = build.encoder(Recipe.from_values(recipe_values(model_folder("llama"), tmp_path, memory_ratio=20)))
     with pytest.raises(
         ValueError, match="memory_ratio=20: texts of up to 64 tokens get 1 to 3 .* --max-length 21 or less"
     ):
-        export_sentence_transformer(long, tmp_path / "other")
+        export_encoder(long, tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    export_sentence_transformer(long, tmp_path / "other", max_length=21, verify="full")
+    export_encoder(long, tmp_path / "other", max_length=21, verify="full")
     assert (tmp_path / "other" / "parity.json").exists()
 
 

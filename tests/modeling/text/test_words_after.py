@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from embrew import build
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.export import sentence_transformers as export
+from embrew.export import exporting, parts
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage.loading import ASSETS
@@ -183,19 +183,19 @@ def test_a_saved_encoder_says_how_and_old_folders_keep_their_vectors(model_folde
 
 def test_an_encoder_whose_words_are_joined_is_not_exported(make_encoder, tmp_path):
     with pytest.raises(ValueError, match="words_after: separate can be exported"):
-        export.export_sentence_transformer(prompted(make_encoder), tmp_path / "out")
+        exporting.export_encoder(prompted(make_encoder), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeypatch):
     pattern = "say {text}e again"
-    monkeypatch.setattr(export, "_check_stock", lambda *args: None)
-    monkeypatch.setattr(export, "TEXTS", (*export.TEXTS, "read th"))
+    monkeypatch.setattr(parts, "check_text", lambda *args: None)
+    monkeypatch.setattr(parts, "TEXTS", (*parts.TEXTS, "read th"))
     with pytest.raises(RuntimeError, match="the exported tokenizer gives other ids"):
-        export.export_sentence_transformer(prompted(make_encoder, template=pattern), tmp_path / "out")
+        exporting.export_encoder(prompted(make_encoder, template=pattern), tmp_path / "out")
     separate = prompted(make_encoder, template=pattern, words_after="separate")
-    export.export_sentence_transformer(separate, tmp_path / "separate")
+    exporting.export_encoder(separate, tmp_path / "separate")
 
 
 def test_a_recipe_says_what_its_template_does_by_default(caplog):

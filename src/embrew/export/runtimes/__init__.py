@@ -1,0 +1,8 @@
+"""The runtimes that an export can be made for."""
+
+from __future__ import annotations
+
+from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.sentence_transformers import SENTENCE_TRANSFORMERS
+
+RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (SENTENCE_TRANSFORMERS,)}

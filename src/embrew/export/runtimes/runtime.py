@@ -1,0 +1,34 @@
+"""What export needs to know of a runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embrew.export.parts import Parts
+from embrew.modeling.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Software that opens an export, or a part of it.
+
+    Attributes:
+        name: as users give it, `export --for NAME`.
+        check: raise `ValueError` if the runtime cannot reproduce an encoder in its fixed form: the reason, and what to
+            train instead.
+        write: write its files into the folder, with weights of the given type; may add to `parts.parity`.
+        verify: open what was written, as the runtime would, and compare token ids and vectors with the reference in
+            `parity.json`; raise `RuntimeError` if they differ. Arguments: the folder, its `parity.json`, the device.
+        weights: types of weights it can be given; the first is the default.
+        reads_stock: whether it reads the Sentence-Transformers folder, so that this is written too.
+    """
+
+    name: str
+    check: Callable[[Encoder], None]
+    write: Callable[[Parts, Path, str], None]
+    verify: Callable[[Path, Mapping[str, Any], str], None]
+    weights: tuple[str, ...] = ("fp32",)
+    reads_stock: bool = False

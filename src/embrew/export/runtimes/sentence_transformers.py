@@ -1,0 +1,109 @@
+"""Sentence-Transformers: a folder of stock modules, verified in a process without embrew."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+from torch import nn
+
+from embrew.export.compatibility import refuse_older_versions, write_for_older_readers
+from embrew.export.fresh_process import run_fresh
+from embrew.export.modules import pooling_modules
+from embrew.export.parts import Parts
+from embrew.export.runtimes.runtime import Runtime
+from embrew.export.stock import check_stock
+from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
+
+logger = logging.getLogger(__name__)
+OPEN_STOCK = """
+import json, sys
+import numpy as np
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+folder, out, device = sys.argv[1:4]
+model = SentenceTransformer(folder, device=device, trust_remote_code=False, model_kwargs={"use_safetensors": True})
+cases = json.load(open(folder + "/parity.json"))["cases"]
+batch_size = max(1, min(8, 16384 // model.max_seq_length))
+def vectors_of(case):
+    named = {} if case["method"] != "encode" or case.get("default") else {"prompt_name": case["prompt_name"]}
+    texts = [text["text"] for text in case["texts"]]
+    return getattr(model, case["method"])(texts, batch_size=batch_size, show_progress_bar=False, **named)
+vectors = [vectors_of(case) for case in cases]
+save_file({str(i): np.ascontiguousarray(v) for i, v in enumerate(vectors)}, out)
+tokenizer = model.tokenizer
+ids = [[tokenizer((case["prompt"] or "") + t["text"], truncation=True, max_length=model.max_seq_length)["input_ids"]
+        for t in case["texts"]] for case in cases]
+json.dump(ids, open(out + ".ids", "w"))
+"""
+
+
+def write_stock(parts: Parts, out: Path, weights: str) -> None:
+    """Write the folder that plain `SentenceTransformer(folder)` opens, in the encoder's own data type."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Transformer
+
+    encoder, tokenizer = parts.encoder, parts.tokenizer
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:  # on the same disk, and removed with it after a kill
+        parts.model.save_pretrained(scratch)
+        write_tokenizer(tokenizer, Path(scratch))
+        own: dict[str, Any] = {"trust_remote_code": False}  # to be given for each of its three parts
+        transformer = Transformer(
+            scratch, unpad_inputs=False, model_kwargs=own, processor_kwargs={**own}, config_kwargs={**own}
+        )
+        modules: list[nn.Module] = [transformer, *pooling_modules(encoder, tokenizer, parts.ids)]
+        if encoder.normalize:
+            modules.append(Normalize())
+        stock = SentenceTransformer(
+            modules=modules,
+            prompts=parts.prompts,
+            default_prompt_name=parts.default_prompt_name,
+            similarity_fn_name="cosine",
+            device=str(encoder.device),
+            trust_remote_code=False,
+        )
+        stock.save_pretrained(str(out), create_model_card=False)
+    check_tokenizer(tokenizer, out)
+    write_for_older_readers(out)
+    refuse_older_versions(out)
+
+
+def verify_stock(out: Path, parity: Mapping[str, Any], device: str) -> None:
+    """Open the folder with Sentence-Transformers alone, in a separate process, and compare."""
+    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
+        target = Path(scratch) / "vectors.safetensors"
+        done = run_fresh(OPEN_STOCK, str(out), str(target), device)
+        if done.returncode:
+            raise RuntimeError(f"plain Sentence-Transformers cannot open the exported folder:\n{done.stderr[-2000:]}")
+        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
+    for i, case in enumerate(parity["cases"]):
+        for text, got in zip(case["texts"], ids[i], strict=True):
+            if text["ids"] != got:
+                where = first_difference(text["ids"], got, open_tokenizer(out))
+                raise RuntimeError(
+                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
+                    f"{where}"
+                )
+        ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
+        difference = float(np.abs(ours - vectors[str(i)]).max())
+        logger.info("export: %s, prompt %s, largest difference %.1e", case["method"], case["prompt_name"], difference)
+        if not difference <= parity["tolerance"]:
+            raise RuntimeError(
+                f"the exported folder gives other vectors (prompt {case['prompt_name']}, {case['method']}): largest "
+                f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}"
+            )
+
+
+SENTENCE_TRANSFORMERS = Runtime(
+    "sentence-transformers",
+    check=check_stock,
+    write=write_stock,
+    verify=verify_stock,
+    reads_stock=True,
+)
