@@ -11,6 +11,7 @@ from embrew.export.notes import notes
 from embrew.export.parts import Fixed, Parts
 from embrew.export.runtimes import RUNTIMES
 from embrew.export.runtimes.runtime import Runtime
+from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free
 from embrew.modeling.encoder import Encoder
@@ -76,6 +77,7 @@ def export_encoder(
                 runtime.write(parts, out, types[runtime.name])
             parts.parity["runtimes"] = types
             (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
+            WrongVectors.of(parts).write(out / FILE)
             if not parts.empty_texts:
                 logger.warning(
                     "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
