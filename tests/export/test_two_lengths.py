@@ -74,14 +74,14 @@ def test_the_check_calls_encode_query(encoder: Encoder, tmp_path: Path, monkeypa
     """A folder whose queries have a limit of their own is found by its vectors; `encode` alone does not show it."""
     monkeypatch.setattr(fresh_process.subprocess, "run", in_this_process)
     export_encoder(encoder, tmp_path / "right", max_length=48)
-    write = stock.write_for_older_readers
+    write = stock.write_for_other_readers
 
-    def wrong(out: Path) -> None:
-        write(out)
+    def wrong(out: Path, **options: Any) -> None:
+        write(out, **options)
         path = out / "sentence_bert_config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "query_length": 24}))
 
-    monkeypatch.setattr(stock, "write_for_older_readers", wrong)
+    monkeypatch.setattr(stock, "write_for_other_readers", wrong)
     with pytest.raises(RuntimeError, match=r"gives other vectors \(prompt query, encode_query\)"):
         export_encoder(encoder, tmp_path / "wrong", max_length=48)
     assert not (tmp_path / "wrong").exists()

@@ -31,8 +31,15 @@ def refuse_older_versions(out: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_for_older_readers(out: Path) -> None:
-    """Write module paths and pooling flags in a form that older and current readers support."""
+def write_for_other_readers(out: Path, *, max_length: int) -> None:
+    """Write module paths, pooling flags and the length limit in a form that other and older readers support.
+
+    Text Embeddings Inference requires `max_seq_length`, and the flags of its three kinds of pooling; vLLM reads
+    `max_seq_length` and `do_lower_case`. Sentence-Transformers reads the limit from the tokenizer otherwise.
+    """
+    path = out / "sentence_bert_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "max_seq_length": max_length, "do_lower_case": False}, indent=4))
     path = out / "modules.json"
     modules = json.loads(path.read_text())
     for module in modules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew.export.dimensions import leading_dimensions
-from embrew.export.stock import pools_last_token
+from embrew.export.stock import pools_every_token, pools_last_token
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import MODES
 
@@ -31,15 +32,9 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     ids = dict(zip(own, [added[name] for name in names], strict=True))
     before = [ids.get(i, i) for i in encoder.template.first_ids]
     after = [ids.get(i, i) for i in encoder.template.suffix_ids]
-    specials = [
-        {"id": name, "ids": piece, "tokens": tokenizer.convert_ids_to_tokens(piece)}
-        for name, piece in (("before", before), ("after", after))
-        if piece
-    ]
-    single = " ".join([*(["before"] if before else []), "$A", *(["after"] if after else [])])
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, pair=f"{single} $B:1", special_tokens=specials
-    )
+    added_ids = [*before, *after]
+    names_by_id = dict(zip(added_ids, tokenizer.convert_ids_to_tokens(added_ids), strict=True))
+    tokenizer.backend_tokenizer.post_processor = _template_processing(names_by_id, before, after)
     tokenizer.chat_template = None  # Sentence-Transformers would render every text through it
     tokenizer.split_special_tokens = True  # special tokens in a user's text stay text
     tokenizer.init_kwargs["split_special_tokens"] = True
@@ -48,6 +43,29 @@ def stock_tokenizer(encoder: Encoder) -> tuple[PreTrainedTokenizerBase, dict[int
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer, ids
+
+
+def _template_processing(names: dict[int, str], before: list[int], after: list[int]) -> processors.TemplateProcessing:
+    """Return a post-processor that puts tokens before and after a text, each under its own name.
+
+    Readers of `tokenizer.json` compare these names with those of BOS and EOS (llama.cpp's `SpecialVocab`). It is made
+    from its JSON, since the constructor takes no name with a colon or a space.
+    """
+
+    def pieces(ids: list[int]) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids]
+
+    first: dict[str, Any] = {"Sequence": {"id": "A", "type_id": 0}}
+    second: dict[str, Any] = {"Sequence": {"id": "B", "type_id": 1}}
+    state = {
+        "type": "TemplateProcessing",
+        "single": [*pieces(before), first, *pieces(after)],
+        "pair": [*pieces(before), first, second, *pieces(after)],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
+    }
+    made = processors.TemplateProcessing()
+    made.__setstate__(json.dumps(state).encode())
+    return made
 
 
 def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
@@ -64,9 +82,20 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
         with torch.no_grad():
             for own, stock in ids.items():
                 weight[stock] = learned[own - rows].to(weight.dtype)
-    if encoder.attention.is_causal is False:
-        model.config.is_causal = False
+    if not encoder.backbone.is_encoder:
+        _declare_attention(model.config, causal=encoder.attention.is_causal is not False)
     return model
+
+
+def _declare_attention(config: Any, *, causal: bool) -> None:
+    """Write the direction of attention into a configuration, under both names that servers read.
+
+    transformers and vLLM read `is_causal`; Text Embeddings Inference reads `use_bidirectional_attention`. Gemma's own
+    configurations have that field already, and in Gemma 3 it changes the sliding window too, so it stays as it is.
+    """
+    config.is_causal = causal
+    if not hasattr(type(config), "use_bidirectional_attention"):
+        config.use_bidirectional_attention = not causal
 
 
 def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: dict[int, int]) -> list[nn.Module]:
@@ -75,7 +104,7 @@ def pooling_modules(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, ids: d
 
     width, pooling = encoder.backbone.hidden_size, encoder.pooling
     keep = encoder.get_embedding_dimension()
-    if pools_last_token(encoder) or pooling.over == "all":
+    if pools_every_token(encoder) or pools_last_token(encoder):
         mode = "lasttoken" if pools_last_token(encoder) else MODES[pooling.mode].stock
         return [Pooling(width, mode), *([leading_dimensions(encoder)] if keep < width else [])]
     size = len(tokenizer)

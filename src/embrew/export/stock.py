@@ -58,7 +58,7 @@ def check_stock(encoder: Encoder) -> None:
             "it concatenates the states of several memory tokens, for which there is no stock module; their "
             "mean has one (pool_over, or pooling: {mode: mean, over: memory} in the recipe)"
         )
-    elif pooling.mode != "mean" and pooling.over != "all" and not pools_last_token(encoder):
+    elif pooling.mode != "mean" and not (pools_every_token(encoder) or pools_last_token(encoder)):
         reason = f"pooling {pooling.mode} over {pooling.over} has no stock module; mean over memory or text has"
     if reason:
         raise ValueError(f"this encoder cannot be a stock Sentence-Transformers folder: {reason}")
@@ -71,6 +71,13 @@ def pools_last_token(encoder: Encoder) -> bool:
         and len(encoder.template.memory_ids) == 1
         and encoder.template.tail[-1] == "memory"
     )
+
+
+def pools_every_token(encoder: Encoder) -> bool:
+    """Return whether pooling reads all tokens of a row: over all, or over a text to which no token is added."""
+    template = encoder.template
+    alone = not (template.first_ids or template.suffix_ids)
+    return encoder.pooling.over == "all" or (encoder.pooling.over == "text" and alone)
 
 
 def stock_prompts(encoder: Encoder) -> dict[str, str]:

@@ -13,12 +13,12 @@ import numpy as np
 from safetensors.numpy import load_file
 from torch import nn
 
-from embrew.export.compatibility import refuse_older_versions, write_for_older_readers
+from embrew.export.compatibility import refuse_older_versions, write_for_other_readers
 from embrew.export.fresh_process import run_fresh
 from embrew.export.modules import pooling_modules
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
-from embrew.export.stock import check_stock
+from embrew.export.stock import check_stock, pools_every_token, pools_last_token
 from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def write_stock(parts: Parts, out: Path, weights: str) -> None:
         write_tokenizer(tokenizer, Path(scratch))
         own: dict[str, Any] = {"trust_remote_code": False}  # to be given for each of its three parts
         transformer = Transformer(
-            scratch, unpad_inputs=False, model_kwargs=own, processor_kwargs={**own}, config_kwargs={**own}
+            scratch, unpad_inputs=_unpad(parts), model_kwargs=own, processor_kwargs={**own}, config_kwargs={**own}
         )
         modules: list[nn.Module] = [transformer, *pooling_modules(encoder, tokenizer, parts.ids)]
         if encoder.normalize:
@@ -70,8 +70,18 @@ def write_stock(parts: Parts, out: Path, weights: str) -> None:
         )
         stock.save_pretrained(str(out), create_model_card=False)
     check_tokenizer(tokenizer, out)
-    write_for_older_readers(out)
+    write_for_other_readers(out, max_length=encoder.max_seq_length)
     refuse_older_versions(out)
+
+
+def _unpad(parts: Parts) -> bool | None:
+    """Return False where texts must be padded to get their vectors; else None: Sentence-Transformers decides.
+
+    With FlashAttention it concatenates the texts of a batch without padding, which is faster. `WordWeights` needs the
+    attention mask that such a batch lacks, and a text without tokens has no row in it.
+    """
+    one_pooling = pools_every_token(parts.encoder) or pools_last_token(parts.encoder)
+    return None if one_pooling and parts.empty_texts else False
 
 
 def verify_stock(out: Path, parity: Mapping[str, Any], device: str) -> None:
