@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.export.contexts import Baked, bake, write_rows
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
-from embrew.export.modules import merged_model, stock_tokenizer
+from embrew.export.modules import stock_tokenizer
 from embrew.export.parity import Live, context_cases, long_text, parity_cases
 from embrew.export.stock import check_text, stock_prompts
 from embrew.files.formats import EXPORT
@@ -19,6 +19,7 @@ from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.verification import TEXTS, tolerance
 from embrew.modeling.text.pattern import HOLE
+from embrew.runtimes.merged import merged_model
 
 
 @dataclass(frozen=True)

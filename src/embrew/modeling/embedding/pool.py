@@ -26,7 +26,7 @@ def positions(pooling: Pooling, tokens: Tokens) -> Tensor:
     chosen = tokens.where(SEGMENTS[pooling.over])
     if pooling.slots is not None:
         slot = chosen.long().cumsum(-1) - 1
-        chosen = chosen & torch.isin(slot, torch.tensor(pooling.slots, device=slot.device))
+        chosen = chosen & (slot[..., None] == torch.tensor(pooling.slots, device=slot.device)).any(-1)
     return chosen
 
 

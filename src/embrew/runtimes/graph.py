@@ -1,0 +1,136 @@
+"""The computation of an encoder from token ids to one vector per text, as one traceable module."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.embedding.pool import pool, positions
+from embrew.modeling.model.forward import view
+from embrew.modeling.model.positions import is_bert_type
+from embrew.modeling.text.tokens import Segment, Tokens
+
+OUTPUT = "sentence_embedding"
+
+
+class LabelledGraph(nn.Module):
+    """Pooled vectors of labelled tokens; contains the attention mask, the head and the pooling.
+
+    The mask is computed in the graph, from the labels, and given to the model explicitly, sliding windows included:
+    the result does not depend on how a model's own code treats padding while it is traced. Right padding only.
+
+    Args:
+        encoder: attention, pooling and head are taken from it.
+        model: the transformers model without head, adapter merged, learned tokens in its embedding matrix
+            (`merged_model`). It is converted to float32 in place.
+    """
+
+    def __init__(self, encoder: EmbeddingModel, model: Any) -> None:
+        super().__init__()
+        self.model = view(model, is_causal=encoder.attention.is_causal is not False)
+        self.attention = encoder.attention
+        self.pooling = encoder.pooling
+        self.head = copy.deepcopy(encoder.head)
+        self.slots = encoder.width // encoder.backbone.hidden_size  # states that are concatenated
+        self.numbers_itself = is_bert_type(model)  # RoBERTa's positions begin after that of padding
+        self.float().eval().requires_grad_(False)
+
+    def forward(self, input_ids: Tensor, segment_ids: Tensor) -> Tensor:
+        """Return pooled vectors, float32 `(batch, width)`, neither truncated nor normalised.
+
+        Args:
+            input_ids: `(batch, tokens)` int64; learned tokens by their rows in the model's embedding matrix.
+            segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
+        """
+        tokens = Tokens(input_ids, segment_ids)
+        embedded = self.model.get_input_embeddings()(input_ids)
+        places = None if self.numbers_itself else torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        states = self.model(
+            inputs_embeds=embedded,
+            attention_mask=self.attention.mask(self._seen(tokens), self.model.config, embedded.dtype),
+            position_ids=places,
+            use_cache=False,
+        ).last_hidden_state
+        if self.head is not None:
+            states = self.head(states)
+        if self.pooling.mode == "concat":
+            return self._concatenated(states, tokens)
+        return pool(self.pooling, states, tokens)
+
+    def _seen(self, tokens: Tokens) -> Tokens:
+        """Return what the mask is made of; under causal attention one row for all, since no text reads padding."""
+        if not self.attention.is_causal:
+            return tokens
+        return Tokens(tokens.input_ids[:1], torch.full_like(tokens.segment_ids[:1], int(Segment.TEXT)))
+
+    def _concatenated(self, states: Tensor, tokens: Tokens) -> Tensor:
+        """Concatenate the chosen states without indices that depend on values: each is a sum with one weight of 1."""
+        chosen = positions(self.pooling, tokens)
+        rank = chosen.long().cumsum(-1)
+        numbers = torch.arange(1, self.slots + 1, device=rank.device)
+        each = (chosen[:, None] & (rank[:, None] == numbers[:, None])).float()
+        return (each @ states.float()).flatten(1)
+
+
+class SentenceGraph(nn.Module):
+    """Final vectors of token ids: an encoder in its fixed form as other software runs it.
+
+    Labels follow from the ids and the template: memory tokens have ids of their own, and with pooling over the text,
+    the template's tokens are the first and last of every row.
+
+    Args:
+        encoder: in its fixed form: one template, always the same memory tokens.
+        model: as of `LabelledGraph`.
+        ids: id in the tokenizer of every learned token, by its id in the encoder.
+    """
+
+    memory: Tensor
+
+    def __init__(self, encoder: EmbeddingModel, model: Any, ids: dict[int, int]) -> None:
+        super().__init__()
+        self.labelled = LabelledGraph(encoder, model)
+        template = encoder.template
+        self.first, self.last = len(template.first_ids), len(template.suffix_ids)
+        memory = torch.tensor([ids[i] for i in template.memory_ids], dtype=torch.long)
+        self.register_buffer("memory", memory, persistent=False)
+        self.keep = encoder.get_embedding_dimension()
+        self.normalize = encoder.normalize
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return final vectors, float32 `(batch, dimensions)`; a row that is all padding gets the zero vector.
+
+        Args:
+            input_ids: `(batch, tokens)` int64, as the exported tokenizer gives them.
+            attention_mask: `(batch, tokens)` int64: 1 where a position is real; padding is on the right.
+        """
+        vectors = self.labelled(input_ids, self._segments(input_ids, attention_mask))[:, : self.keep]
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def _segments(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return labels: the template's tokens `PROMPT`, memory tokens `MEMORY`, others `TEXT`."""
+        real = (attention_mask != 0).long()
+        rank = real.cumsum(-1)
+        inside = (rank > self.first) & (rank <= rank[:, -1:] - self.last)
+        labels = torch.where(inside, int(Segment.TEXT), int(Segment.PROMPT))
+        if self.memory.numel():
+            is_memory = torch.eq(input_ids[..., None], self.memory).any(-1)
+            labels = torch.where(is_memory, int(Segment.MEMORY), labels)
+        return labels * real
+
+
+def check_graph(encoder: EmbeddingModel) -> None:
+    """Raise if a graph of token ids cannot reproduce an encoder in its fixed form.
+
+    Attention, head and all poolings are part of the graph; only texts whose words it cannot tell from the template's
+    are refused, by `check_text`, for all runtimes.
+    """
+    if encoder.pooling.over == "echo":
+        raise ValueError(
+            "this encoder cannot be one graph of token ids: it pools over the repeated text, which ids do not show; "
+            "train with pooling over all or over memory tokens"
+        )

@@ -1,0 +1,40 @@
+"""A plain transformers model that holds everything an encoder has trained but its head."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from embrew.modeling.encoder import Encoder
+
+
+def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
+    """Return a copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
+    backbone = copy.deepcopy(encoder.backbone)
+    backbone.merge_adapter()
+    model = backbone.inner
+    rows = model.get_input_embeddings().weight.shape[0]
+    if vocabulary > rows:
+        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    if backbone.learned:
+        weight = model.get_input_embeddings().weight
+        learned = torch.cat(list(backbone.learned.values()))
+        with torch.no_grad():
+            for own, stock in ids.items():
+                weight[stock] = learned[own - rows].to(weight.dtype)
+    if not encoder.backbone.is_encoder:
+        _declare_attention(model.config, causal=encoder.attention.is_causal is not False)
+    return model
+
+
+def _declare_attention(config: Any, *, causal: bool) -> None:
+    """Write the direction of attention into a configuration, under both names that servers read.
+
+    transformers and vLLM read `is_causal`; Text Embeddings Inference reads `use_bidirectional_attention`. Gemma's own
+    configurations have that field already, and in Gemma 3 it changes the sliding window too, so it stays as it is.
+    """
+    config.is_causal = causal
+    if not hasattr(type(config), "use_bidirectional_attention"):
+        config.use_bidirectional_attention = not causal
