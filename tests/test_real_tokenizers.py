@@ -37,11 +37,14 @@ def lm_folder(name: str, folder: Path) -> Path:
     return tiny_lm(FAMILY[name], tokenizer, folder, **SIZES)
 
 
-def test_saved_and_exported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [("qwen2", "mistral"), pytest.param(("pythia", "phi2"), marks=pytest.mark.slow)], ids="-".join
+)
+def test_saved_and_exported(names: tuple[str, ...], tmp_path: Path) -> None:
     """One fresh process for all, forked; below each has a new interpreter."""
-    assert set(FAMILY) == set(REAL_TOKENIZERS)
+    assert set(FAMILY) == set(REAL_TOKENIZERS) and set(names) < set(FAMILY)
     made: dict[str, tuple[Encoder, tuple[Path, Path]]] = {}
-    for name in REAL_TOKENIZERS:
+    for name in names:
         encoder = tiny_encoder(lm_folder(name, tmp_path / name / "lm"), prompts={"query": "Find: "})
         check_template(encoder)
         made[name] = encoder, save_and_export(encoder, tmp_path / name)

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -113,7 +115,17 @@ def vectors_of(
     return shards, [joint]
 
 
+@cache
+def opened(folder: str) -> Encoder:
+    """The encoder that most cases copy."""
+    return _opened(folder)
+
+
 def encoder(folder: str, **settings: Any) -> Encoder:
+    return _opened(folder, **settings) if settings else copy.deepcopy(opened(folder))
+
+
+def _opened(folder: str, **settings: Any) -> Encoder:
     built = Encoder.from_pretrained(
         folder,
         dtype="float32",

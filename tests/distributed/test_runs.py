@@ -18,7 +18,7 @@ from embrew.modeling.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs
-from tests.distributed.launch import in_two_processes
+from tests.distributed.launch import in_two_forks
 from tests.distributed.test_matrix import by_case
 from tests.distributed.test_matrix import same as same_as_plain
 
@@ -29,7 +29,7 @@ def folder(model_folder, tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("together")
     shutil.copytree(model_folder("llama"), place / "llama")
     runs.write_data(place)
-    in_two_processes("tests.distributed.runs", str(place), timeout=400)
+    in_two_forks("tests.distributed.runs", str(place), timeout=400)
     return place
 
 

@@ -116,6 +116,7 @@ def test_pair_classification_is_mtebs(encoder, tmp_path):
     assert ours.main_score == pytest.approx(theirs(encoder, task), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_protocol_holds_for_mtebs_mock_tasks(encoder):
     results = mteb.mock_run(MtebEncoder(encoder, name="x", options={}))
     ran = {name for name, result in results.items() if isinstance(result, mteb.TaskResult)}

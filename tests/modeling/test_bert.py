@@ -67,8 +67,19 @@ def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str
         torch.testing.assert_close(together, torch.stack([h[:, 0] for h in hidden[1:]]), rtol=0, atol=2e-6)
 
 
-@families
-@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
+@pytest.mark.parametrize(
+    ("family", "lora"),
+    [
+        pytest.param(
+            family,
+            lora,
+            marks=() if lora or family in ("bert", "modernbert") else pytest.mark.slow,
+            id=f"{family}-{'lora' if lora else 'full'}",
+        )
+        for family in ENCODER_FAMILIES
+        for lora in (True, False)
+    ],
+)
 def test_trained_saved_opened_exported(
     family: str, lora: bool, encoder_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:

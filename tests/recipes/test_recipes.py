@@ -1,7 +1,8 @@
 """Every shipped recipe runs: shrunk to a tiny model and small files, every stage, every setting else as shipped.
 
 Recipes of the shipped model run on it too: by default those that are not trained, and those whose dimensions a tiny
-model does not have.
+model does not have. Recipes that differ from another one in model and numbers only run with `-m slow`; what they say is
+checked by default (`test_its_settings_are_known`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,31 @@ ENCODERS = (
     "WhereIsAI/UAE-Large-V1",
 )
 SHIPPED_MODEL = 2  # steps for recipes on the shipped model, which are run as they are meant
-OF_NANO = [name for name in RECIPES if Recipe.load(name).encoder.model == "nano"]
+SHIPPED_RECIPES = {name: Recipe.load(name) for name in RECIPES}  # to look at: reading them takes seconds
+OF_NANO = [name for name, recipe in SHIPPED_RECIPES.items() if recipe.encoder.model == "nano"]
 TOO_WIDE = {"baselines/matryoshka-2d-nano", "baselines/matryoshka-nano"}  # their dimensions go up to nano's 256
-QUICK = {name for name in OF_NANO if not Recipe.load(name).stages} | TOO_WIDE
+QUICK = {name for name in OF_NANO if not SHIPPED_RECIPES[name].stages} | TOO_WIDE
+
+
+def outline(name: str) -> tuple[object, ...]:
+    """What a recipe does, whatever its model and numbers."""
+    recipe = SHIPPED_RECIPES[name]
+    encoder = recipe.encoder
+    stages = [(stage.objective["type"], stage.adapter, isinstance(stage.data, list)) for stage in recipe.stages]
+    return str(encoder.attention), str(encoder.pooling), bool(encoder.memory_tokens), *stages
+
+
+def twins() -> set[str]:
+    """Recipes of public models that have the outline of an earlier one, or of one of the shipped model."""
+    seen, found = {outline(name) for name in OF_NANO}, set()
+    for name in RECIPES:
+        if name not in OF_NANO:
+            found |= {name} if outline(name) in seen else set()
+            seen.add(outline(name))
+    return found
+
+
+TWINS = twins()
 
 
 def test_the_shipped_recipes_are_found() -> None:
@@ -41,6 +64,7 @@ def test_the_shipped_recipes_are_found() -> None:
     texts = {name: read_recipe(name)[0] for name in SHIPPED}
     assert [name for name, text in texts.items() if "model: nano" in text] == OF_NANO
     assert set(OF_NANO) > TOO_WIDE
+    assert "baselines/llama2vec-7b" not in TWINS and {"epic/qwen3-0.6b", "lbr/paper-qwen2-1.5b"} < TWINS
 
 
 @pytest.fixture
@@ -54,7 +78,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 def shrunk(name: str, model: str, files: dict[str, str]) -> Recipe:
     """The recipe with another model, small files, small batches and a step or two a stage."""
-    values: dict[str, Any] = Recipe.load(name).resolved()
+    values: dict[str, Any] = SHIPPED_RECIPES[name].resolved()
     values["evaluation"] = None
     values["encoder"] |= {"model": model, "revision": None, "dtype": "float32", "attn_implementation": None}
     room = 128 if model.endswith("bert") else 160  # the instructions are long in 300 tokens
@@ -104,7 +128,10 @@ def runs(recipe: Recipe, folder: Path) -> None:
         assert np.abs(Encoder.from_pretrained(folder).encode(SENTENCES) - vectors).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in QUICK])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in TWINS else ()) for name in RECIPES if name not in QUICK],
+)
 def test_it_runs(
     name: str,
     files: dict[str, str],
@@ -112,7 +139,7 @@ def test_it_runs(
     encoder_folder: Callable[[str], Path],
     tmp_path: Path,
 ) -> None:
-    model = stand_in(Recipe.load(name).encoder.model, model_folder, encoder_folder)
+    model = stand_in(SHIPPED_RECIPES[name].encoder.model, model_folder, encoder_folder)
     runs(shrunk(name, model, files), tmp_path / "run")
 
 
@@ -123,7 +150,7 @@ def test_it_runs_on_the_shipped_model(name: str, files: dict[str, str], tmp_path
     runs(shrunk(name, "nano", files), tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if Recipe.load(name).stages])
+@pytest.mark.parametrize("name", [name for name, recipe in SHIPPED_RECIPES.items() if recipe.stages])
 def test_its_settings_are_known(name: str) -> None:
     recipe = Recipe.load(name, ["encoder.model=nano"])
     for index, stage in enumerate(recipe.stages):

@@ -139,7 +139,7 @@ def test_every_objective_is_here() -> None:
     assert len(SETTINGS) > len(OBJECTIVES)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=IDS)
 def test_a_step_of_several_batches(make_encoder, name, settings, size, monkeypatch):
     gc.freeze()  # the trainer collects garbage at every start, which takes longer than these steps

@@ -16,7 +16,7 @@ from tests.distributed.runs import train_counted, write_data
 STEPS, STOPPED_AT = 6, 5  # checkpoints after 2 and 4
 
 
-@pytest.mark.parametrize("svd", ["auto", "exact"])
+@pytest.mark.parametrize("svd", ["auto", pytest.param("exact", marks=pytest.mark.slow)])
 def test_stopped_and_resumed_is_never_stopped(svd, model_folder, tmp_path, monkeypatch):
     """To the bit, with dropout on, learned layer weights, and targets from random columns."""
     iterated, find = [], dependencies._iterated

@@ -77,7 +77,13 @@ def test_stopped_and_gone_on_in_workers(model_folder, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"), [("epic", {}), ("epic", {"learnable": 5}), ("icl", {"compress": "none"})], ids=str
+    ("kind", "settings"),
+    [
+        pytest.param("epic", {}, marks=pytest.mark.slow),
+        ("epic", {"learnable": 5}),
+        ("icl", {"compress": "none"}),
+    ],
+    ids=str,
 )
 def test_what_was_trained_is_opened_and_goes_on(model_folder, tmp_path, kind, settings):
     made = recipe(model_folder("llama"), tmp_path, kind, **settings)

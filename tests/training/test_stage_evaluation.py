@@ -148,7 +148,11 @@ def stopped(recipe: Recipe, folder: Path, at: str | int) -> None:
             train(recipe, folder, evaluate=fingerprint)
 
 
-@pytest.mark.parametrize("at", [2, 5, 8, 10, "evaluation 4", "evaluation 6", "saving"])
+def slow(*values: str | int) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@pytest.mark.parametrize("at", [2, 5, "evaluation 6", "saving", *slow(8, 10, "evaluation 4")])
 def test_stopped_and_resumed_is_never_stopped(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
     """Curve, best step and weights are those of a run that nothing stopped, to the bit."""
     recipe = watched(values)
@@ -163,7 +167,7 @@ def test_stopped_and_resumed_is_never_stopped(at: str | int, values: dict[str, A
     equal(tmp_path / "whole" / "supervised", tmp_path / "halves" / "supervised")
 
 
-@pytest.mark.parametrize("at", [5, "evaluation 6", "saving"])
+@pytest.mark.parametrize("at", ["evaluation 6", *slow(5, "saving")])
 def test_stopped_before_or_after_patience_was_at_its_end(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
     """Patience counts on over a restart; a stage that it has ended gets no further step."""
     values["seed"] = next(seed for seed in range(20) if _falls_twice({**values, "seed": seed}, tmp_path / str(seed)))

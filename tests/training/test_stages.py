@@ -120,7 +120,7 @@ def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
     assert Recipe.load(folders[0] / "recipe.yaml") == Recipe.from_values(values).public()
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", [1, *(pytest.param(index, marks=pytest.mark.slow) for index in (0, 2))])
 def test_stopped_and_resumed_is_never_stopped(
     index: int, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_stopped_and_resumed_is_never_stopped(
         equal(tmp_path / "whole" / stage.name, tmp_path / "halves" / stage.name)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_same_seed_is_the_same_run(workers: int, values: dict[str, Any], tmp_path: Path) -> None:
     """However many processes make the batches ahead; and another seed is another run."""
     values["stages"] = values["stages"][:1]
