@@ -33,7 +33,7 @@ def compare(encoder, folder, layers, dim):
     )
     config = AutoConfig.from_pretrained(folder)
     assert config.num_hidden_layers == layers
-    assert (config.is_matryoshka, config.matryoshka_dimensions) == (True, [dim])
+    assert not hasattr(config, "matryoshka_dimensions"), "fewer dimensions than the model has, none of them trained so"
     with safe_open(folder / "model.safetensors", framework="np") as weights:
         names = list(weights.keys())
     assert any(f".{layers - 1}." in name for name in names)

@@ -17,6 +17,8 @@ class Target(StrEnum):
     """A runtime that an export is made for."""
 
     SENTENCE_TRANSFORMERS = "sentence-transformers"
+    VLLM = "vllm"
+    TEI = "tei"
 
 
 class Weights(StrEnum):

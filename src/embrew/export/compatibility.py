@@ -31,6 +31,27 @@ def refuse_older_versions(out: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def refuse_misreading(out: Path, *, vllm: str | None, tei: str | None) -> None:
+    """Make servers refuse a folder from which they would read another encoder, with an error that holds the reason.
+
+    Sentence-Transformers and transformers find a model by `model_type`; vLLM, and llama.cpp's converter, by the names
+    in `architectures`, and refuse names that they do not know. Text Embeddings Inference reads `max_trained_positions`,
+    a setting of another family, as a number, and refuses a `config.json` where it is none.
+
+    Args:
+        out: the folder.
+        vllm: why vLLM would read another encoder; None: it would not.
+        tei: the same for Text Embeddings Inference.
+    """
+    path = out / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if vllm:
+        config["architectures"] = [f"none: {vllm}"]
+    if tei:
+        config["max_trained_positions"] = f"none: {tei}"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def write_for_other_readers(out: Path, *, max_length: int) -> None:
     """Write module paths, pooling flags and the length limit in a form that other and older readers support.
 

@@ -29,12 +29,10 @@ def leading_dimensions(encoder: Encoder, *, of: str = "sentence_embedding") -> n
 
 
 def nested_dimensions(encoder: Encoder) -> list[int]:
-    """Return dimensions to which vectors may be truncated: those its recipe trained and this encoder keeps."""
+    """Return dimensions to which vectors may be truncated: those its recipe trained and this encoder keeps, or none."""
     keep = encoder.get_embedding_dimension()
     trained = _trained_dimensions(parse_yaml(encoder.recipe or "", source="the recipe of the encoder"))
-    if not trained and keep == encoder.width:
-        return []
-    return sorted({keep} | {dim for dim in trained if dim < keep})
+    return sorted({keep} | {dim for dim in trained if dim < keep}) if trained else []
 
 
 def _trained_dimensions(part: Any) -> set[int]:

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.sentence_transformers import SENTENCE_TRANSFORMERS
+from embrew.export.runtimes.tei import TEI
+from embrew.export.runtimes.vllm import VLLM
 
-RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (SENTENCE_TRANSFORMERS,)}
+RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (SENTENCE_TRANSFORMERS, VLLM, TEI)}

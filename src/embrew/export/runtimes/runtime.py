@@ -23,6 +23,7 @@ class Runtime:
         verify: open what was written, as the runtime would, and compare token ids and vectors with the reference in
             `parity.json`; raise `RuntimeError` if they differ. Arguments: the folder, its `parity.json`, the device.
         weights: types of weights it can be given; the first is the default.
+        simulated: the version whose source `verify` follows where the runtime itself is not run; None: it is run.
         reads_stock: whether it reads the Sentence-Transformers folder, so that this is written too.
     """
 
@@ -31,4 +32,5 @@ class Runtime:
     write: Callable[[Parts, Path, str], None]
     verify: Callable[[Path, Mapping[str, Any], str], None]
     weights: tuple[str, ...] = ("fp32",)
+    simulated: str | None = None
     reads_stock: bool = False

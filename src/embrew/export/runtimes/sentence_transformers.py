@@ -13,11 +13,13 @@ import numpy as np
 from safetensors.numpy import load_file
 from torch import nn
 
-from embrew.export.compatibility import refuse_older_versions, write_for_other_readers
+from embrew.export.compatibility import refuse_misreading, refuse_older_versions, write_for_other_readers
 from embrew.export.fresh_process import run_fresh
 from embrew.export.modules import pooling_modules
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.tei import misread_by_tei
+from embrew.export.runtimes.vllm import misread_by_vllm
 from embrew.export.stock import check_stock, pools_every_token, pools_last_token
 from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
 
@@ -72,6 +74,7 @@ def write_stock(parts: Parts, out: Path, weights: str) -> None:
     check_tokenizer(tokenizer, out)
     write_for_other_readers(out, max_length=encoder.max_seq_length)
     refuse_older_versions(out)
+    refuse_misreading(out, vllm=misread_by_vllm(encoder), tei=misread_by_tei(encoder))
 
 
 def _unpad(parts: Parts) -> bool | None:

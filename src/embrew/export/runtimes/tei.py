@@ -1,0 +1,141 @@
+"""Text Embeddings Inference: reads the stock folder; what it reads follows its source, version 1.9.3 of 2026-07-24.
+
+`router/src/lib.rs` (`ModelConfig`, `PoolConfig`, `STConfig`), `core/src/tokenization.rs`, `backends/src/lib.rs`
+(`parse_dense_paths_from_modules`), `backends/candle/src/lib.rs` and `models/*.rs` of commit 0d124dc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from embrew.export.parts import Parts
+from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.served import (
+    Reading,
+    Unreadable,
+    pooling_refused,
+    read_json,
+    verify_reading,
+    window_exceeded,
+)
+from embrew.export.stock import check_stock
+from embrew.modeling.encoder import Encoder
+
+VERSION = "1.9.3"
+ANYWHERE = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "qwen3")
+ON_CUDA = ("llama", "mistral", "qwen2")
+BY_IS_CAUSAL = ("qwen2",)
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh")
+
+
+def check_tei(encoder: Encoder) -> None:
+    """Raise if Text Embeddings Inference would read another encoder from the stock folder, or does not serve it."""
+    check_stock(encoder)
+    family = encoder.backbone.inner.config.model_type
+    reason = misread_by_tei(encoder)
+    if reason is None and family not in (*ANYWHERE, *ON_CUDA):
+        reason = (
+            f"it has no {family}, or does not read the configuration that transformers 5 writes for it; it serves "
+            f"{', '.join(ANYWHERE)}, and on CUDA in float16 {', '.join(ON_CUDA)}"
+        )
+    if reason is None and not encoder.normalize:
+        reason = (
+            "it normalises every vector unless a request says normalize: false, and this encoder's are not "
+            "normalised; set encoder.normalize: true, which keeps all cosines"
+        )
+    if reason:
+        raise ValueError(f"Text Embeddings Inference {VERSION} cannot reproduce this encoder: {reason}")
+
+
+def misread_by_tei(encoder: Encoder) -> str | None:
+    """Return why Text Embeddings Inference would open the stock folder and give other vectors; None: it would not."""
+    reason = pooling_refused(encoder)
+    if reason or encoder.backbone.is_encoder:
+        return reason
+    config = encoder.backbone.inner.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") != "default":
+        return f"it reads rope_parameters without rope_type, and this model's is {rope['rope_type']}"
+    if config.model_type in ON_CUDA:
+        width = config.hidden_size // config.num_attention_heads
+        if (getattr(config, "head_dim", None) or width) != width:
+            return f"it takes heads of {width} dimensions for granted, and this model's have {config.head_dim}"
+        if config.model_type != "qwen2" and (
+            getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False)
+        ):
+            return "it leaves out the biases of this model's attention or MLP"
+    return window_exceeded(encoder)
+
+
+def write_tei(parts: Parts, out: Path, weights: str) -> None:
+    """Write nothing: Text Embeddings Inference reads the stock folder."""
+
+
+def read_as_tei(out: Path) -> Reading:
+    """Return what Text Embeddings Inference reads from a folder.
+
+    Raises:
+        Unreadable: it would refuse the folder with an error.
+    """
+    config = read_json(out / "config.json")
+    family = config["model_type"]
+    trained = config.get("max_trained_positions")
+    if trained is not None and not isinstance(trained, int):
+        raise Unreadable(f"Failed to parse `config.json`: invalid type: string {trained!r}, expected usize")
+    if family not in (*ANYWHERE, *ON_CUDA):
+        raise Unreadable(f"Model is not supported: {family}")
+    if config.get("hidden_act", config.get("activation")) not in ACTIVATIONS:
+        raise Unreadable(f"unknown activation {config.get('hidden_act')}")
+    flags = read_json(out / "1_Pooling" / "config.json")
+    served = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
+    chosen = [mode for name, mode in served.items() if flags.get(f"pooling_mode_{name}")]
+    if not chosen:
+        raise Unreadable(f"Pooling config {flags} is not supported")
+    settings = read_json(out / "sentence_bert_config.json")
+    if "max_seq_length" not in settings:
+        raise Unreadable("Failed to parse `sentence_bert_config.json`: missing field `max_seq_length`")
+    if family in BY_IS_CAUSAL:
+        causal: bool | None = config.get("is_causal", True)
+    elif family in (*ON_CUDA, "qwen3"):
+        causal = not config.get("use_bidirectional_attention")
+    else:
+        causal = None
+    modules = read_json(out / "modules.json")
+    return Reading(
+        pooling=chosen[0],  # type: ignore[arg-type]
+        causal=causal,
+        max_length=settings["max_seq_length"],
+        normalize=True,
+        projections=tuple(m["path"] for m in modules if m["type"] == "sentence_transformers.models.Dense"),
+    )
+
+
+def verify_tei(out: Path, parity: Mapping[str, Any], device: str) -> None:
+    """Read the folder by the rules of Text Embeddings Inference, tokenise by `tokenizer.json` alone, compare vectors.
+
+    Texts that hold the name of an added token are left out: there it is read as the token, as the card says.
+    """
+    try:
+        reading = read_as_tei(out)
+    except Unreadable as error:
+        raise RuntimeError(f"Text Embeddings Inference {VERSION} would refuse the folder: {error}") from error
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    tokenizer.enable_truncation(reading.max_length)
+    names = [str(token.content) for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+
+    def holds_names(text: str) -> bool:
+        return any(name in text for name in names)
+
+    def tokenize(text: str) -> list[int]:
+        return list(tokenizer.encode(text).ids)
+
+    name = f"Text Embeddings Inference {VERSION}"
+    prompts = read_json(out / "config_sentence_transformers.json").get("prompts", {})
+    verify_reading(name, out, parity, reading, tokenize, device=device, prompts=prompts, holds_names=holds_names)
+
+
+TEI = Runtime("tei", check=check_tei, write=write_tei, verify=verify_tei, simulated=VERSION, reads_stock=True)

@@ -1,0 +1,113 @@
+"""vLLM: reads the stock folder; what it reads follows the source of its loader, version 0.33.0.
+
+`transformers_utils/config.py` (`get_pooling_config`, `get_sentence_transformer_tokenizer_config`), `config/model.py`
+(`_get_and_verify_max_len`, `attn_type`), `model_executor/models/registry.py` and `adapters.py` (`_load_st_projector`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embrew.export.parts import Parts
+from embrew.export.runtimes.runtime import Runtime
+from embrew.export.runtimes.served import (
+    Reading,
+    Unreadable,
+    pooling_refused,
+    read_json,
+    verify_reading,
+    window_exceeded,
+)
+from embrew.export.stock import check_stock
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.tokenizer_files import open_tokenizer
+
+VERSION = "0.33.0"
+BY_FLAG = ("llama", "mistral", "qwen2", "qwen3")
+DECODERS = (*BY_FLAG, "gemma3_text")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "modernbert")
+WINDOWED = ("mistral", "gemma3_text")
+
+
+def check_vllm(encoder: Encoder) -> None:
+    """Raise if vLLM would read another encoder from the stock folder, or does not serve its family natively."""
+    check_stock(encoder)
+    family = encoder.backbone.inner.config.model_type
+    reason = misread_by_vllm(encoder)
+    if reason is None and family not in (*DECODERS, *ENCODERS):
+        reason = (
+            f"it runs {family} by its general Transformers backend, which is not verified here; families with an "
+            f"implementation of their own are {', '.join((*DECODERS, *ENCODERS))}"
+        )
+    if reason:
+        raise ValueError(f"vLLM {VERSION} cannot reproduce this encoder: {reason}")
+
+
+def misread_by_vllm(encoder: Encoder) -> str | None:
+    """Return why vLLM would open the stock folder and give other vectors; None: it would not."""
+    reason = pooling_refused(encoder)
+    if reason:
+        return reason
+    family, bidirectional = encoder.backbone.inner.config.model_type, encoder.attention.is_causal is False
+    if encoder.backbone.is_encoder:
+        return None
+    if bidirectional and family not in BY_FLAG:
+        return f"it reads is_causal for {', '.join(BY_FLAG)}, and not for {family}; train attention: causal"
+    if bidirectional or family not in WINDOWED:
+        return window_exceeded(encoder)
+    return None
+
+
+def write_vllm(parts: Parts, out: Path, weights: str) -> None:
+    """Write nothing: vLLM reads the stock folder."""
+
+
+def read_as_vllm(out: Path) -> Reading:
+    """Return what vLLM reads from a folder.
+
+    Raises:
+        Unreadable: it would refuse the folder, or choose the pooling by the model's family.
+    """
+    config, modules = read_json(out / "config.json"), read_json(out / "modules.json")
+    for architecture in config["architectures"]:
+        if not architecture.isidentifier():
+            raise Unreadable(f"Model architectures [{architecture!r}] are not supported for now")
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    pooling = next((module for module in modules if module["type"] == "sentence_transformers.models.Pooling"), None)
+    mode = None if pooling is None else read_json(out / pooling["path"] / "config.json").get("pooling_mode")
+    names = {"cls": "cls", "lasttoken": "last", "mean": "mean"}
+    if mode not in names:
+        raise Unreadable(f"pooling_mode={mode!r} is none of {', '.join(names)}, and the family's own is used")
+    bert = config["model_type"] in ENCODERS
+    flag = config.get("is_causal", True)
+    if config["model_type"] == "gemma3_text":
+        flag = not config["use_bidirectional_attention"]
+    settings = read_json(out / "sentence_bert_config.json")
+    return Reading(
+        pooling=names[mode],  # type: ignore[arg-type]
+        causal=None if bert else flag,
+        max_length=settings.get("max_seq_length", config["max_position_embeddings"]),
+        normalize="Normalize" in kinds,
+        projections=tuple(m["path"] for m, kind in zip(modules, kinds, strict=True) if kind == "Dense"),
+    )
+
+
+def verify_vllm(out: Path, parity: Mapping[str, Any], device: str) -> None:
+    """Read the folder by vLLM's rules, tokenise as it does with `truncate_prompt_tokens: -1`, and compare vectors."""
+    try:
+        reading = read_as_vllm(out)
+    except Unreadable as error:
+        raise RuntimeError(f"vLLM {VERSION} would not read the folder as exported: {error}") from error
+    tokenizer = open_tokenizer(out)
+    lower = read_json(out / "sentence_bert_config.json").get("do_lower_case", False)
+
+    def tokenize(text: str) -> list[int]:
+        made = tokenizer(text.lower() if lower else text, truncation=True, max_length=reading.max_length)
+        return list(made["input_ids"])
+
+    verify_reading(f"vLLM {VERSION}", out, parity, reading, tokenize, device=device)
+
+
+VLLM = Runtime("vllm", check=check_vllm, write=write_vllm, verify=verify_vllm, simulated=VERSION, reads_stock=True)
