@@ -15,13 +15,17 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import Recipe, list_recipes
+from embrew.runtimes.encoder import RuntimeEncoder
+from embrew.runtimes.folder import is_openvino, open_openvino
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto") -> Encoder | SentenceTransformer:
-    """Open a trained folder, a Sentence-Transformers folder, a recipe without stages, or a Hub id, for embedding.
+def open_model(
+    name: str, overrides: Sequence[str] = (), *, dtype: str = "auto"
+) -> Encoder | RuntimeEncoder | SentenceTransformer:
+    """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
     An adapter is merged into the weights, which is faster. A plain causal LM is opened with last-token pooling.
 
@@ -50,6 +54,8 @@ def open_model(name: str, overrides: Sequence[str] = (), *, dtype: str = "auto")
     ours = (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file()
     if ours and not os.path.lexists(folder / "embrew.json"):
         check_folder(folder)
+    if is_openvino(folder) and not os.path.lexists(folder / "modules.json"):
+        return open_openvino(folder, dtype=dtype)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     on_hub = name not in ASSETS and not folder.exists()  # shipped models are not looked up on the Hub

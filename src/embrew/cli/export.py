@@ -17,6 +17,7 @@ class Target(StrEnum):
     """A runtime that an export is made for."""
 
     SENTENCE_TRANSFORMERS = "sentence-transformers"
+    OPENVINO = "openvino"
     VLLM = "vllm"
     TEI = "tei"
 

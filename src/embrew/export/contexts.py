@@ -7,10 +7,9 @@ holds by chance; the tokenizer's own special tokens stay text in a user's text, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from tokenizers import AddedToken
@@ -48,16 +47,6 @@ def bake(encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Bake
         ValueError: the tokenizer cannot give the same tokens as the encoder, or a context leaves no room for a text.
     """
     return {name: _baked(encoder, tokenizer, name, context) for name, context in encoder.contexts.items()}
-
-
-def write_rows(model: Any, baked: Iterable[Baked]) -> None:
-    """Write the markers' rows into a model's embedding matrix, which has room for them."""
-    embedding = model.get_input_embeddings()
-    scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
-    with torch.no_grad():
-        for context in baked:
-            for place, row in context.rows.items():
-                embedding.weight[place] = (row.float() / scale).to(embedding.weight.dtype)
 
 
 def _baked(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, name: str, context: PreparedContext) -> Baked:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from embrew.export.contexts import Baked, bake, write_rows
+from embrew.export.contexts import Baked, bake
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
 from embrew.export.modules import stock_tokenizer
@@ -19,7 +19,7 @@ from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.verification import TEXTS, tolerance
 from embrew.modeling.text.pattern import HOLE
-from embrew.runtimes.merged import merged_model
+from embrew.runtimes.merged import merged_model, write_rows
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Parts:
         tokenizer, ids = stock_tokenizer(encoder)
         baked = bake(encoder, tokenizer)
         model = merged_model(encoder, ids, len(tokenizer))
-        write_rows(model, baked.values())
+        for context in baked.values():
+            write_rows(model, context.rows)
         nested = nested_dimensions(encoder)
         if nested:  # vLLM reads these before a request may set dimensions
             model.config.is_matryoshka, model.config.matryoshka_dimensions = True, nested

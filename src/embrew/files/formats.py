@@ -68,6 +68,7 @@ CONTEXT = Format("context.json")
 RUN = Format("run.json")
 STAGE = Format("stage.json", (1, 2))  # also of the checkpoints; 2: data by content, paths by name in the hash
 EXPORT = Format("parity.json")
+OPENVINO = Format("openvino/encoder.json")  # within an export, and not a kind of folder
 VECTORS = Format("vectors.json")
 INDEX = Format("manifest.json", (1, 2))  # 2: queries are encoded with options; readers of 1 do not support this
 RESULT = Format("TASK.SPLIT.run.json")

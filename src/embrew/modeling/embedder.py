@@ -51,6 +51,11 @@ class Embedder(EmbeddingModel):
         self.contexts: dict[str, PreparedContext] = {}
         self.prefixes = Prefixes()
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prefix that all rows of a call share is computed once."""
+        return bool(self.attention.is_causal)
+
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
         return self.asked(prompt_name, prompt)[0]
@@ -182,7 +187,7 @@ class Embedder(EmbeddingModel):
                     batch_tokens=batch_tokens,
                     show_progress_bar=shown,
                     tokenize_ahead=self.device.type != "cpu",
-                    share=bool(self.attention.is_causal),
+                    share=self.shares_prefixes,
                 )
                 for template in self.templates
             ]

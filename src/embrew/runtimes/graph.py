@@ -97,6 +97,7 @@ class SentenceGraph(nn.Module):
         self.first, self.last = len(template.first_ids), len(template.suffix_ids)
         memory = torch.tensor([ids[i] for i in template.memory_ids], dtype=torch.long)
         self.register_buffer("memory", memory, persistent=False)
+        self.has_memory = bool(template.memory_ids)
         self.keep = encoder.get_embedding_dimension()
         self.normalize = encoder.normalize
         self.eval()
@@ -117,7 +118,7 @@ class SentenceGraph(nn.Module):
         rank = real.cumsum(-1)
         inside = (rank > self.first) & (rank <= rank[:, -1:] - self.last)
         labels = torch.where(inside, int(Segment.TEXT), int(Segment.PROMPT))
-        if self.memory.numel():
+        if self.has_memory:
             is_memory = torch.eq(input_ids[..., None], self.memory).any(-1)
             labels = torch.where(is_memory, int(Segment.MEMORY), labels)
         return labels * real

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 
@@ -27,6 +29,15 @@ def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
     if not encoder.backbone.is_encoder:
         _declare_attention(model.config, causal=encoder.attention.is_causal is not False)
     return model
+
+
+def write_rows(model: Any, rows: Mapping[int, Tensor]) -> None:
+    """Write input embeddings, by their ids, into a model's embedding matrix, which has room for them."""
+    embedding = model.get_input_embeddings()
+    scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
+    with torch.no_grad():
+        for place, row in rows.items():
+            embedding.weight[place] = (row.float() / scale).to(embedding.weight.dtype)
 
 
 def _declare_attention(config: Any, *, causal: bool) -> None:

@@ -33,8 +33,12 @@ def tokenizer_sha256(encoder: Any) -> str | None:
 
     Truncation and padding are left out, since calls change them. For a tokenizer written in Python: class, vocabulary,
     and settings that are booleans or integers. None: the encoder has no tokenizer. It takes up to a second with large
-    vocabularies; call it once per run.
+    vocabularies; call it once per run. An encoder that was converted from another one has that one's
+    (`tokenizer_hash`).
     """
+    own = getattr(encoder, "tokenizer_hash", None)
+    if own is not None:
+        return str(own)
     tokenizer: Any = getattr(encoder, "tokenizer", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:

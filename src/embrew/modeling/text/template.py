@@ -78,14 +78,15 @@ class Template:
         return self.bos_ids + self.soft_prompt_ids
 
     @cached_property
-    def _sep_ids(self) -> list[int]:
+    def sep_ids(self) -> list[int]:
+        """What a BERT-type tokenizer puts after every text by itself; see `specials.last_of`."""
         return [] if "eos" in self.tail else last_of(self.tokenizer)
 
     def most_memory(self, max_length: int) -> int:
         """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
-        others = self.tail.count("eos") + len(self._sep_ids)
+        others = self.tail.count("eos") + len(self.sep_ids)
         return memory_count(max_length, ratio=self.memory_ratio, bank=len(self.memory_ids), room=max_length - others)
 
     def check_all_memory(self, what: str) -> None:
@@ -228,7 +229,7 @@ class Template:
         ids: list[int] = []
         for field in self.tail:
             ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
-        return ids + self._sep_ids
+        return ids + self.sep_ids
 
     def _labelled(self, ids: list[int]) -> Row:
         labels = [Segment.MEMORY if i in self._memory_set else Segment.PROMPT for i in ids]

@@ -1,0 +1,153 @@
+"""OpenVINO: the whole encoder as one graph, and the tokenizer; verified in a process without embrew."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from embrew.export.fresh_process import run_fresh
+from embrew.export.graph import graph_of
+from embrew.export.parts import Parts
+from embrew.export.runtimes.runtime import Runtime
+from embrew.modeling.storage.loading import computes
+from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
+from embrew.runtimes.conversion import convert, round_weights
+from embrew.runtimes.converted import LEAST_COSINE, shape_of
+from embrew.runtimes.encoder import Origin
+from embrew.runtimes.folder import GRAPH, write_encoder
+from embrew.runtimes.graph import check_graph
+from embrew.runtimes.library import openvino
+from embrew.text_encoder.hashes import tokenizer_sha256
+
+logger = logging.getLogger(__name__)
+OPEN_GRAPH = """
+import json, sys
+sys.modules["openvino_telemetry"] = None  # it would send a usage event
+import numpy as np, openvino
+from safetensors.numpy import save_file
+from transformers import AutoTokenizer
+folder, out, precision = sys.argv[1:4]
+parity = json.load(open(folder + "/parity.json"))
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+options = {"INFERENCE_PRECISION_HINT": precision}
+graph = openvino.Core().compile_model(folder + "/openvino/openvino_model.xml", "CPU", options)
+vectors, ids = {}, []
+for number, case in enumerate(parity["cases"]):
+    texts = [(case["prompt"] or "") + text["text"] for text in case["texts"]]
+    found, own = [], []
+    for start in range(0, len(texts), 8):
+        batch = tokenizer(texts[start : start + 8], padding=True, truncation=True, max_length=parity["max_length"],
+                          return_tensors="np")
+        mask = batch["attention_mask"].astype(np.int64)
+        given = {"input_ids": batch["input_ids"].astype(np.int64), "attention_mask": mask}
+        found.append(np.array(graph(given)["sentence_embedding"]))
+        own += [row[real == 1].tolist() for row, real in zip(batch["input_ids"], mask)]
+    vectors[str(number)] = np.concatenate(found)
+    ids.append(own)
+save_file(vectors, out)
+json.dump(ids, open(out + ".ids", "w"))
+"""
+
+
+def _unchanged(model: Any, parts: Parts) -> Any:
+    return model
+
+
+def _rounded(model: Any, parts: Parts) -> Any:
+    round_weights(model)
+    return model
+
+
+COMPRESSED: dict[str, Callable[[Any, Parts], Any]] = {"fp32": _unchanged, "bf16": _rounded}
+"""What is done to the converted `ov.Model` before it is saved, by the type of the weights."""
+
+
+def check_openvino(encoder: Any) -> None:
+    """Raise if OpenVINO cannot compute an encoder, or is not installed."""
+    openvino()
+    check_graph(encoder)
+
+
+def write_openvino(parts: Parts, out: Path, weights: str) -> None:
+    """Write `openvino/openvino_model.xml` and `.bin`, the tokenizer, and what embrew needs to open the folder."""
+    model = COMPRESSED[weights](convert(graph_of(parts), "attention_mask"), parts)
+    (out / GRAPH).parent.mkdir()
+    openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
+    if not (out / "tokenizer.json").is_file():
+        write_tokenizer(parts.tokenizer, out)
+        check_tokenizer(parts.tokenizer, out)
+    _write_encoder(parts, out, weights)
+
+
+def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
+    """Write the settings with both length limits, the ids of learned tokens and contexts, and the encoder's hashes."""
+    limit = parts.encoder.max_seq_length
+    lengths = {side: min(length, limit) for side, length in parts.lengths.items()}
+    encoder = parts.encoder.with_settings(max_length=lengths)
+    shape = replace(
+        shape_of(encoder),
+        memory_ids=[parts.ids[i] for i in encoder.template.memory_ids],
+        soft_prompt_ids=[parts.ids[i] for i in encoder.template.soft_prompt_ids],
+    )
+    contexts = {name: (encoder.contexts[name], baked.ids) for name, baked in parts.baked.items()}
+    origin = Origin(encoder.describe(), encoder.weights_hash(), tokenizer_sha256(encoder), weights)
+    write_encoder(out, shape, encoder.template, encoder.settings, origin, contexts)
+
+
+def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
+    """Open the folder with OpenVINO and the tokenizer alone, in a separate process, and compare ids and vectors."""
+    weights = parity["runtimes"]["openvino"]
+    precision = "bf16" if weights == "bf16" and computes(torch.bfloat16, torch.device("cpu")) else "f32"
+    with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
+        target = Path(scratch) / "vectors.safetensors"
+        done = run_fresh(OPEN_GRAPH, str(out), str(target), precision)
+        if done.returncode:
+            raise RuntimeError(f"OpenVINO cannot open the exported folder:\n{done.stderr[-2000:]}")
+        vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
+    for i, case in enumerate(parity["cases"]):
+        what = f"prompt {case['prompt_name']}, {case['method']}"
+        for text, got in zip(case["texts"], ids[i], strict=True):
+            if text["ids"] != got:
+                where = first_difference(text["ids"], got, open_tokenizer(out))
+                raise RuntimeError(
+                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} ({what}): {where}"
+                )
+        wanted = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
+        if weights == "fp32":
+            _check_difference(vectors[str(i)], wanted, parity["tolerance"], what)
+        else:
+            _check_cosine(vectors[str(i)], wanted, weights, what)
+
+
+def _check_difference(vectors: np.ndarray, wanted: np.ndarray, allowed: float, what: str) -> None:
+    difference = float(np.abs(vectors - wanted).max())
+    logger.info("openvino: %s, largest difference %.1e", what, difference)
+    if not difference <= allowed:
+        raise RuntimeError(
+            f"OpenVINO gives other vectors ({what}): largest difference {difference:.2e}, allowed {allowed:.0e}"
+        )
+
+
+def _check_cosine(vectors: np.ndarray, wanted: np.ndarray, weights: str, what: str) -> None:
+    norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(wanted, axis=-1)
+    cosine = float(np.where(norms > 0, (vectors * wanted).sum(-1) / np.maximum(norms, 1e-12), 1.0).min())
+    logger.info("openvino, %s weights: %s, smallest cosine %.6f", weights, what, cosine)
+    if not cosine >= LEAST_COSINE:
+        raise RuntimeError(
+            f"OpenVINO gives other vectors with {weights} weights ({what}): smallest cosine {cosine:.4f}, allowed "
+            f"{LEAST_COSINE}; export with --weights fp32"
+        )
+
+
+OPENVINO = Runtime(
+    "openvino", check=check_openvino, write=write_openvino, verify=verify_openvino, weights=tuple(COMPRESSED)
+)

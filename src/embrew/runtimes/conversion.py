@@ -1,0 +1,82 @@
+"""From a graph to a model of OpenVINO: converted, its weights rounded, compiled, run."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from embrew.runtimes.graph import OUTPUT
+from embrew.runtimes.library import openvino
+
+EXAMPLE = 2, 6  # rows and tokens of the input that is traced; both are dynamic in the result
+
+
+def convert(graph: nn.Module, second: str) -> Any:
+    """Return an `ov.Model` of a graph, for any number of rows and tokens.
+
+    Args:
+        graph: `SentenceGraph` or `LabelledGraph`, whose inputs are `input_ids` and `second`.
+        second: name of the second input.
+    """
+    library = openvino()
+    ids = torch.zeros(EXAMPLE, dtype=torch.long)
+    labels = torch.full(EXAMPLE, 2)
+    labels[1, 4:] = 0
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # the tracer warns of sizes that Python reads, which are constants here
+        model = library.convert_model(graph, example_input={"input_ids": ids, second: labels})
+    model.outputs[0].get_tensor().set_names({OUTPUT})
+    return model
+
+
+def round_weights(model: Any) -> None:
+    """Store the weights of an `ov.Model` as bfloat16, in place; its vectors of constants stay float32."""
+    library = openvino()
+    opset = library.opset13
+    for node in model.get_ordered_ops():
+        is_weight = node.get_type_name() == "Constant" and len(node.get_output_shape(0)) >= 2
+        if not is_weight or node.get_element_type() != library.Type.f32 or node.data.size < 2:
+            continue
+        rounded = torch.from_numpy(np.array(node.data)).to(torch.bfloat16).view(torch.int16).numpy()
+        tensor = library.Tensor(rounded, library.Shape(rounded.shape), library.Type.bf16)
+        weight = opset.convert(library.op.Constant(tensor, shared_memory=False), "f32")
+        for target in list(node.output(0).get_target_inputs()):
+            target.replace_source_output(weight.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+class Program:
+    """A model of OpenVINO, compiled for the CPU, as a function of tensors.
+
+    It runs as many threads as PyTorch would (`OMP_NUM_THREADS`), and may be called from several threads, one at a time.
+
+    Args:
+        model: an `ov.Model`, or the path of its XML file.
+        bfloat16: compute in bfloat16; otherwise in float32.
+    """
+
+    def __init__(self, model: Any, *, bfloat16: bool) -> None:
+        library = openvino()
+        options = {
+            "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = library.Core()
+        read = core.read_model(model) if isinstance(model, Path) else model
+        self.compiled = core.compile_model(read, "CPU", options)
+        self.dimensions = int(self.compiled.output(0).get_partial_shape()[1].get_length())
+        self._request = self.compiled.create_infer_request()
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Return the output for inputs in their order, float32 `(rows, dimensions)`."""
+        with self._lock:
+            found = self._request.infer([tensor.numpy() for tensor in inputs], share_inputs=True)
+            return torch.from_numpy(np.array(found[self.compiled.output(0)], dtype=np.float32))

@@ -1,0 +1,121 @@
+"""Convert an encoder in memory: the same vectors, computed by OpenVINO."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import torch
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import PreparedContext
+from embrew.modeling.storage.verification import TEXTS, tolerance
+from embrew.modeling.text.tokens import Segment
+from embrew.runtimes.conversion import Program, convert
+from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
+from embrew.runtimes.graph import LabelledGraph
+from embrew.runtimes.merged import merged_model, write_rows
+from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
+from embrew.text_encoder.interface import TextEncoder
+
+logger = logging.getLogger(__name__)
+LEAST_COSINE = 0.99
+"""Of a vector computed in bfloat16 to the same in float32."""
+
+
+def converted(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = None) -> RuntimeEncoder:
+    """Return an encoder that OpenVINO computes, after a comparison of both on a few texts.
+
+    Args:
+        encoder: what is converted; it is not changed.
+        bfloat16: compute in bfloat16.
+        origin: the model that `encoder` reads, if that is of another class; it is the one that is compared.
+
+    Raises:
+        RuntimeError: the vectors are others.
+    """
+    backbone = encoder.backbone
+    learned = [*backbone.memory_ids, *backbone.soft_prompt_ids]
+    free = backbone.vocab_size + len(learned)
+    contexts: dict[str, PreparedContext] = {}
+    rows: dict[int, torch.Tensor] = {}
+    for name, context in encoder.contexts.items():
+        contexts[name] = _in_vocabulary(context, free)
+        rows.update(enumerate(context.vectors, start=free))
+        free += len(context.vectors)
+    model = merged_model(encoder, {i: i for i in learned}, free)
+    write_rows(model, rows)
+    program = Program(convert(LabelledGraph(encoder, model), "segment_ids"), bfloat16=bfloat16)
+    asked = origin or encoder
+    made = RuntimeEncoder(
+        program,
+        shape_of(encoder),
+        encoder.tokenizer,
+        encoder.settings,
+        Origin(encoder.describe(), model_hash(asked), tokenizer_sha256(asked)),
+        contexts=contexts,
+        labelled=True,
+        bfloat16=bfloat16,
+    )
+    made.truncate_dim = encoder.truncate_dim
+    compare(made, asked)
+    return made
+
+
+def shape_of(encoder: Encoder) -> Shape:
+    """Return what the text side of an encoder reads of its model."""
+    backbone = encoder.backbone
+    return Shape(
+        vocab_size=backbone.vocab_size,
+        hidden_size=backbone.hidden_size,
+        num_layers=backbone.num_layers,
+        max_positions=backbone.max_positions,
+        is_encoder=backbone.is_encoder,
+        memory_ids=list(backbone.memory_ids),
+        soft_prompt_ids=list(backbone.soft_prompt_ids),
+    )
+
+
+def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
+    """Encode a few texts with both, as queries and as documents.
+
+    Raises:
+        RuntimeError: the largest difference, or the smallest cosine in bfloat16, is not allowed.
+    """
+    texts = [*TEXTS, " ".join(TEXTS)]
+    for method in ("encode_query", "encode_document"):
+        ours, theirs = (
+            torch.from_numpy(np.array(getattr(model, method)(texts, show_progress_bar=False))).float()
+            for model in (made, encoder)
+        )
+        allowed = None if made.in_bfloat16 else tolerance(torch.float32)
+        check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
+
+
+def check_close(ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None, *, what: str) -> None:
+    """Raise unless vectors are those of the reference: up to a difference, or by cosine (None).
+
+    Raises:
+        RuntimeError: they are not; says by how much.
+    """
+    ours, theirs = (torch.nn.functional.normalize(vectors, dim=-1) for vectors in (ours, theirs))
+    difference = float((ours - theirs).abs().max())
+    both_empty = (ours == 0).all(-1) & (theirs == 0).all(-1)  # an empty text without anything to pool
+    cosine = float(torch.where(both_empty, 1.0, (ours * theirs).sum(-1)).min())
+    logger.info("%s: largest difference %.1e, smallest cosine %.6f", what, difference, cosine)
+    if allowed is None and not cosine >= LEAST_COSINE:
+        raise RuntimeError(
+            f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {LEAST_COSINE}; use --dtype float32, "
+            "or --backend torch"
+        )
+    if allowed is not None and not difference <= allowed:
+        raise RuntimeError(
+            f"{what} gives other vectors: largest difference {difference:.2e}, allowed {allowed:.0e}; use "
+            "--backend torch"
+        )
+
+
+def _in_vocabulary(context: PreparedContext, first: int) -> PreparedContext:
+    """Return a context whose vectors have ids from `first` on."""
+    pairs = zip(context.row.ids, context.row.segments, strict=True)
+    return in_vocabulary(context, [i + first if s == Segment.SOFT else i for i, s in pairs])

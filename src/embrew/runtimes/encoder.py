@@ -1,0 +1,156 @@
+"""An encoder whose graph another runtime computes; texts are read, batched and converted as in `Embedder`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.base import Base
+from embrew.modeling.model.prefix import Shared
+from embrew.modeling.prompting.contexts import PreparedContext
+from embrew.modeling.protocols import Protocols
+from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.runtimes.conversion import Program
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the text side of an encoder reads of its model, where the model itself is a compiled graph.
+
+    Attributes: as of `Backbone`.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: float
+    is_encoder: bool
+    memory_ids: list[int]
+    soft_prompt_ids: list[int]
+
+    @property
+    def device(self) -> torch.device:
+        """Always the CPU."""
+        return torch.device("cpu")
+
+    def check_attention(self, attention: Attention) -> None:
+        """Nothing to do: the attention is part of the graph."""
+
+    def check_longest(self, longest: float, what: str, advice: str) -> None:
+        """Raise where the longest row that settings allow has more tokens than there are positions."""
+        if longest > self.max_positions:
+            raise ValueError(f"{what}, and this model has positions for {self.max_positions:g} tokens; {advice}")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The encoder that a graph was made of, for results and for comparing vectors on disk.
+
+    Attributes:
+        described: its `describe()`.
+        weights_hash: its `weights_hash()`.
+        tokenizer_hash: SHA-256 of its tokenizer.
+        weights: type of the weights in the graph: `fp32`, `bf16`, `int8`.
+    """
+
+    described: Mapping[str, Any]
+    weights_hash: str
+    tokenizer_hash: str | None
+    weights: str = "fp32"
+
+
+class RuntimeEncoder(Protocols):
+    """An encoder whose pooled vectors a compiled graph computes: `encode` and all public methods as of `Encoder`.
+
+    Args:
+        program: the compiled graph.
+        shape: of its model.
+        tokenizer: gives the ids that the graph takes.
+        settings: how texts are read.
+        origin: the encoder that it was made of.
+        contexts: by name; their vectors are rows of the graph's embedding matrix.
+        labelled: the graph takes labels of tokens (`LabelledGraph`), and not an attention mask (`SentenceGraph`).
+        bfloat16: the graph is computed in bfloat16.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        shape: Shape,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: EncoderSettings,
+        origin: Origin,
+        *,
+        contexts: Mapping[str, PreparedContext] | None = None,
+        labelled: bool = False,
+        bfloat16: bool = False,
+    ) -> None:
+        self._dimensions = program.dimensions
+        pooling = replace(settings.pooling, latents=None, heads=None, head_width=None)
+        read = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
+        super().__init__(shape, tokenizer, Base(**origin.described["base"]), read)  # type: ignore[arg-type]
+        self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, bfloat16
+        self.normalizes = settings.normalize and not labelled
+        self.contexts = dict(contexts or {})
+        self.tokenizer_hash = origin.tokenizer_hash
+        self.eval()
+
+    @property
+    def width(self) -> int:
+        """Dimensions of the graph's vectors."""
+        return self._dimensions
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Never: a graph reads whole rows."""
+        return False
+
+    def forward(self, tokens: Tokens, *, num_layers: int | None = None, shared: Shared | None = None) -> Tensor:
+        """Return the graph's vectors, float32 `(batch, dimensions)`.
+
+        Raises:
+            ValueError: fewer layers are asked for, or vectors that are not normalised, and they are in the graph.
+        """
+        if num_layers is not None and num_layers != self.backbone.num_layers:
+            raise ValueError(
+                f"num_layers={num_layers}: OpenVINO runs all {self.backbone.num_layers} layers of a converted model; "
+                "export the model with --layers, or use --backend torch"
+            )
+        if self.normalizes and not self.normalize:
+            raise ValueError("normalize=False: normalisation is a part of the exported graph; use --backend torch")
+        labels = tokens.segment_ids if self.labelled else tokens.attention_mask
+        return self.program(tokens.input_ids, labels)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the original encoder describes, with the runtime and the type of the weights in the graph."""
+        return {
+            **self.origin.described,
+            "prompts": self.prompts,
+            "max_length": self.max_length,
+            "dimensions": self.get_embedding_dimension(),
+            "backend": "openvino",
+            "weights": self.origin.weights,
+            "dtype": "bfloat16" if self.in_bfloat16 else "float32",
+        }
+
+    def weights_hash(self) -> str:
+        """Return the original encoder's hash if all is float32, since vectors are then equal; otherwise another one."""
+        if self.origin.weights == "fp32" and not self.in_bfloat16:
+            return self.origin.weights_hash
+        kind = "bf16" if self.origin.weights == "fp32" else self.origin.weights
+        return hashlib.sha256(json.dumps([self.origin.weights_hash, "openvino", kind]).encode()).hexdigest()
+
+
+def in_vocabulary(context: PreparedContext, ids: list[int]) -> PreparedContext:
+    """Return a context whose vectors are rows of the vocabulary, by these ids: one per position of its row."""
+    segments = [int(Segment.PROMPT) if s == Segment.SOFT else s for s in context.row.segments]
+    return PreparedContext(context.context, type(context.row)(ids, segments), torch.zeros(0, 0))

@@ -1,0 +1,142 @@
+"""An encoder in an export for OpenVINO: `openvino/` and the tokenizer at the folder's root."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import processors
+from transformers import PreTrainedTokenizerBase
+
+from embrew.files.formats import EXPORT, OPENVINO
+from embrew.files.reading import content_of, read_json
+from embrew.modeling.prompting.contexts import Context, PreparedContext
+from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.loading import computes, pick_dtype
+from embrew.modeling.storage.tokenizer_files import open_tokenizer
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.tokens import Row
+from embrew.runtimes.conversion import Program
+from embrew.runtimes.converted import check_close
+from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
+
+GRAPH = "openvino/openvino_model.xml"
+CPU = torch.device("cpu")
+
+
+def is_openvino(folder: Path) -> bool:
+    """Return whether a folder is an export for OpenVINO."""
+    return os.path.lexists(folder / OPENVINO.file)
+
+
+def write_encoder(
+    folder: Path,
+    shape: Shape,
+    template: Template,
+    settings: EncoderSettings,
+    origin: Origin,
+    contexts: dict[str, tuple[PreparedContext, list[int]]],
+) -> None:
+    """Write what `open_openvino` reads in addition to the graph and the tokenizer.
+
+    Args:
+        folder: the export.
+        shape: of the model, with the ids of learned tokens in the exported tokenizer.
+        template: with the tokenizer that the encoder has, whose own special tokens are written.
+        settings: of the encoder, with both of its length limits.
+        origin: the encoder.
+        contexts: by name, with the ids of their positions in the exported tokenizer.
+    """
+    limit = None if shape.max_positions == float("inf") else shape.max_positions
+    values = {
+        "format": OPENVINO.newest,
+        "settings": settings.as_dict(),
+        "shape": {**asdict(shape), "max_positions": limit},
+        "first_ids": template.bos_ids,
+        "last_ids": template.sep_ids,
+        "contexts": {
+            name: {"instruction": context.context.instruction, "ids": ids, "segments": context.row.segments}
+            for name, (context, ids) in contexts.items()
+        },
+        "origin": asdict(origin),
+    }
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    (folder / OPENVINO.file).write_text(text, encoding="utf-8")
+
+
+def open_openvino(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
+    """Open an export for OpenVINO, and compare it with the vectors in its `parity.json`.
+
+    Args:
+        folder: the export; its files are compared with its checksums first.
+        dtype: of the arithmetic, `float32` or `bfloat16`; `auto`: bfloat16 for weights in bf16 if this CPU computes in
+            it, otherwise float32.
+
+    Raises:
+        ValueError: a damaged folder; bfloat16, and this CPU only emulates it.
+        RuntimeError: OpenVINO gives other vectors here than those in `parity.json`.
+    """
+    check_folder(folder)
+    path = folder / OPENVINO.file
+    read = read_json(path, kind=OPENVINO)
+    with content_of(path):
+        origin = Origin(**read["origin"])
+        sizes = read["shape"]
+        shape = Shape(**{**sizes, "max_positions": sizes["max_positions"] or float("inf")})
+        settings = EncoderSettings.from_dict(read["settings"])
+        contexts = {name: _context(given) for name, given in read["contexts"].items()}
+        first, last = list(read["first_ids"]), list(read["last_ids"])
+    bfloat16 = _bfloat16(dtype, origin.weights)
+    made = RuntimeEncoder(
+        Program(folder / GRAPH, bfloat16=bfloat16),
+        shape,
+        _plain(open_tokenizer(folder), first, last),
+        settings,
+        origin,
+        contexts=contexts,
+        bfloat16=bfloat16,
+    )
+    _compare(made, folder)
+    return made
+
+
+def _bfloat16(dtype: str, weights: str) -> bool:
+    """Return whether to compute in bfloat16."""
+    if dtype == "auto":
+        return weights == "bf16" and computes(torch.bfloat16, CPU)
+    return pick_dtype(dtype, CPU) == torch.bfloat16
+
+
+def _context(given: dict[str, Any]) -> PreparedContext:
+    row = Row(list(given["ids"]), list(given["segments"]))
+    return in_vocabulary(PreparedContext(Context(given["instruction"]), row, torch.zeros(0, 0)), row.ids)
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]) -> PreTrainedTokenizerBase:
+    """Return the exported tokenizer with the special tokens of the encoder's own; the template adds the others."""
+    pieces = {"first": first, "last": last}
+    single = " ".join([*(["first"] if first else []), "$A", *(["last"] if last else [])])
+    special: Any = [
+        {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)} for name, ids in pieces.items() if ids
+    ]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    return tokenizer
+
+
+def _compare(made: RuntimeEncoder, folder: Path) -> None:
+    """Encode the shortest reference texts of an export and compare their vectors with those written there."""
+    path = folder / EXPORT.file
+    parity = read_json(path, kind=EXPORT)
+    with content_of(path):
+        case = next(case for case in parity["cases"] if case["method"] == "encode_document")
+        texts = sorted((text for text in case["texts"] if text["text"]), key=lambda text: len(text["ids"]))[:4]
+        allowed = float(parity["tolerance"]) if made.origin.weights == "fp32" and not made.in_bfloat16 else None
+        wanted = torch.tensor([text["vector"] for text in texts])
+    ours = torch.from_numpy(np.array(made.encode_document([text["text"] for text in texts], show_progress_bar=False)))
+    check_close(ours, wanted, allowed, what=f"OpenVINO, from {folder}")

@@ -1,0 +1,160 @@
+"""An export for OpenVINO gives the encoder's vectors: in OpenVINO alone, and opened again by embrew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from embrew.build import open_model
+from embrew.export.exporting import export_encoder
+from embrew.export.runtimes import openvino as target
+from embrew.files.checksums import Damaged
+from embrew.modeling.encoder import Encoder
+from embrew.runtimes.encoder import RuntimeEncoder
+from embrew.text_encoder.hashes import tokenizer_sha256
+from tests.conftest import FAMILIES, SENTENCES
+
+pytest.importorskip("openvino")
+TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
+LENGTHS = {"query": 24, "document": 64}
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One export, filled by the first test that needs it."""
+    return {"root": tmp_path_factory.mktemp("openvino")}
+
+
+@pytest.fixture
+def encoder(make_encoder: Callable[..., Encoder]) -> Encoder:
+    prompts = {"query": "find: ", "document": "", "other": "words: "}
+    return make_encoder(lora={}, prompts=prompts, max_length=LENGTHS, template="{instruction}{text}{memory}{eos}")
+
+
+@pytest.fixture
+def folder(encoder: Encoder, exported: dict[str, Path], forked: None) -> Path:
+    """The encoder's export with the longer of its limits, verified in a fresh process."""
+    place = exported["root"] / "export"
+    if not place.exists():
+        export_encoder(encoder, place, runtimes=["openvino"], max_length=64)
+    return place
+
+
+def test_opened_again_it_has_the_vectors_the_prompts_and_both_limits(encoder: Encoder, folder: Path) -> None:
+    opened = open_model(str(folder))
+    assert isinstance(opened, RuntimeEncoder) and opened.max_length == LENGTHS and opened.prompts == encoder.prompts
+    for method in ("encode", "encode_query", "encode_document"):
+        assert np.abs(getattr(opened, method)(TEXTS) - getattr(encoder, method)(TEXTS)).max() < 1e-5, method
+    for options in ({"prompt_name": "other"}, {"prompt": "my own words: "}, {"truncate_dim": 8}, {"max_length": 12}):
+        assert np.abs(opened.encode(TEXTS, **options) - encoder.encode(TEXTS, **options)).max() < 1e-5, options
+    ids = [[5, 6, 7], [9]]
+    assert np.abs(opened.encode(ids, batch_tokens=16) - encoder.encode(ids)).max() < 1e-5
+    alone = np.stack([opened.encode(text) for text in TEXTS])
+    assert np.abs(alone - encoder.encode(TEXTS)).max() < 1e-5
+    with pytest.raises(ValueError, match=r"num_layers=1: OpenVINO runs all 2 layers"):
+        opened.encode(TEXTS, num_layers=1)
+    opened.normalize = False
+    with pytest.raises(ValueError, match="normalisation is a part of the exported graph"):
+        opened.encode(TEXTS)
+
+
+def test_its_hashes_are_the_encoders(encoder: Encoder, folder: Path) -> None:
+    opened = open_model(str(folder))
+    assert opened.weights_hash() == encoder.weights_hash() and tokenizer_sha256(opened) == tokenizer_sha256(encoder)
+    described = opened.describe()
+    assert (described["backend"], described["weights"], described["dtype"]) == ("openvino", "fp32", "float32")
+    assert described["base"] == encoder.describe()["base"] and described["max_length"] == LENGTHS
+
+
+def test_damage_is_found(folder: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    path = changed / "openvino" / "openvino_model.bin"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 64
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match=r"openvino_model\.bin"):
+        open_model(str(changed))
+    path.unlink()
+    with pytest.raises(Damaged, match=r"openvino_model\.bin"):
+        open_model(str(changed))
+
+
+def test_other_vectors_than_in_parity_json_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    (other / "checksums.json").unlink()
+    parity = json.loads((other / "parity.json").read_text())
+    for case in parity["cases"]:
+        for text in case["texts"]:
+            text["vector"] = text["vector"][::-1]
+    (other / "parity.json").write_text(json.dumps(parity))
+    with pytest.raises(RuntimeError, match="gives other vectors: largest difference"):
+        open_model(str(other))
+
+
+def test_bf16_weights_halve_the_file_and_are_checked_by_cosine(
+    encoder: Encoder, folder: Path, tmp_path: Path, forked: None
+) -> None:
+    export_encoder(encoder, tmp_path / "bf16", runtimes=["openvino"], max_length=64, weights="bf16")
+    sizes = [(place / "openvino" / "openvino_model.bin").stat().st_size for place in (tmp_path / "bf16", folder)]
+    assert sizes[0] < 0.65 * sizes[1]
+    opened = open_model(str(tmp_path / "bf16"), dtype="float32")
+    found = cosines(opened.encode(TEXTS), encoder.encode(TEXTS))
+    assert 0.999 < found.min() < 1 - 1e-7  # rounded, and not otherwise changed
+    assert opened.weights_hash() != encoder.weights_hash()
+    assert opened.describe()["weights"] == "bf16"
+
+
+@pytest.mark.slow
+def test_an_encoder_in_bfloat16(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={})
+    encoder.backbone.to(torch.bfloat16)
+    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
+    target.verify_openvino(tmp_path / "export", json.loads((tmp_path / "export" / "parity.json").read_text()), "cpu")
+    assert cosines(open_model(str(tmp_path / "export")).encode(TEXTS), encoder.encode(TEXTS)).min() > 0.999
+
+
+@pytest.mark.slow
+def test_a_graph_with_other_vectors_leaves_no_folder(
+    encoder: Encoder, tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_other_direction(parts: target.Parts) -> object:
+        graph = original(parts)
+        graph.labelled.attention = type(encoder.attention)("causal")
+        return graph
+
+    original = target.graph_of
+    monkeypatch.setattr(target, "graph_of", with_other_direction)
+    with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors \(prompt"):
+        export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_openvino_the_error_names_the_extra(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ImportError, match=r'pip install "embrew\[openvino\]"'):
+        export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, attention: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(family, lora={}, attention=attention, max_length=64)
+    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"])
+    assert np.abs(open_model(str(tmp_path / "export")).encode(TEXTS) - encoder.encode(TEXTS)).max() < 1e-5
