@@ -18,6 +18,7 @@ from embrew.cli import (
     evaluate,
     export,
     merge,
+    parity,
     recipe,
     results,
     runs,
@@ -44,6 +45,7 @@ app.command("diff")(results.diff)
 app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("export")(export.export)
+app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)

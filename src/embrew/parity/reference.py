@@ -1,0 +1,156 @@
+"""The vectors that a runtime has to give: of an export, or computed from an encoder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embrew.export import wrong_vectors
+from embrew.export.wrong_vectors import WrongVectors
+from embrew.files.checksums import Damaged, file_sha256, read_checksums
+from embrew.files.formats import ENCODER, EXPORT
+from embrew.files.reading import content_of, read_json
+
+MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
+"""Mean cosine from which vectors are equal, by type of the weights."""
+MIN_COSINE_OF_OTHERS = 0.99  # of quantised weights: int8, q8_0, …
+AGAIN = "make the export again"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What precedes a text.
+
+    Attributes:
+        name: of the prompt; None: the text has none.
+        words: the prompt itself.
+        method: method of Sentence-Transformers that applies it: `encode_query`, `encode_document` or `encode`.
+        is_default: whether that method applies it where no prompt is named.
+    """
+
+    name: str | None
+    words: str
+    method: str
+    is_default: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """Texts with one prompt.
+
+    Attributes:
+        prompt: what precedes them.
+        texts: without the prompt; none is empty together with it.
+        ids: token ids of each text, in the export's vocabulary.
+        vectors: `(texts, dimensions)`.
+    """
+
+    prompt: Prompt
+    texts: list[str]
+    ids: list[list[int]]
+    vectors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Texts and the vectors that they have.
+
+    Attributes:
+        name: the encoder or export.
+        cases: texts by prompt.
+        max_length: limit in tokens of every text, template and prompt included.
+        weights: types of the weights of the runtimes that the export is for.
+        wrong: vectors under deliberate faults; None: an earlier embrew made the export.
+        tokenizer: file `tokenizer.json` of the export, or None.
+    """
+
+    name: str
+    cases: list[Case]
+    max_length: int
+    weights: tuple[str, ...]
+    wrong: WrongVectors | None
+    tokenizer: Path | None
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of a vector."""
+        return int(self.cases[0].vectors.shape[1])
+
+    @property
+    def min_cosine(self) -> float:
+        """Mean cosine from which vectors are equal: that of the least precise weights."""
+        return min((MIN_COSINE.get(kind, MIN_COSINE_OF_OTHERS) for kind in self.weights), default=MIN_COSINE["fp32"])
+
+
+def open_reference(name: str) -> Reference:
+    """Return the reference vectors of an export, whose model is not opened, or of an encoder's folder.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: a folder with neither; an encoder that no export can reproduce; damaged files.
+    """
+    folder = Path(name)
+    if os.path.lexists(folder / EXPORT.file):
+        return _of_export(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {name}; give the folder of an encoder, or of an export with {EXPORT.file}")
+    if any(os.path.lexists(folder / file) for file in (ENCODER.file, "run.json")):
+        return _of_encoder(name)
+    raise ValueError(
+        f"{name} has no {EXPORT.file} and is no encoder of embrew, so there are no reference vectors; give the folder "
+        "of an encoder, or one that embrew export made"
+    )
+
+
+def _of_export(folder: Path) -> Reference:
+    path, wrong = folder / EXPORT.file, folder / wrong_vectors.FILE
+    parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
+    listed = read_checksums(folder) or {}
+    for file in (path, wrong):
+        if file.is_file() and listed.get(file.name, file_sha256(file)) != file_sha256(file):
+            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}", changed=[file.name])
+    if not wrong.is_file() and wrong.name in listed:
+        raise Damaged(f"{wrong} is missing; copy it again, or {AGAIN}", changed=[wrong.name])
+    tokenizer = folder / "tokenizer.json"
+    with content_of(path, repair=AGAIN):
+        return _reference(
+            str(folder),
+            parity,
+            wrong=WrongVectors.read(wrong) if wrong.is_file() else None,
+            tokenizer=tokenizer if tokenizer.is_file() else None,
+        )
+
+
+def _of_encoder(name: str) -> Reference:
+    from embrew.build import open_model
+    from embrew.export.parts import Fixed, Parts
+    from embrew.modeling.encoder import Encoder
+
+    encoder = open_model(name)
+    assert isinstance(encoder, Encoder), "its folder has embrew.json"
+    parts = Parts.of(Fixed.of(encoder))
+    return _reference(name, parts.parity, wrong=WrongVectors.of(parts), tokenizer=None)
+
+
+def _reference(
+    name: str, parity: Mapping[str, Any], *, wrong: WrongVectors | None, tokenizer: Path | None
+) -> Reference:
+    types = [*parity.get("runtimes", {}).values()]
+    if parity.get("encoder", {}).get("dtype") == "bfloat16":
+        types.append("bf16")
+    cases = [case for case in map(_case, parity["cases"]) if case.texts]
+    if not cases:
+        raise ValueError("it holds no reference texts")
+    return Reference(name, cases, int(parity["max_length"]), tuple(types), wrong, tokenizer)
+
+
+def _case(case: Mapping[str, Any]) -> Case:
+    texts = [text for text in case["texts"] if case["prompt"] + text["text"]]  # most runtimes refuse empty texts
+    prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")))
+    vectors = np.array([text["vector"] for text in texts], dtype=np.float32)
+    return Case(prompt, [text["text"] for text in texts], [text["ids"] for text in texts], vectors)

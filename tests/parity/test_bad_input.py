@@ -1,0 +1,258 @@
+"""Servers that are down, slow or wrong, folders without a reference, other models: a message that says what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.export.exporting import export_encoder
+from embrew.files.checksums import Damaged
+from embrew.files.formats import OtherFormat
+from embrew.modeling.encoder import Encoder
+from embrew.parity import compare
+from embrew.parity.runtimes import server
+from tests.parity.faulty import FaultyRuntime
+from tests.parity.servers import Answer, serving
+from tests.parity.test_faults import FORMS, LIMIT, PROMPTS, named
+
+KEY = "sk-secret-1234"
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def export(
+    made: dict[str, Any], make_encoder: Callable[..., Encoder], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    if not made:
+        encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
+        made["folder"] = tmp_path_factory.mktemp("bad") / "export"
+        export_encoder(encoder, made["folder"], verify="off")
+        made["runtime"] = FaultyRuntime(made["folder"])
+    return made["folder"]
+
+
+@pytest.fixture
+def runtime(export: Path, made: dict[str, Any]) -> FaultyRuntime:
+    return made["runtime"]
+
+
+def with_status(status: int, text: str, **headers: str) -> Callable[..., Answer | None]:
+    return lambda path, given, body: (status, headers, text)
+
+
+ANSWERS = {
+    "500": (with_status(500, '{"error": {"message": "CUDA error"}}'), "answers 500: CUDA error"),
+    "404": (with_status(404, '{"error": "model tiny not found"}'), "check the address, --model and --kind"),
+    "401": (with_status(401, '{"detail": "no key"}'), "set the environment variable EMBREW_API_KEY"),
+    "no-json": (with_status(200, "<html>hello</html>"), "invalid JSON: <html>hello"),
+    "other-json": (with_status(200, '{"vectors": []}'), "does not answer as OpenAI's API does"),
+    "ragged": (with_status(200, '{"data": [{"index": 0, "embedding": [1, [2]]}]}'), "something that is no vector"),
+    "empty": (with_status(200, '{"data": [{"index": 0, "embedding": []}]}'), "of shape (1, 0)"),
+    "fewer": (with_status(200, '{"data": []}'), "0 vectors for 1 texts"),
+    "twice": (with_status(200, '{"data": [{"index": 1, "embedding": [1]}]}'), "with the numbers [1]"),
+    "nan": (with_status(200, '{"data": [{"index": 0, "embedding": [NaN, 1]}]}'), "NaN or infinity for 'find the"),
+    "null": (with_status(200, '{"data": [{"index": 0, "embedding": [null, 1]}]}'), "NaN or infinity for 'find the"),
+    "413": (with_status(413, '{"error": "too long"}'), "no vector for any reference text: http://127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_a_server_answers(name: str, export: Path, runtime: FaultyRuntime) -> None:
+    intercept, words = ANSWERS[name]
+    with serving(runtime, intercept=intercept) as address, pytest.raises(ValueError, match="127.0.0.1") as caught:
+        compare(str(export), f"{address}/v1", model="tiny", timeout=10)
+    assert words in str(caught.value)
+
+
+def test_a_server_that_is_busy_is_asked_again(export: Path, runtime: FaultyRuntime) -> None:
+    asked = []
+
+    def busy(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
+        asked.append(path)
+        return (429, {"Retry_After": "0"}, "{}") if len(asked) % 3 else None
+
+    with serving(runtime, intercept=busy) as address:
+        assert compare(str(export), f"{address}/api/embed", model="tiny").verdict.equal
+    asked.clear()
+    always = with_status(429, '{"error": "overloaded"}', Retry_After="0")
+    words = "answers 429 3 times .busy.; try again later. overloaded"
+    with serving(runtime, intercept=always) as address, pytest.raises(ValueError, match=words):
+        compare(str(export), f"{address}/embed")
+
+
+def test_how_long_it_waits() -> None:
+    import httpx2
+
+    waits = {"0.5": 0.5, "3600": server.LONGEST_WAIT, "Wed, 21 Oct 2026 07:28:00 GMT": 1.0, "-3": 0.0}
+    for given, seconds in waits.items():
+        assert server._wait(httpx2.Response(429, headers={"Retry-After": given})) == seconds
+    assert server._wait(httpx2.Response(429)) == 1.0
+
+
+def test_a_server_that_is_slow_or_down(export: Path, runtime: FaultyRuntime) -> None:
+    def slow(path: str, headers: dict[str, Any], body: Any) -> None:
+        time.sleep(0.5)
+
+    words = "no answer within 0.1 seconds; raise --timeout"
+    with serving(runtime, intercept=slow) as address, pytest.raises(ValueError, match=words):
+        compare(str(export), f"{address}/v1", model="tiny", timeout=0.1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for place in ("", "/v1", "/embed"):
+        with pytest.raises(ValueError, match="cannot be reached .*is the server running"):
+            compare(str(export), f"http://127.0.0.1:{port}{place}", model="tiny")
+
+
+def test_the_key_is_sent_and_never_shown(
+    export: Path, runtime: FaultyRuntime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EMBREW_API_KEY", KEY)
+    keys = []
+
+    def refuse(path: str, headers: dict[str, Any], body: Any) -> Answer:
+        keys.append(headers["Authorization"])
+        return 403, {}, json.dumps({"error": f"key {KEY} is not known"})
+
+    with serving(runtime, intercept=refuse) as address:
+        done = CliRunner().invoke(app, ["parity", str(export), "--against", f"{address}/v1", "--model", "tiny"])
+    assert keys == [f"Bearer {KEY}"]
+    assert done.exit_code == 1 and "the key in EMBREW_API_KEY is not accepted. key *** is not known" in done.output
+    assert KEY not in done.output + capsys.readouterr().err
+    with serving(runtime, intercept=refuse) as address, pytest.raises(ValueError, match="403") as caught:
+        compare(str(export), address.replace("//", "//user:password@") + "/embed")
+    assert "password" not in str(caught.value)
+
+
+def test_the_kind_of_a_server_is_asked(export: Path, runtime: FaultyRuntime) -> None:
+    for kind, words in (("openai", "OpenAI's API"), ("tei", "Text Embeddings Inference"), ("ollama", "Ollama")):
+        with serving(runtime, only=(kind,)) as address:
+            found = compare(str(export), address)
+        assert found.verdict.equal and words in found.runtime
+    with serving(runtime, only=()) as address, pytest.raises(ValueError, match="its kind is unknown; give --kind"):
+        compare(str(export), address)
+
+
+def test_long_texts_that_are_refused_are_noted(export: Path, runtime: FaultyRuntime) -> None:
+    def limited(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
+        longest = max(len(runtime.ids(text)) for text in body["inputs"])
+        return (413, {}, '{"error": "too many tokens"}') if longest >= LIMIT else None
+
+    with serving(runtime, intercept=limited) as address:
+        found = compare(str(export), f"{address}/embed")
+    assert found.verdict.equal
+    assert "beyond the limit" in found.verdict.notes[0] and "too many tokens" in found.verdict.notes[0]
+    assert found.as_dict()["conditions"][2] == {"condition": "beyond the limit", "prompt": "", "texts": 0}
+
+
+def test_names_of_special_tokens_in_a_text_are_noted(export: Path) -> None:
+    with serving(FaultyRuntime(export, "special tokens are read")) as address:
+        found = compare(str(export), f"{address}/embed")
+    assert found.verdict.equal and "names of special tokens" in found.verdict.notes[0]
+
+
+def test_less_precise_vectors(export: Path, runtime: FaultyRuntime) -> None:
+    """Rounding to float16 is equal; noise as of int8 is different until `min_cosine` accepts it, and is no fault."""
+    noise = np.random.default_rng(0)
+
+    def rounded(texts: Any, prompt_name: str | None) -> Any:
+        return runtime(texts, prompt_name).astype(np.float16)
+
+    def noisy(texts: Any, prompt_name: str | None) -> Any:
+        vectors = runtime(texts, prompt_name)
+        return vectors + 0.08 * noise.normal(size=vectors.shape) / vectors.shape[1] ** 0.5
+
+    with serving(rounded) as address:
+        assert compare(str(export), f"{address}/embed").verdict.equal
+    with serving(noisy) as address:
+        found = compare(str(export), f"{address}/embed")
+        assert not found.verdict.equal and not named(found)
+        assert "--min-cosine" in found.verdict.sentence and "lower precision" in found.verdict.sentence
+        assert compare(str(export), f"{address}/embed", min_cosine=0.99).verdict.equal
+    with serving(lambda texts, name: noisy([f"find the answer: {text}" for text in texts], name)) as address:
+        assert named(compare(str(export), f"{address}/embed", min_cosine=0.99)) == {"prompt_added"}
+
+
+def test_another_model(export: Path, tmp_path: Path, make_encoder: Callable[..., Encoder]) -> None:
+    other = make_encoder("qwen3", noise=0.3, lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
+    export_encoder(other, tmp_path / "other", verify="off")
+    found = compare(str(export), str(tmp_path / "other"))
+    assert not found.verdict.equal and not named(found)
+    assert "another model, or other weights" in found.verdict.sentence
+    with serving(lambda texts, name: np.eye(len(texts), 20) + 1) as address:
+        found = compare(str(export), f"{address}/embed")
+    assert not named(found) and "20 dimensions instead of 32" in found.verdict.sentence
+
+
+def test_a_folder_without_reference_vectors(export: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        compare(str(tmp_path / "none"), "http://127.0.0.1:1")
+    with pytest.raises(ValueError, match="has no parity.json and is no encoder of embrew"):
+        compare(str(tmp_path), "http://127.0.0.1:1")
+    for file in ("parity.json", "parity.safetensors", "checksums.json", "tokenizer.json"):
+        (tmp_path / file).write_bytes((export / file).read_bytes())
+    with serving(FaultyRuntime(export, "bos missing")) as address:
+        found = compare(str(tmp_path), f"{address}/embed")  # neither config nor weights are there
+    assert named(found) == {"bos_missing"}
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        compare(str(tmp_path), str(tmp_path / "none"))
+    with pytest.raises(ValueError, match="is nothing that vectors can be compared with"):
+        compare(str(tmp_path), str(tmp_path))
+    with pytest.raises(ValueError, match="is a server, and"):
+        compare(str(tmp_path), str(export), kind="tei")
+    with pytest.raises(ValueError, match="is no server"):
+        compare(str(tmp_path), "http://127.0.0.1:1", kind="onnx")
+
+
+def test_damaged_references(export: Path, tmp_path: Path) -> None:
+    def copied(**changed: bytes) -> str:
+        for file in ("parity.json", "parity.safetensors", "checksums.json"):
+            content = changed.get(file.replace(".", "_"), (export / file).read_bytes())
+            (tmp_path / file).unlink(missing_ok=True)
+            if content:
+                (tmp_path / file).write_bytes(content)
+        return str(tmp_path)
+
+    against = "http://127.0.0.1:1"
+    tensors = (export / "parity.safetensors").read_bytes()
+    parity = json.loads((export / "parity.json").read_text())
+    with pytest.raises(Damaged, match="parity.json has changed"):
+        compare(copied(parity_json=json.dumps({**parity, "max_length": 7}).encode()), against)
+    with pytest.raises(Damaged, match="parity.safetensors has changed"):
+        compare(copied(parity_safetensors=tensors[:-10]), against)
+    with pytest.raises(Damaged, match="parity.safetensors is missing"):
+        compare(copied(parity_safetensors=b""), against)
+    without = {"checksums_json": b""}
+    with pytest.raises(ValueError, match="parity.safetensors cannot be read"):
+        compare(copied(parity_safetensors=tensors[:-10], **without), against)
+    with pytest.raises(OtherFormat, match="update embrew"):
+        compare(copied(parity_json=json.dumps({**parity, "format": 99}).encode(), **without), against)
+    with pytest.raises(ValueError, match="it has no cases"):
+        compare(copied(parity_json=b"{}", **without), against)
+    with pytest.raises(ValueError, match="holds no reference texts"):
+        compare(copied(parity_json=json.dumps({**parity, "cases": []}).encode(), **without), against)
+
+
+def test_an_export_of_an_earlier_embrew(export: Path, tmp_path: Path) -> None:
+    """Without wrong vectors, equality and a missing prompt are found, and other faults have no name."""
+    (tmp_path / "parity.json").write_bytes((export / "parity.json").read_bytes())
+    verdicts = {}
+    for fault in ("", "prompt missing", "bos missing"):
+        with serving(FaultyRuntime(export, fault)) as address:
+            verdicts[fault] = compare(str(tmp_path), f"{address}/embed")
+    assert verdicts[""].verdict.equal
+    assert named(verdicts["prompt missing"]) == {"prompt_missing"}
+    assert named(verdicts["bos missing"]) == set()
+    assert "make it again with embrew export" in verdicts["bos missing"].verdict.sentence

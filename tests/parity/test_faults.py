@@ -1,0 +1,163 @@
+"""Every fault that is planted in a server is found by its name; a server without a fault is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embrew.export.exporting import export_encoder
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
+from embrew.parity import Comparison, compare
+from tests.hard_texts import REAL_TOKENIZERS
+from tests.journeys import tiny_encoder
+from tests.parity.faulty import FaultyRuntime
+from tests.parity.servers import ADDRESSES, serving
+from tests.test_real_tokenizers import lm_folder
+
+PROMPTS = {"query": "find the answer: "}
+FORMS: dict[str, dict[str, Any]] = {
+    "last": {
+        "template": "{instruction}{text}{eos}",
+        "attention": "causal",
+        "pooling": Pooling("last"),
+        "memory_tokens": 0,
+    },
+    "mean": {
+        "template": "{instruction}{text}",
+        "attention": "bidirectional",
+        "pooling": Pooling("mean"),
+        "memory_tokens": 0,
+    },
+    "one-memory": {"attention": "causal", "pooling": Pooling("last", "memory"), "memory_tokens": 1},
+    "memory": {"attention": "bidirectional", "pooling": Pooling("mean", "memory"), "memory_tokens": 3},
+}
+LIMIT = 128
+FAULTS = {
+    "": set(),
+    "bos missing": {"bos_missing"},
+    "bos doubled": {"bos_doubled"},
+    "eos missing": {"eos_missing"},
+    "no special tokens": {"bos_missing+eos_missing"},
+    "prompt missing": {"prompt_missing"},
+    "prompt doubled": {"prompt_doubled"},
+    "prompt added": {"prompt_added"},
+    "prompt by name ignored": {"prompt_missing"},
+    "mean": {"pooling_mean"},
+    "cls": {"pooling_cls"},
+    "last": {"pooling_last"},
+    "causal": {"attention_causal"},
+    "bidirectional": {"attention_bidirectional"},
+    "not normalised": {"norm"},
+    "mean, not normalised": {"pooling_mean", "norm"},
+    "cls, not normalised": {"pooling_cls", "norm"},
+    "truncated at 64": {"truncated_64"},
+    "truncated at 100": {"truncated"},
+    "truncated at 24": {"truncated"},
+    "truncated naively": {f"truncated_{LIMIT}_no_end"},
+    "not truncated": {"not_truncated"},
+    "padding is read": {"batch"},
+    "second of two": {"batch"},
+    "longest first": {"order"},
+    "half the dimensions": {"dimensions"},
+}
+"""Faults that are planted, and the names by which they have to be found."""
+NOT_THERE = {
+    "last": {"last", "causal"},
+    "mean": {
+        "mean",
+        "mean, not normalised",
+        "bidirectional",
+        "eos missing",
+        "no special tokens",
+        "truncated naively",
+    },
+    "one-memory": {"last", "causal"},
+    "memory": {"bidirectional", "no special tokens", "truncated naively"},
+}
+"""What is no fault of a form: its own pooling or attention, a token that it does not have; or gives no vector."""
+QUICK = ("", "bos missing", "mean, not normalised", "prompt added", "truncated at 100", "padding is read")
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Exports by form, made once."""
+    return {}
+
+
+def exported(
+    form: str, exports: dict[str, Path], make_encoder: Callable[..., Encoder], factory: pytest.TempPathFactory
+) -> Path:
+    if form not in exports:
+        encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS[form])
+        exports[form] = factory.mktemp("exports") / form
+        export_encoder(encoder, exports[form], verify="off")
+    return exports[form]
+
+
+def found(folder: Path, fault: str, kind: str, **options: Any) -> Comparison:
+    runtime = FaultyRuntime(folder, fault)
+    tokenize = runtime.ids if kind != "ollama" else None
+    with serving(runtime, tokenize=tokenize, only=(kind,)) as address:
+        return compare(str(folder), address + ADDRESSES[kind], model="tiny", timeout=20, **options)
+
+
+def named(comparison: Comparison) -> set[str]:
+    return {cause.faults for cause in comparison.verdict.causes}
+
+
+def check(folder: Path, fault: str, kind: str) -> None:
+    comparison = found(folder, fault, kind)
+    assert named(comparison) == FAULTS[fault], comparison.verdict
+    assert comparison.verdict.equal == (not fault)
+    assert not comparison.verdict.alternatives
+    if kind != "ollama":
+        ids = comparison.token_ids
+        assert ids["compared"] > 40
+        moved = any(word in fault for word in ("bos", "eos", "tokens", "prompt", "trunc")) and "by name" not in fault
+        assert bool(ids["different"]) == moved
+
+
+@pytest.mark.parametrize("fault", QUICK)
+def test_a_fault_is_found_by_its_name(
+    fault: str,
+    exports: dict[str, Path],
+    make_encoder: Callable[..., Encoder],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = exported("one-memory", exports, make_encoder, tmp_path_factory)
+    check(folder, fault, ("openai", "tei", "ollama")[QUICK.index(fault) % 3])
+
+
+MATRIX = [(form, fault) for form in FORMS for fault in FAULTS if fault not in NOT_THERE[form]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "fault"), MATRIX)
+def test_every_fault_in_every_form(
+    form: str,
+    fault: str,
+    exports: dict[str, Path],
+    make_encoder: Callable[..., Encoder],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    assert len(MATRIX) == 4 * 26 - 13
+    folder = exported(form, exports, make_encoder, tmp_path_factory)
+    kinds = ("tei",) if "by name" in fault else ("openai", "tei", "ollama")
+    check(folder, fault, kinds[MATRIX.index((form, fault)) % len(kinds)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
+def test_with_the_tokenizers_of_public_models(name: str, tmp_path: Path) -> None:
+    encoder = tiny_encoder(lm_folder(name, tmp_path / "lm"), prompts=PROMPTS, max_length=LIMIT)
+    export_encoder(encoder, tmp_path / "export", verify="off")
+    has_bos = bool(encoder.template.bos_ids)
+    assert has_bos == (name == "mistral")
+    for fault in FAULTS:
+        if fault in NOT_THERE["memory"] or (fault.startswith("bos") and not has_bos):
+            continue
+        check(tmp_path / "export", fault, "tei")
