@@ -43,6 +43,7 @@ COMMANDS = {
     "analyze domain": "analyze domain model --data qa.jsonl",
     "analyze efficiency": "analyze efficiency run",
     "analyze sink": "analyze sink encoder --data texts.parquet --max-texts 4",
+    "parity": "parity encoder --against encoder",
     "context add": "context add encoder other --instruction x",
     "context list": "context list encoder",
     "data show": "data show recipe.yaml",

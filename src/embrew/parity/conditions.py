@@ -88,7 +88,7 @@ def _single(runtime: Runtime, reference: Reference) -> list[tuple[str, list[Case
     every = [_some(case, lambda ids: len(ids) < reference.max_length) for case in reference.cases]
     named = [_chosen(case) for case in every if case.prompt.name is not None]
     if not runtime.by_words:
-        return [(ALONE, short, True), (LONG, long, True)]
+        return [(ALONE, short, True), (LONG, [case for case in long if not case.prompt.is_context], True)]
     return [(ALONE, short, False), (LONG, long, False), *([(NAMED, named, True)] if runtime.by_name else [])]
 
 

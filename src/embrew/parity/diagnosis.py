@@ -160,8 +160,9 @@ class _Diagnosis:
         normalised = bool((np.abs(expected[expected > 0] - 1) < LENGTH).all())
         if other.mean() > 0.5 and (normalised or explained):
             what = "vectors are not normalised" if normalised else "vectors have other lengths"
+            wanted = "1" if normalised else f"{expected.min():.3g} to {expected.max():.3g}"
             spread = f"lengths {lengths.min():.3g} to {lengths.max():.3g}"
-            causes.append(Cause("norm", f"{what} ({spread} instead of {expected.min():.3g} to {expected.max():.3g})"))
+            causes.append(Cause("norm", f"{what} ({spread} instead of {wanted})"))
         return causes
 
     def _of_names(self) -> list[Cause]:

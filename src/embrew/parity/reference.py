@@ -31,12 +31,14 @@ class Prompt:
         words: the prompt itself.
         method: method of Sentence-Transformers that applies it: `encode_query`, `encode_document` or `encode`.
         is_default: whether that method applies it where no prompt is named.
+        is_context: whether it is a context, which an encoder does not count towards the limit of a text.
     """
 
     name: str | None
     words: str
     method: str
     is_default: bool
+    is_context: bool
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,16 @@ def _reference(
     types = [*parity.get("runtimes", {}).values()]
     if parity.get("encoder", {}).get("dtype") == "bfloat16":
         types.append("bf16")
-    cases = [case for case in map(_case, parity["cases"]) if case.texts]
+    limit = int(parity["max_length"])
+    cases = [case for case in (_case(case, limit) for case in parity["cases"]) if case.texts]
     if not cases:
         raise ValueError("it holds no reference texts")
-    return Reference(name, cases, int(parity["max_length"]), tuple(types), wrong, tokenizer)
+    return Reference(name, cases, limit, tuple(types), wrong, tokenizer)
 
 
-def _case(case: Mapping[str, Any]) -> Case:
+def _case(case: Mapping[str, Any], limit: int) -> Case:
     texts = [text for text in case["texts"] if case["prompt"] + text["text"]]  # most runtimes refuse empty texts
-    prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")))
+    is_context = case.get("max_length", limit) < limit
+    prompt = Prompt(case["prompt_name"], case["prompt"], case["method"], bool(case.get("default")), is_context)
     vectors = np.array([text["vector"] for text in texts], dtype=np.float32)
     return Case(prompt, [text["text"] for text in texts], [text["ids"] for text in texts], vectors)
