@@ -18,6 +18,7 @@ class Target(StrEnum):
 
     SENTENCE_TRANSFORMERS = "sentence-transformers"
     OPENVINO = "openvino"
+    LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
     TEI = "tei"
 
@@ -47,7 +48,7 @@ def export(
     ] = None,
     weights: Annotated[
         Weights | None,
-        typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32."),
+        typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
     verify: Annotated[

@@ -15,6 +15,7 @@ from embrew.export.wrong_vectors import FILE, WrongVectors
 from embrew.files.checksums import write_checksums
 from embrew.files.writing import atomic_folder, check_free
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.card import STOCK as STOCK_CARD
 from embrew.modeling.storage.card import model_card
 from embrew.modeling.storage.loading import quiet
 
@@ -82,16 +83,19 @@ def export_encoder(
                 logger.warning(
                     "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
                 )
+            modules, own = _modules(out), [runtime.note(parts) for runtime in chosen if runtime.note is not None]
             card = model_card(
                 parts.encoder,
                 stock=parts.prompts,
                 lengths=parts.lengths,
-                notes=notes(_modules(out), empty_texts=parts.empty_texts),
+                notes=[*notes(modules, empty_texts=parts.empty_texts), *(own if modules else own[1:])],
+                opening=STOCK_CARD if modules or not own else own[0],
             )
             (out / "README.md").write_text(card, encoding="utf-8")
             if verify == "full":
-                for runtime in chosen:
-                    runtime.verify(out, parts.parity, str(encoder.device))
+                found = {runtime.name: runtime.verify(out, parts.parity, str(encoder.device)) for runtime in chosen}
+                parts.parity["verified"] = {name: dict(noted) for name, noted in found.items() if noted}
+                (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
             write_checksums(out)
 
 

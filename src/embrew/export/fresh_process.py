@@ -6,6 +6,6 @@ import subprocess
 import sys
 
 
-def run_fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_fresh(code: str, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Run code as `python -c code arguments...`; return its exit status and what it wrote."""
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True, check=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from embrew.export.runtimes.llama_cpp import LLAMA_CPP
 from embrew.export.runtimes.openvino import OPENVINO
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.sentence_transformers import SENTENCE_TRANSFORMERS
 from embrew.export.runtimes.tei import TEI
 from embrew.export.runtimes.vllm import VLLM
 
-RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (SENTENCE_TRANSFORMERS, OPENVINO, VLLM, TEI)}
+RUNTIMES: dict[str, Runtime] = {
+    runtime.name: runtime for runtime in (SENTENCE_TRANSFORMERS, OPENVINO, LLAMA_CPP, VLLM, TEI)
+}

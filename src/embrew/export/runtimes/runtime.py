@@ -22,15 +22,18 @@ class Runtime:
         write: write its files into the folder, with weights of the given type; may add to `parts.parity`.
         verify: open what was written, as the runtime would, and compare token ids and vectors with the reference in
             `parity.json`; raise `RuntimeError` if they differ. Arguments: the folder, its `parity.json`, the device.
+            Returns what `parity.json` should say of it, under `verified`, if anything.
         weights: types of weights it can be given; the first is the default.
         simulated: the version whose source `verify` follows where the runtime itself is not run; None: it is run.
+        note: what the card says of opening its files, in Markdown; None: nothing but what it says anyway.
         reads_stock: whether it reads the Sentence-Transformers folder, so that this is written too.
     """
 
     name: str
     check: Callable[[Encoder], None]
     write: Callable[[Parts, Path, str], None]
-    verify: Callable[[Path, Mapping[str, Any], str], None]
+    verify: Callable[[Path, Mapping[str, Any], str], Mapping[str, Any] | None]
     weights: tuple[str, ...] = ("fp32",)
     simulated: str | None = None
+    note: Callable[[Parts], str] | None = None
     reads_stock: bool = False

@@ -47,6 +47,7 @@ def model_card(
     stock: Mapping[str, str] | None = None,
     lengths: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
+    opening: str = STOCK,
 ) -> str:
     """Return a Hub model card in Markdown, with its metadata as YAML in front.
 
@@ -54,12 +55,13 @@ def model_card(
 
     Args:
         encoder: whose card; what training noted is read off `encoder.record`.
-        stock: the prompts of a stock Sentence-Transformers folder, where the card is for one.
+        stock: the prompts of a folder for other software, where the card is for one.
         lengths: the length limits of the encoder that such a folder was exported from.
         notes: parts in Markdown that follow how it is opened.
+        opening: how other software opens it; by default, Sentence-Transformers.
     """
-    return f"---\n{_metadata(encoder, stock is not None).to_yaml()}\n---\n\n" + "\n\n".join(
-        part.strip() for part in _parts(encoder, stock, lengths, notes)
+    return f"---\n{_metadata(encoder, stock is not None and opening is STOCK).to_yaml()}\n---\n\n" + "\n\n".join(
+        part.strip() for part in _parts(encoder, stock, lengths, notes, opening)
     ) + "\n"  # fmt: skip
 
 
@@ -99,11 +101,15 @@ def _title(encoder: Embedder) -> str:
 
 
 def _parts(
-    encoder: Embedder, stock: Mapping[str, str] | None, lengths: Mapping[str, int] | None, notes: Sequence[str]
+    encoder: Embedder,
+    stock: Mapping[str, str] | None,
+    lengths: Mapping[str, int] | None,
+    notes: Sequence[str],
+    opening: str,
 ) -> Iterator[str]:
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
-    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else STOCK)
+    yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
     prompts = encoder.prompts if stock is None else stock
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())

@@ -1,0 +1,213 @@
+"""GGUF files: what is in them, read back with gguf's reader and compared with transformers' weights; refusals.
+
+Token ids and vectors in llama.cpp itself are in test_llama_cpp.py, a slow test.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from embrew.export.exporting import export_encoder
+from embrew.export.runtimes.llama_cpp.pre_tokenizer import LLAMA3, QWEN2, kind_of, prepared
+from embrew.export.runtimes.llama_cpp.vocabulary import vocabulary_of
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
+
+LAST = {"memory_tokens": 0, "attention": "causal", "template": "{instruction}{text}{eos}", "pooling": "last"}
+MEMORY = {"memory_tokens": 1, "attention": "causal"}
+MEAN = {"memory_tokens": 0, "pooling": "mean"}
+
+
+def written(encoder: Encoder, folder: Path, weights: str | None = None) -> GGUFReader:
+    export_encoder(encoder, folder, runtimes=["llama.cpp"], weights=weights, verify="off")
+    (path,) = folder.glob("*.gguf")
+    return GGUFReader(path)
+
+
+def values(reader: GGUFReader) -> dict[str, Any]:
+    return {name: field.contents() for name, field in reader.fields.items()}
+
+
+def tensors(reader: GGUFReader) -> dict[str, np.ndarray]:
+    return {t.name: dequantize(t.data, t.tensor_type).reshape(*t.shape.tolist()[::-1]) for t in reader.tensors}
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_tensors_are_the_merged_weights(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(family, lora={}, max_length=8, **LAST)
+    found = tensors(written(encoder, tmp_path / "out", "fp32"))
+    encoder.backbone.merge_adapter()
+    ours = {name: value.float().numpy() for name, value in encoder.backbone.inner.state_dict().items()}
+    assert len(found) == len(ours) >= 20
+    assert np.array_equal(found["token_embd.weight"][:300], ours["embed_tokens.weight"])
+    assert np.array_equal(found["output_norm.weight"], ours["norm.weight"])
+    for other, own in {
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_down": "mlp.down_proj",
+    }.items():
+        assert np.array_equal(found[f"blk.1.{other}.weight"], ours[f"layers.1.{own}.weight"]), own
+    for other, own, heads in (("attn_q", "q_proj", 4), ("attn_k", "k_proj", 2)):
+        theirs, weight = found[f"blk.1.{other}.weight"], ours[f"layers.1.self_attn.{own}.weight"]
+        if family in ("llama", "mistral"):  # by hand: rows 0 1 2 3 4 5 6 7 of a head are there as 0 4 1 5 2 6 3 7
+            order = [head * 8 + i for head in range(heads) for i in (0, 4, 1, 5, 2, 6, 3, 7)]
+            assert np.array_equal(theirs, weight[order]) and not np.array_equal(theirs, weight)
+        else:
+            assert np.array_equal(theirs, weight)
+
+
+def test_key_values_and_one_memory_token(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={}, max_length=24, prompts={"query": "find: ", "document": ""}, **MEMORY)
+    reader = written(encoder, tmp_path / "out")
+    found, last = values(reader), found_last(reader)
+    assert {name: found[f"llama.{name}"] for name in ("context_length", "block_count", "embedding_length")} == {
+        "context_length": 24, "block_count": 2, "embedding_length": 32,
+    }  # fmt: skip
+    assert found["llama.attention.causal"] is True and found["llama.pooling_type"] == 3
+    assert found["tokenizer.ggml.add_bos_token"] is True and found["tokenizer.ggml.bos_token_id"] == 1
+    assert found["tokenizer.ggml.add_eos_token"] is True and last == 300, "the memory token, after the 300 of the base"
+    assert np.allclose(
+        tensors(reader)["token_embd.weight"][last],
+        torch.cat(list(encoder.backbone.learned.values())).detach().numpy()[0],
+        atol=1e-3,
+    ), "fp16 by default"
+    assert found["embrew.prompts.texts"] == ["find: ", ""]
+    assert {kind.name for kind in (t.tensor_type for t in reader.tensors)} == {"F16", "F32"}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "tiny-F16.gguf" in card and "'find: ' + text" in card and "SentenceTransformer(" not in card
+    parity = json.loads((tmp_path / "out" / "parity.json").read_text())
+    assert parity["llama.cpp"] == {"file": "tiny-F16.gguf", "text_preparation": []} and "verified" not in parity
+
+
+def found_last(reader: GGUFReader) -> int:
+    return int(reader.fields["tokenizer.ggml.eos_token_id"].contents())
+
+
+def test_no_text_is_a_special_token(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    found = values(written(make_encoder(max_length=8, **MEMORY), tmp_path / "out"))
+    tokens, types = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
+    assert tokens[:3] == ["<pad> (special token 0)", "<s> (special token 1)", "</s> (special token 2)"]
+    assert tokens[300] == "<|memory_0|> (special token 300)"
+    assert types == [5] * 3 + [1] * 297 + [5], "unused, which llama.cpp never looks for in a text; the others normal"
+
+
+def test_bidirectional_mean_and_quantised_rows(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder("qwen3", max_length=8, **MEAN)
+    reader = written(encoder, tmp_path / "out", "int8")
+    found = values(reader)
+    assert found["qwen3.attention.causal"] is False and found["qwen3.pooling_type"] == 1
+    assert found["tokenizer.ggml.add_eos_token"] is False
+    embeddings = encoder.backbone.inner.get_input_embeddings().weight.detach().numpy()
+    steps = np.abs(embeddings).max(axis=1, keepdims=True) / 127  # one block of 32 per row
+    assert np.abs(tensors(reader)["token_embd.weight"] - embeddings).max() <= 0.51 * steps.max()
+    assert {t.tensor_type.name for t in reader.tensors} == {"Q8_0", "F32"}
+
+
+REFUSED = {
+    "memory-tokens": ({"memory_tokens": 3}, "3 memory tokens, and llama.cpp adds one .* train one memory token"),
+    "soft-prompt": ({**LAST, "soft_prompt_tokens": 2, "template": "{soft_prompt}{text}"}, "soft prompt comes before"),
+    "eos-after-memory": ({**MEMORY, "template": "{text}{memory}{eos}"}, "2 tokens come after every text"),
+    "weighted": ({**MEAN, "pooling": "weighted_mean"}, "pools weighted_mean over all"),
+    "text": ({**MEAN, "pooling": Pooling("mean", "text"), "template": "{text}"}, "pools mean over text"),
+    "latents": ({**MEAN, "pooling": Pooling("mean", latents=4, heads=1)}, "latent attention"),
+    "family": ({**LAST, "family": "gpt-neox"}, "architecture is gpt_neox; .* llama, mistral, qwen2, qwen3"),
+    "window": ({**LAST, "family": "mistral", "max_length": 9}, "sliding window of 8 tokens.* --max-length 8 or less"),
+}  # fmt: skip
+WORDS = {**LAST, "template": '"{text}" means: "', "words_after": "separate"}
+
+
+@pytest.mark.parametrize("case", [*REFUSED, "words"])
+def test_what_llama_cpp_cannot_represent(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    options, words = {**REFUSED, "words": (WORDS, "words after the text")}[case]
+    encoder = make_encoder(**{"max_length": 16, **options})
+    with pytest.raises(ValueError, match=words):
+        written(encoder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dimensions_and_the_missing_package(
+    make_encoder: Callable[..., Encoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = make_encoder(max_length=16, **LAST)
+    with pytest.raises(ValueError, match="keeps 8 of 32 dimensions.* without --dim"):
+        export_encoder(encoder, tmp_path / "out", runtimes=["llama.cpp"], truncate_dim=8)
+    with pytest.raises(ValueError, match="weights='int4' for llama.cpp; choose from fp16, fp32, bf16, int8"):
+        written(encoder, tmp_path / "out", "int4")
+    with torch.no_grad():
+        encoder.backbone.inner.get_input_embeddings().weight[5, 5] = 1e5
+    with pytest.raises(ValueError, match="too large for fp16; use bf16 or fp32"):
+        written(encoder, tmp_path / "out")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install \"embrew\[gguf\]\""):
+        written(encoder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def of(pre: Any, *, normalizer: Any = None, **options: Any) -> PreTrainedTokenizerFast:
+    built = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], **options))
+    built.pre_tokenizer, built.normalizer = pre, normalizer
+    return PreTrainedTokenizerFast(tokenizer_object=built)
+
+
+def test_pre_tokenizers_by_definition() -> None:
+    def split(expression: str) -> Any:
+        from tokenizers import Regex
+
+        words = pre_tokenizers.Split(Regex(expression), "isolated")
+        return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(False, use_regex=False)])
+
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    space = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    assert kind_of(of(split(QWEN2), normalizer=normalizers.NFC())).pre == "qwen2"
+    assert kind_of(of(split(LLAMA3), ignore_merges=True)).pre == "llama-bpe"
+    assert kind_of(of(split(LLAMA3))).pre == "dbrx", "which does not ignore merges"
+    assert kind_of(of(pre_tokenizers.ByteLevel(False))).pre == "gpt-2"
+    assert kind_of(of(digits)).pre == "refact"
+    assert kind_of(of(space, byte_fallback=True)).model == "llama"
+    for other in (
+        of(split(QWEN2.replace("1,3", "1,2").replace("d)", "x)"))),
+        of(split(QWEN2), ignore_merges=True),
+        of(pre_tokenizers.ByteLevel(True)),
+        of(pre_tokenizers.Whitespace()),
+        of(None),
+    ):
+        with pytest.raises(ValueError, match="is not known to be one of llama.cpp's"):
+            kind_of(other)
+    with pytest.raises(ValueError, match="normalises texts by .*Lowercase"):
+        kind_of(of(pre_tokenizers.ByteLevel(False), normalizer=normalizers.Lowercase()))
+    with pytest.raises(ValueError, match="is not SentencePiece's space"):
+        kind_of(of(pre_tokenizers.Metaspace(split=True), byte_fallback=True))
+    assert prepared(" e\u0301", ["nfc", "without one leading space"]) == "é"
+
+
+def test_sentencepiece_merges_become_scores() -> None:
+    space = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+
+    def made(*merges: tuple[str, str]) -> PreTrainedTokenizerFast:
+        names = dict.fromkeys(["▁", *"abcd", "</", *("".join(pair) for pair in merges)])
+        built = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, list(merges), byte_fallback=True))
+        built.pre_tokenizer = space
+        return PreTrainedTokenizerFast(tokenizer_object=built)
+
+    tokenizer = made(("c", "d"), ("a", "b"))
+    found = vocabulary_of(tokenizer, kind_of(tokenizer), 9)
+    assert found.tokens[-1] == "unused row 8" and "</ (no merge makes it, 5)" in found.tokens
+    assert [found.scores[found.tokens.index(name)] for name in ("cd", "ab")] == [0, -1], "cd is merged first"
+    for wrong, words in (
+        (made(("a", "b"), ("b", "c"), ("a", "bc")), r"does not merge 'ab' and 'c' to 'abc'"),
+        (made(("a", "b"), ("b", "c"), ("a", "bc"), ("c", "d"), ("ab", "c")), "ranks 2 and 4, with others between"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            vocabulary_of(wrong, kind_of(wrong), 9)
