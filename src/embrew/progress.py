@@ -34,6 +34,11 @@ def is_chosen() -> bool:
     return _style in ("bar", "lines")
 
 
+def shows_bars() -> bool:
+    """Return True where `set_style` chose bars for the whole process."""
+    return _style == "bar"
+
+
 def terminal_style() -> Style:
     """Return `bar` where stderr is a terminal, otherwise `lines`."""
     return "bar" if sys.stderr.isatty() else "lines"

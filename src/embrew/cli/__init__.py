@@ -19,6 +19,7 @@ from embrew.cli import (
     export,
     merge,
     parity,
+    push,
     recipe,
     results,
     runs,
@@ -47,6 +48,7 @@ app.command("search")(search.search)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)
+app.command("push")(push.push)
 app.command("runs")(runs.runs)
 app.command("doctor")(doctor.doctor)
 app.add_typer(analyze.app, name="analyze", help="Analyse a model's vectors: dimensions, memory tokens, layers.")

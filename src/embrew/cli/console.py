@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from typing import Any
 
 import typer
@@ -44,6 +45,18 @@ def print_json(document: dict[str, Any]) -> None:
         text = json.dumps(document, default=lambda value: value.item() if hasattr(value, "item") else str(value))
         finite = json.loads(text, parse_constant=lambda _: None)
         typer.echo(json.dumps(finite, indent=2, ensure_ascii=False))
+
+
+def can_ask() -> bool:
+    """Return whether a user at a terminal can answer questions of this process."""
+    return rank() == 0 and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def show_transfers() -> None:
+    """Show the bars of uploads and downloads on a terminal only, and not with --quiet."""
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    (enable_progress_bars if progress.shows_bars() else disable_progress_bars)()
 
 
 def err() -> Console:

@@ -76,7 +76,7 @@ def export_encoder(
         with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
             for runtime in chosen:
                 runtime.write(parts, out, types[runtime.name])
-            parts.parity["runtimes"] = types
+            parts.parity["runtimes"], parts.parity["checks"] = types, {"verify": verify}
             (out / MARKER).write_text(json.dumps(parts.parity, ensure_ascii=False))
             WrongVectors.of(parts).write(out / FILE)
             if not parts.empty_texts:

@@ -17,6 +17,7 @@ from embrew.export.stock import check_text, stock_prompts
 from embrew.files.formats import EXPORT
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.card import data_names
 from embrew.modeling.storage.verification import TEXTS, tolerance
 from embrew.modeling.text.pattern import HOLE
 from embrew.runtimes.merged import merged_model, write_rows
@@ -116,7 +117,7 @@ class Parts:
             "format": EXPORT.newest,
             "tolerance": tolerance(encoder.backbone.dtype),
             "max_length": encoder.max_seq_length,
-            "exported_from": {"max_length": lengths},
+            "exported_from": {"max_length": lengths, "data": data_names(encoder.record, steps=encoder.steps)},
             "encoder": encoder.describe(),
             "versions": {name: version(name) for name in ("embrew", "sentence-transformers", "transformers", "torch")},
             "cases": [

@@ -70,6 +70,14 @@ def export_options(encoder: Embedder) -> str:
     return "" if len(set(encoder.max_length.values())) == 1 else f" --max-length {encoder.max_seq_length}"
 
 
+def data_names(record: Mapping[str, Any] | None, *, steps: int) -> list[str] | None:
+    """Return names of the data sets of all training, from what training noted; None: it noted nothing."""
+    if record is None:
+        return None if steps else []
+    sets = [entry["name"] for past in _history(record) for entries in past["data"].values() for entry in entries]
+    return sorted(set(sets))
+
+
 def _metadata(encoder: Embedder, stock: bool) -> ModelCardData:
     record = encoder.record or {}
     data = [entry for past in _history(record) for entries in past["data"].values() for entry in entries]

@@ -1,0 +1,1 @@
+"""Saved encoders and exports on the Hugging Face Hub."""
