@@ -79,7 +79,7 @@ NOT_THERE = {
     "memory": {"bidirectional", "no special tokens", "truncated naively"},
 }
 """What is no fault of a form: its own pooling or attention, a token that it does not have; or gives no vector."""
-QUICK = ("", "bos missing", "mean, not normalised", "prompt added", "truncated at 100", "padding is read")
+QUICK = ("", "bos missing", "mean, not normalised", "truncated at 100", "padding is read")
 
 
 @pytest.fixture(scope="module")

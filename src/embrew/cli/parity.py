@@ -20,6 +20,7 @@ class RuntimeKind(StrEnum):
     EMBREW = "embrew"
     OPENVINO = "openvino"
     ONNX = "onnx"
+    LLAMA_CPP = "llama.cpp"
     OPENAI = "openai"
     TEI = "tei"
     OLLAMA = "ollama"

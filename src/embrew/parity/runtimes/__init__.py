@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from embrew.parity.runtimes.graphs import open_onnx, open_openvino
+from embrew.parity.runtimes.llama_cpp import open_gguf
 from embrew.parity.runtimes.ollama import Ollama
 from embrew.parity.runtimes.openai import OpenAI
 from embrew.parity.runtimes.runtime import Runtime
@@ -21,6 +22,7 @@ class Kind(StrEnum):
     EMBREW = "embrew"
     OPENVINO = "openvino"
     ONNX = "onnx"
+    LLAMA_CPP = "llama.cpp"
     OPENAI = "openai"
     TEI = "tei"
     OLLAMA = "ollama"
@@ -57,6 +59,8 @@ def open_runtime(name: str, *, kind: Kind | None = None, model: str | None = Non
             return open_onnx(_only(path, "*.onnx", "onnx/*.onnx"))
         case Kind.OPENVINO:
             return open_openvino(_only(path, "*.xml", "openvino/*.xml"))
+        case Kind.LLAMA_CPP:
+            return open_gguf(_only(path, "*.gguf"))
     return _folder(name, kind)
 
 
@@ -67,6 +71,7 @@ def _kind_of(path: Path) -> Kind:
         Kind.SENTENCE_TRANSFORMERS: ("modules.json",),
         Kind.OPENVINO: ("*.xml", "openvino/*.xml"),
         Kind.ONNX: ("*.onnx", "onnx/*.onnx"),
+        Kind.LLAMA_CPP: ("*.gguf",),
     }
     for kind, places in patterns.items():
         if any(path.match(place) if path.is_file() else any(path.glob(place)) for place in places):
@@ -87,14 +92,13 @@ def _only(path: Path, *patterns: str) -> Path:
 
 
 def _folder(name: str, kind: Kind) -> Runtime:
-    from embrew.build import open_model
+    from embrew.build.stock import open_stock
     from embrew.modeling.encoder import Encoder
     from embrew.parity.runtimes.folders import EncoderFolder, SentenceTransformersFolder
 
-    opened = open_model(name)
-    if isinstance(opened, Encoder) != (kind == Kind.EMBREW):
-        raise ValueError(f"{name} is no folder of {kind}; leave --kind out")
-    return EncoderFolder(name, opened) if isinstance(opened, Encoder) else SentenceTransformersFolder(name, opened)
+    if kind == Kind.EMBREW:
+        return EncoderFolder(name, Encoder.from_pretrained(name, merge_adapter=True))
+    return SentenceTransformersFolder(name, open_stock(name))
 
 
 def _server(url: str, kind: Kind | None, model: str | None, timeout: float) -> Runtime:

@@ -10,6 +10,7 @@ import numpy as np
 
 from embrew.parity.reference import Prompt
 from embrew.parity.runtimes.runtime import checked
+from embrew.runtimes.library import openvino
 
 OUTPUT = "sentence_embedding"
 Inputs = dict[str, np.ndarray]
@@ -71,22 +72,22 @@ def open_onnx(model: Path) -> Graph:
 
 
 def open_openvino(model: Path) -> Graph:
-    """Open a model of OpenVINO, by its `.xml` file, on the CPU.
+    """Open a model of OpenVINO, by its `.xml` file, on the CPU, in float32.
 
     Raises:
         ValueError: OpenVINO is not installed, cannot read the file, or there is no tokenizer beside it.
     """
     try:
-        import openvino
-    except ImportError:
-        raise ValueError(f'{model} needs OpenVINO: pip install "embrew[openvino]"') from None
+        library = openvino()
+    except ImportError as error:
+        raise ValueError(f"{model}: {error}") from None
     try:
-        compiled = openvino.Core().compile_model(str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = library.Core().compile_model(str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     except Exception as error:
         raise ValueError(f"OpenVINO cannot open {model}: {_first_line(error)}") from error
     output = _output([name for port in compiled.outputs for name in port.get_names()], model)
     inputs = [port.get_any_name() for port in compiled.inputs]
-    name = f"{model} (OpenVINO {openvino.__version__.partition('-')[0]})"
+    name = f"{model} (OpenVINO {library.__version__.partition('-')[0]})"
     return Graph(name, _tokenizer_of(model), lambda given: compiled(given)[output], inputs)
 
 

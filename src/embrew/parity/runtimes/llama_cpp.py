@@ -1,0 +1,108 @@
+"""GGUF files in llama-cpp-python, in a process of its own that stays open."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter
+from embrew.parity.reference import Prompt
+from embrew.parity.runtimes.runtime import Refused, checked
+
+ANSWER = """
+import json, sys
+import llama_cpp
+path, most = sys.argv[1], 8192
+about = llama_cpp.Llama(model_path=path, vocab_only=True, verbose=False).metadata
+limit = min(int(about[about["general.architecture"] + ".context_length"]), most)
+model = llama_cpp.Llama(
+    model_path=path, embedding=True, n_ctx=most, n_batch=most, n_ubatch=most, n_seq_max=64, kv_unified=True,
+    verbose=False,
+)
+print(json.dumps({"version": llama_cpp.__version__}), flush=True)
+for line in sys.stdin:
+    texts = json.loads(line)
+    ids = [model.tokenize(text.encode()) for text in texts]
+    if any(len(own) > limit for own in ids):
+        said = f"a text has {max(map(len, ids))} tokens, and the file allows {limit}"
+        print(json.dumps({"refused": said}), flush=True)
+        continue
+    vectors = model.embed(texts, normalize=True, truncate=False)
+    print(json.dumps({"ids": ids, "vectors": vectors}), flush=True)
+"""
+
+
+class LlamaCpp:
+    """A GGUF file, whose vectors llama.cpp normalises, as its server does.
+
+    Args:
+        path: the file.
+        python: interpreter that has llama-cpp-python.
+    """
+
+    by_words, by_name = True, False
+
+    def __init__(self, path: Path, python: str) -> None:
+        self.path = path
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [python, "-c", ANSWER, str(path)], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        self.name = f"{path} (llama-cpp-python {self._read()['version']})"
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Return vectors of texts, which llama.cpp computes together where they fit into a batch."""
+        return checked(self._ask(texts)["vectors"], texts, self.name)
+
+    def embed_named(self, texts: Sequence[str], prompt: Prompt) -> np.ndarray:
+        """A GGUF file has no prompts."""
+        raise NotImplementedError
+
+    def token_ids(self, text: str) -> list[int] | None:
+        """Return ids by llama.cpp's tokenizer."""
+        try:
+            return [int(i) for i in self._ask([text])["ids"][0]]
+        except Refused:
+            return None
+
+    def _ask(self, texts: Sequence[str]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(list(texts)) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the process has ended, and says why
+        answer = self._read()
+        if "refused" in answer:
+            raise Refused(f"{self.path.name}: {answer['refused']}")
+        return answer
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self.process.stderr.read().strip().splitlines()
+            raise ValueError(f"llama.cpp cannot run {self.path}: {' '.join(said[-2:]) or 'it gave no message'}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def open_gguf(path: Path) -> LlamaCpp:
+    """Open a GGUF file in llama-cpp-python.
+
+    Raises:
+        ValueError: llama-cpp-python is not at hand, or cannot open the file.
+    """
+    python = interpreter()
+    if python is None:
+        raise ValueError(
+            f"{path} needs llama-cpp-python: install it, or set {PYTHON} to the Python interpreter of an environment "
+            "that has it"
+        )
+    return LlamaCpp(path, python)

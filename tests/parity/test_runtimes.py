@@ -1,0 +1,103 @@
+"""Folders and graphs of the same encoder are equal; two faults with the same vectors are both named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.cli.parity import RuntimeKind
+from embrew.export.exporting import export_encoder
+from embrew.export.wrong_vectors import CHOSEN, WrongVectors
+from embrew.modeling.encoder import Encoder
+from embrew.parity import compare
+from embrew.parity.conditions import ALONE, LONG, Measured, Measurements
+from embrew.parity.diagnosis import Verdict, diagnose
+from embrew.parity.reference import Case, Prompt, Reference
+from embrew.parity.runtimes import Kind
+from tests.conftest import stir
+from tests.parity.test_faults import FORMS, LIMIT, PROMPTS, named
+
+
+def made_of(rows: np.ndarray, wrong: dict[str, np.ndarray], theirs: np.ndarray) -> Verdict:
+    """The verdict on vectors of five texts without a prompt."""
+    keys = [("", text) for text in CHOSEN]
+    case = Case(Prompt(None, "", "encode", True, False), list(CHOSEN), [[1, 2]] * 5, rows)
+    reference = Reference("a", [case], 8, ("fp32",), WrongVectors(keys, wrong, ("", "long"), {}), None)
+    conditions = {ALONE: Measured(ALONE, list(zip(keys, theirs, strict=True))), LONG: Measured(LONG)}
+    return diagnose(Measurements("b", conditions), reference, min_cosine=0.9999, truncation=lambda: None)
+
+
+def test_a_cause_is_named_only_where_its_vectors_are_measured() -> None:
+    draws = np.random.default_rng(0)
+    right, one, two = (rows / np.linalg.norm(rows, axis=1)[:, None] for rows in draws.normal(size=(3, 5, 16)))
+    faults = {"bos_missing": one, "eos_missing": one, "pooling_mean": two, "bos_doubled+pooling_mean": two}
+    assert made_of(right, faults, right).equal
+    both = made_of(right, faults, one)
+    assert both.alternatives and not both.equal
+    assert both.sentence.startswith("different: ambiguous: BOS is missing or EOS, or the last token")
+    assert [cause.faults for cause in made_of(right, faults, two).causes] == ["pooling_mean"], "the simpler one"
+    assert [cause.faults for cause in made_of(right, faults, 3 * two).causes] == ["pooling_mean", "norm"]
+    between = made_of(right, faults, two + 0.3 * one)
+    assert not between.causes and "another model" in between.sentence
+    near = made_of(right, {"bos_missing": right + 0.01 * one}, right + 0.01 * one)
+    assert [cause.faults for cause in near.causes] == ["bos_missing"], "within the tolerance, and clearly this fault"
+    noise = made_of(right, {"bos_missing": right + 0.01 * one}, right + 0.01 * two)
+    assert noise.equal
+
+
+@pytest.mark.parametrize("form", ["last", "memory"])
+def test_folders_of_the_same_encoder(form: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    template = {"template": "{instruction}{text}{memory}"} if FORMS[form]["memory_tokens"] else {}
+    settings = {"device": "cpu", "max_length": LIMIT, "prompts": PROMPTS, **template, **FORMS[form]}
+    encoder = Encoder.from_pretrained(model_folder("llama"), **settings)
+    encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    stir(encoder.backbone)
+    encoder.save_pretrained(tmp_path / "encoder", verify="off")
+    export_encoder(encoder, tmp_path / "export", verify="off")
+    assert compare(str(tmp_path / "encoder"), str(tmp_path / "export")).verdict.equal, "computed from the encoder"
+    assert compare(str(tmp_path / "export"), str(tmp_path / "encoder")).verdict.equal
+    stir(encoder.backbone, noise=0.2, seed=5)
+    encoder.save_pretrained(tmp_path / "trained", verify="off")
+    other = compare(str(tmp_path / "export"), str(tmp_path / "trained"))
+    assert not other.verdict.equal and not named(other)
+
+
+def test_the_command(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
+    export_encoder(encoder, tmp_path / "export", verify="off")
+    config = tmp_path / "export" / "1_Pooling" / "config.json"
+    arguments = ["parity", str(tmp_path / "export"), "--against", str(tmp_path / "export")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0 and "equal: mean cosine 1.000000" in done.output
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps({**values, "pooling_mode": "mean", "pooling_mode_mean_tokens": True}))
+    (tmp_path / "export" / "checksums.json").unlink()
+    done = CliRunner().invoke(app, [*arguments, "--json", "-q"])
+    found = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert found["causes"] == [
+        {"faults": ["pooling_mean"], "kinds": ["pooling"], "words": "wrong pooling: the mean of all tokens"}
+    ]
+    assert [kind.value for kind in RuntimeKind] == [kind.value for kind in Kind]
+
+
+@pytest.mark.slow
+def test_graphs(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["memory"])
+    export_encoder(encoder, tmp_path / "export", verify="off", runtimes=["openvino"])
+    found = compare(str(tmp_path / "export"), str(tmp_path / "export" / "openvino"))
+    assert found.verdict.equal and found.token_ids["different"] == 0
+    assert "OpenVINO" in found.runtime
+    (tmp_path / "export" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match="has no tokenizer.json beside it"):
+        compare(str(tmp_path / "export"), str(tmp_path / "export" / "openvino" / "openvino_model.xml"))
+    (tmp_path / "export" / "openvino" / "openvino_model.xml").write_text("<x/>")
+    with pytest.raises(ValueError, match="OpenVINO cannot open"):
+        compare(str(tmp_path / "export"), str(tmp_path / "export"))
