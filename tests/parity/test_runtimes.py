@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.cli.parity import RuntimeKind
 from embrew.export.exporting import export_encoder
+from embrew.export.runtimes.llama_cpp.running import interpreter
 from embrew.export.wrong_vectors import CHOSEN, WrongVectors
 from embrew.modeling.encoder import Encoder
 from embrew.parity import compare
@@ -101,3 +102,29 @@ def test_graphs(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     (tmp_path / "export" / "openvino" / "openvino_model.xml").write_text("<x/>")
     with pytest.raises(ValueError, match="OpenVINO cannot open"):
         compare(str(tmp_path / "export"), str(tmp_path / "export"))
+
+
+@pytest.mark.slow
+def test_faults_in_llama_cpp(tmp_path: Path) -> None:
+    """Metadata of a GGUF file are changed in place, and llama.cpp runs it."""
+    gguf = pytest.importorskip("gguf")
+    if interpreter() is None:
+        pytest.skip("llama-cpp-python is not at hand; EMBREW_LLAMA_CPP names an interpreter that has it")
+    settings = {"template": "{instruction}{text}{eos}", "prompts": PROMPTS, "max_length": 128}
+    encoder = Encoder.from_pretrained("nano", device="cpu", **settings)
+    export_encoder(encoder, tmp_path / "export", verify="off", runtimes=["llama.cpp"])
+    (path,) = (tmp_path / "export").glob("*.gguf")
+    assert compare(str(tmp_path / "export"), str(path)).verdict.equal
+    for key, value, fault in (
+        ("llama.pooling_type", 1, "pooling_mean"),
+        ("tokenizer.ggml.add_bos_token", False, "bos_missing"),
+        ("tokenizer.ggml.add_eos_token", False, "eos_missing"),
+    ):
+        wrong = tmp_path / f"{fault}.gguf"
+        wrong.write_bytes(path.read_bytes())
+        reader = gguf.GGUFReader(wrong, "r+")
+        field = reader.get_field(key)
+        field.parts[field.data[0]][0] = value
+        reader.data.flush()
+        found = compare(str(tmp_path / "export"), str(wrong))
+        assert named(found) == {fault}, found.verdict

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter
 from embrew.parity.reference import Prompt
@@ -17,23 +19,22 @@ from embrew.parity.runtimes.runtime import Refused, checked
 ANSWER = """
 import json, sys
 import llama_cpp
-path, most = sys.argv[1], 8192
+path, threads = sys.argv[1], int(sys.argv[2])
 about = llama_cpp.Llama(model_path=path, vocab_only=True, verbose=False).metadata
-limit = min(int(about[about["general.architecture"] + ".context_length"]), most)
-model = llama_cpp.Llama(
-    model_path=path, embedding=True, n_ctx=most, n_batch=most, n_ubatch=most, n_seq_max=64, kv_unified=True,
-    verbose=False,
-)
+limit = int(about[about["general.architecture"] + ".context_length"])
+sizes = dict.fromkeys(("n_ctx", "n_batch", "n_ubatch"), max(limit, 2048))
+options = {"n_threads": threads, "n_threads_batch": threads, "n_seq_max": 32, "kv_unified": True}
+model = llama_cpp.Llama(model_path=path, embedding=True, verbose=False, **sizes, **options)
 print(json.dumps({"version": llama_cpp.__version__}), flush=True)
 for line in sys.stdin:
     texts = json.loads(line)
     ids = [model.tokenize(text.encode()) for text in texts]
-    if any(len(own) > limit for own in ids):
-        said = f"a text has {max(map(len, ids))} tokens, and the file allows {limit}"
-        print(json.dumps({"refused": said}), flush=True)
-        continue
-    vectors = model.embed(texts, normalize=True, truncate=False)
-    print(json.dumps({"ids": ids, "vectors": vectors}), flush=True)
+    longest = max(map(len, ids))
+    if longest > limit:
+        answer = {"refused": f"a text has {longest} tokens, and the file allows {limit}"}
+    else:
+        answer = {"ids": ids, "vectors": model.embed(texts, normalize=True, truncate=False)}
+    print(json.dumps(answer), flush=True)
 """
 
 
@@ -49,9 +50,13 @@ class LlamaCpp:
 
     def __init__(self, path: Path, python: str) -> None:
         self.path = path
-        pipe = subprocess.PIPE
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (it lives as long as the process)
         self.process = subprocess.Popen(
-            [python, "-c", ANSWER, str(path)], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            [python, "-c", ANSWER, str(path), str(torch.get_num_threads())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
         )
         self.name = f"{path} (llama-cpp-python {self._read()['version']})"
 
@@ -84,10 +89,11 @@ class LlamaCpp:
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
         line = self.process.stdout.readline()
         if not line:
-            said = self.process.stderr.read().strip().splitlines()
+            self.process.wait()
+            self.errors.seek(0)
+            said = self.errors.read().strip().splitlines()
             raise ValueError(f"llama.cpp cannot run {self.path}: {' '.join(said[-2:]) or 'it gave no message'}")
         answer: dict[str, Any] = json.loads(line)
         return answer
