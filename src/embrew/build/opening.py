@@ -5,25 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from embrew.build.encoders import encoder
+from embrew.build.on_openvino import on_openvino
 from embrew.build.stock import open_stock
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.loading import ASSETS
+from embrew.modeling.storage.loading import ASSETS, pick_dtype
 from embrew.recipe import Recipe, list_recipes
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
+from embrew.runtimes.library import openvino
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+BACKENDS = ("torch", "openvino")
+
 
 def open_model(
-    name: str, overrides: Sequence[str] = (), *, dtype: str = "auto"
+    name: str, overrides: Sequence[str] = (), *, dtype: str = "auto", backend: str = "torch"
 ) -> Encoder | RuntimeEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
@@ -33,12 +39,22 @@ def open_model(
         name: what to open.
         overrides: settings of a recipe.
         dtype: `float32` or `bfloat16`; `auto`: the saved dtype, or the recipe's.
+        backend: `torch` or `openvino`. With the latter, an export for OpenVINO is opened, and another model is
+            converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
 
     Raises:
         FileNotFoundError: no such folder, recipe or model.
         ValueError: a damaged folder; a recipe that must be trained first; overrides without a recipe; a dtype that
-            this device only emulates.
+            this device only emulates; OpenVINO is not installed, cannot run the model, or gives other vectors.
     """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r}; choose from {', '.join(BACKENDS)}")
+    if backend == "openvino" and not is_openvino(Path(name)):
+        openvino()
+        if dtype != "auto":
+            pick_dtype(dtype, torch.device("cpu"))
+        found: Any = open_model(name, overrides, dtype="auto" if dtype == "auto" else "float32")
+        return on_openvino(found, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
     is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
     if overrides and not is_recipe:
@@ -54,7 +70,7 @@ def open_model(
     ours = (folder / checksums.NAME).is_file() or (folder / "parity.json").is_file()
     if ours and not os.path.lexists(folder / "embrew.json"):
         check_folder(folder)
-    if is_openvino(folder) and not os.path.lexists(folder / "modules.json"):
+    if is_openvino(folder) and (backend == "openvino" or not os.path.lexists(folder / "modules.json")):
         return open_openvino(folder, dtype=dtype)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)

@@ -59,3 +59,20 @@ class Dtype(StrEnum):
 ModelDtype = Annotated[
     Dtype, typer.Option("--dtype", help="Data type of the model; auto = the saved one, or that of its recipe.")
 ]
+
+
+class Backend(StrEnum):
+    """Software that computes vectors."""
+
+    TORCH = "torch"
+    OPENVINO = "openvino"
+
+
+ModelBackend = Annotated[
+    Backend,
+    typer.Option(
+        "--backend",
+        help="Software that computes vectors. openvino (CPU) opens an export for OpenVINO, or converts MODEL in memory "
+        "and compares both; --dtype is then that of the arithmetic.",
+    ),
+]

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Dtype, Model, ModelDtype, Overrides, Quiet
+from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, Overrides, Quiet
 from embrew.cli.console import loading, out, print_json
 from embrew.cli.signals import stopping
 
@@ -98,6 +98,7 @@ def evaluate(
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
     ] = None,
     dtype: ModelDtype = Dtype.AUTO,
+    backend: ModelBackend = Backend.TORCH,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Evaluate every task again and replace results in the output folder."),
@@ -139,7 +140,7 @@ def evaluate(
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
-        encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value)
+        encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value, backend=backend.value)
         results = evaluation.evaluate(
             encoder,
             tasks,

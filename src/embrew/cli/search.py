@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Dtype, Model, ModelDtype, Quiet
+from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def search(
         ),
     ] = None,
     dtype: ModelDtype = Dtype.AUTO,
+    backend: ModelBackend = Backend.TORCH,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --build, replace DIR if it exists.")] = False,
     as_json: AsJson = False,
@@ -83,7 +84,7 @@ def search(
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
-    encoder: Any = open_model(model, dtype=dtype.value)
+    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value)
     console = out()
     if encoded:
         found = _of_vectors(index, encoder, corpus)

@@ -11,6 +11,8 @@ from embrew.runtimes.graph import SentenceGraph
 
 
 def graph_of(parts: Parts) -> SentenceGraph:
-    """Return an encoder's graph in float32; `parts.model` keeps its data type."""
-    model = parts.model if parts.model.dtype == torch.float32 else copy.deepcopy(parts.model)
+    """Return an encoder's graph in float32 on the CPU; `parts.model` keeps its data type and device."""
+    model = parts.model
+    if model.dtype != torch.float32 or model.device.type != "cpu":
+        model = copy.deepcopy(model)
     return SentenceGraph(parts.encoder, model, parts.ids)

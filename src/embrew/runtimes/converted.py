@@ -32,7 +32,7 @@ def converted(encoder: Encoder, *, bfloat16: bool, origin: TextEncoder | None = 
         origin: the model that `encoder` reads, if that is of another class; it is the one that is compared.
 
     Raises:
-        RuntimeError: the vectors are others.
+        ValueError: the vectors are others.
     """
     backbone = encoder.backbone
     learned = [*backbone.memory_ids, *backbone.soft_prompt_ids]
@@ -80,7 +80,7 @@ def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
     """Encode a few texts with both, as queries and as documents.
 
     Raises:
-        RuntimeError: the largest difference, or the smallest cosine in bfloat16, is not allowed.
+        ValueError: the largest difference, or the smallest cosine in bfloat16, is not allowed.
     """
     texts = [*TEXTS, " ".join(TEXTS)]
     for method in ("encode_query", "encode_document"):
@@ -96,7 +96,7 @@ def check_close(ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None,
     """Raise unless vectors are those of the reference: up to a difference, or by cosine (None).
 
     Raises:
-        RuntimeError: they are not; says by how much.
+        ValueError: they are not; says by how much.
     """
     ours, theirs = (torch.nn.functional.normalize(vectors, dim=-1) for vectors in (ours, theirs))
     difference = float((ours - theirs).abs().max())
@@ -104,12 +104,12 @@ def check_close(ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None,
     cosine = float(torch.where(both_empty, 1.0, (ours * theirs).sum(-1)).min())
     logger.info("%s: largest difference %.1e, smallest cosine %.6f", what, difference, cosine)
     if allowed is None and not cosine >= LEAST_COSINE:
-        raise RuntimeError(
+        raise ValueError(
             f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {LEAST_COSINE}; use --dtype float32, "
             "or --backend torch"
         )
     if allowed is not None and not difference <= allowed:
-        raise RuntimeError(
+        raise ValueError(
             f"{what} gives other vectors: largest difference {difference:.2e}, allowed {allowed:.0e}; use "
             "--backend torch"
         )

@@ -79,8 +79,8 @@ def open_openvino(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
             it, otherwise float32.
 
     Raises:
-        ValueError: a damaged folder; bfloat16, and this CPU only emulates it.
-        RuntimeError: OpenVINO gives other vectors here than those in `parity.json`.
+        ValueError: a damaged folder; bfloat16, and this CPU only emulates it; or OpenVINO gives other vectors here
+            than those in `parity.json`.
     """
     check_folder(folder)
     path = folder / OPENVINO.file

