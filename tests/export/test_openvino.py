@@ -138,7 +138,7 @@ def test_a_graph_with_other_vectors_leaves_no_folder(
 
     original = target.graph_of
     monkeypatch.setattr(target, "graph_of", with_other_direction)
-    with pytest.raises(RuntimeError, match=r"OpenVINO gives other vectors \(prompt"):
+    with pytest.raises(RuntimeError, match=r"OpenVINO with fp32 weights gives other vectors \(prompt"):
         export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], max_length=64)
     assert not list(tmp_path.iterdir())
 

@@ -18,6 +18,7 @@ class Target(StrEnum):
 
     SENTENCE_TRANSFORMERS = "sentence-transformers"
     OPENVINO = "openvino"
+    ONNX = "onnx"
     LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
     TEI = "tei"

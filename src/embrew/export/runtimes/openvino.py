@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from embrew.export.comparing import require_same_ids, require_same_vectors
 from embrew.export.fresh_process import run_fresh
 from embrew.export.graph import graph_of
 from embrew.export.parts import Parts
 from embrew.export.runtimes.runtime import Runtime
+from embrew.export.text_files import write_text_files
 from embrew.modeling.storage.loading import computes
-from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
 from embrew.runtimes.conversion import convert, round_weights
 from embrew.runtimes.converted import LEAST_COSINE, shape_of
 from embrew.runtimes.encoder import Origin
@@ -28,7 +27,6 @@ from embrew.runtimes.graph import check_graph
 from embrew.runtimes.library import openvino
 from embrew.text_encoder.hashes import tokenizer_sha256
 
-logger = logging.getLogger(__name__)
 OPEN_GRAPH = """
 import json, sys
 sys.modules["openvino_telemetry"] = None  # it would send a usage event
@@ -82,9 +80,7 @@ def write_openvino(parts: Parts, out: Path, weights: str) -> None:
     model = COMPRESSED[weights](convert(graph_of(parts), "attention_mask"), parts)
     (out / GRAPH).parent.mkdir()
     openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
-    if not (out / "tokenizer.json").is_file():
-        write_tokenizer(parts.tokenizer, out)
-        check_tokenizer(parts.tokenizer, out)
+    write_text_files(parts, out)
     _write_encoder(parts, out, weights)
 
 
@@ -113,39 +109,10 @@ def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
         if done.returncode:
             raise RuntimeError(f"OpenVINO cannot open the exported folder:\n{done.stderr[-2000:]}")
         vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    for i, case in enumerate(parity["cases"]):
-        what = f"prompt {case['prompt_name']}, {case['method']}"
-        for text, got in zip(case["texts"], ids[i], strict=True):
-            if text["ids"] != got:
-                where = first_difference(text["ids"], got, open_tokenizer(out))
-                raise RuntimeError(
-                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} ({what}): {where}"
-                )
-        wanted = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
-        if weights == "fp32":
-            _check_difference(vectors[str(i)], wanted, parity["tolerance"], what)
-        else:
-            _check_cosine(vectors[str(i)], wanted, weights, what)
-
-
-def _check_difference(vectors: np.ndarray, wanted: np.ndarray, allowed: float, what: str) -> None:
-    difference = float(np.abs(vectors - wanted).max())
-    logger.info("openvino: %s, largest difference %.1e", what, difference)
-    if not difference <= allowed:
-        raise RuntimeError(
-            f"OpenVINO gives other vectors ({what}): largest difference {difference:.2e}, allowed {allowed:.0e}"
-        )
-
-
-def _check_cosine(vectors: np.ndarray, wanted: np.ndarray, weights: str, what: str) -> None:
-    norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(wanted, axis=-1)
-    cosine = float(np.where(norms > 0, (vectors * wanted).sum(-1) / np.maximum(norms, 1e-12), 1.0).min())
-    logger.info("openvino, %s weights: %s, smallest cosine %.6f", weights, what, cosine)
-    if not cosine >= LEAST_COSINE:
-        raise RuntimeError(
-            f"OpenVINO gives other vectors with {weights} weights ({what}): smallest cosine {cosine:.4f}, allowed "
-            f"{LEAST_COSINE}; export with --weights fp32"
-        )
+    require_same_ids(out, parity, ids)
+    least = None if weights == "fp32" else LEAST_COSINE
+    found = [vectors[str(number)] for number in range(len(ids))]
+    require_same_vectors(f"OpenVINO with {weights} weights", parity, found, least_cosine=least)
 
 
 OPENVINO = Runtime(

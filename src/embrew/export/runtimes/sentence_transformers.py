@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.numpy import load_file
 from torch import nn
 
+from embrew.export.comparing import require_same_ids, require_same_vectors
 from embrew.export.compatibility import refuse_misreading, refuse_older_versions, write_for_other_readers
 from embrew.export.fresh_process import run_fresh
 from embrew.export.modules import pooling_modules
@@ -21,9 +20,8 @@ from embrew.export.runtimes.runtime import Runtime
 from embrew.export.runtimes.tei import misread_by_tei
 from embrew.export.runtimes.vllm import misread_by_vllm
 from embrew.export.stock import check_stock, pools_every_token, pools_last_token
-from embrew.modeling.storage.tokenizer_files import check_tokenizer, first_difference, open_tokenizer, write_tokenizer
+from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
 
-logger = logging.getLogger(__name__)
 OPEN_STOCK = """
 import json, sys
 import numpy as np
@@ -95,22 +93,10 @@ def verify_stock(out: Path, parity: Mapping[str, Any], device: str) -> None:
         if done.returncode:
             raise RuntimeError(f"plain Sentence-Transformers cannot open the exported folder:\n{done.stderr[-2000:]}")
         vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
-    for i, case in enumerate(parity["cases"]):
-        for text, got in zip(case["texts"], ids[i], strict=True):
-            if text["ids"] != got:
-                where = first_difference(text["ids"], got, open_tokenizer(out))
-                raise RuntimeError(
-                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
-                    f"{where}"
-                )
-        ours = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
-        difference = float(np.abs(ours - vectors[str(i)]).max())
-        logger.info("export: %s, prompt %s, largest difference %.1e", case["method"], case["prompt_name"], difference)
-        if not difference <= parity["tolerance"]:
-            raise RuntimeError(
-                f"the exported folder gives other vectors (prompt {case['prompt_name']}, {case['method']}): largest "
-                f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}"
-            )
+    require_same_ids(out, parity, ids)
+    require_same_vectors(
+        "Sentence-Transformers with the exported folder", parity, [vectors[str(i)] for i in range(len(ids))]
+    )
 
 
 SENTENCE_TRANSFORMERS = Runtime(
