@@ -1,0 +1,134 @@
+"""The examples of docs/how-to/run-anywhere.md for clients and vector stores, run as they are printed there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.export.exporting import export_encoder
+from embrew.modeling.encoder import Encoder
+from tests.conftest import data_folder
+
+pytestmark = pytest.mark.slow
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-anywhere.md"
+QUESTION = "what is known of boundary layers?"
+PROMPTS = {"query": "Find documents that answer the question: ", "document": "Document: "}
+
+
+def examples() -> dict[str, str]:
+    """Python blocks of the section, by the first library that they import and that embrew does not need."""
+    section = PAGE.read_text().partition("## Clients and vector stores")[2]
+    found = {}
+    for code in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        names = re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
+        found[next((name for name in names if name not in ("json", "pathlib", "pyarrow")), "")] = code
+    return found
+
+
+EXAMPLES = examples()
+
+
+def test_the_examples_are_found() -> None:
+    assert set(EXAMPLES) == {
+        *("langchain_huggingface", "llama_index", "sentence_transformers"),
+        *("duckdb", "lancedb", "qdrant_client", "psycopg"),
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export, a corpus and its vectors."""
+    place = tmp_path_factory.mktemp("clients")
+    with gzip.open(data_folder() / "cranfield" / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
+        (place / "corpus.jsonl").write_text("".join(line for line, _ in zip(file, range(300), strict=False)))
+    encoder = Encoder.from_pretrained(
+        "nano",
+        memory_tokens=4,
+        template="{instruction}{text}{memory}",
+        pooling="mean",
+        attention="bidirectional",
+        max_length=128,
+        prompts=PROMPTS,
+    )
+    export_encoder(encoder, place / "exported")
+    run("encode", place / "exported", place / "corpus.jsonl", place / "vectors")
+    return place
+
+
+def run(*arguments: object) -> Any:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture
+def example(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Runs an example, or skips it."""
+
+    def run_it(name: str, **given: Any) -> dict[str, Any]:
+        pytest.importorskip(name)
+        monkeypatch.chdir(place)
+        names: dict[str, Any] = dict(given)
+        exec(compile(EXAMPLES[name], name, "exec"), names)
+        return names
+
+    return run_it
+
+
+def cosine(one: Any, other: Any) -> float:
+    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+@pytest.mark.parametrize("name", ["langchain_huggingface", "llama_index"])
+def test_clients_give_the_vectors_of_the_export(name: str, place: Path, example: Any) -> None:
+    document = json.loads((place / "corpus.jsonl").read_text().splitlines()[0])["text"].replace("\n", " ")
+    names = example(name, QUESTION=QUESTION, DOCUMENT=document)
+    model = SentenceTransformer(str(place / "exported"))
+    wanted = model.encode_query(QUESTION), model.encode_document(document)
+    assert np.abs(np.asarray(names["query"]) - wanted[0]).max() < 1e-6
+    assert np.abs(np.asarray(names["document"]) - wanted[1]).max() < 1e-6
+
+
+def test_without_their_arguments_clients_drop_the_prompts(place: Path) -> None:
+    """What the page warns of: not an error, but other vectors."""
+    langchain = pytest.importorskip("langchain_huggingface")
+    llama = pytest.importorskip("llama_index.embeddings.huggingface")
+    exported = str(place / "exported")
+    model = SentenceTransformer(exported)
+    bare, wanted = model.encode(QUESTION), model.encode_query(QUESTION)
+    vectors = {
+        "LangChain": langchain.HuggingFaceEmbeddings(model_name=exported).embed_query(QUESTION),
+        "LlamaIndex": llama.HuggingFaceEmbedding(model_name=exported).get_query_embedding(QUESTION),
+    }
+    for name, vector in vectors.items():
+        assert np.abs(np.asarray(vector) - bare).max() < 1e-6, name
+        assert cosine(vector, wanted) < 0.99, name
+
+
+@pytest.mark.parametrize("name", ["duckdb", "lancedb", "qdrant_client", "psycopg"])
+def test_stores_find_what_search_finds(name: str, place: Path, example: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"query": SentenceTransformer(str(place / "exported")).encode_query(QUESTION)}
+    if name == "psycopg":
+        pytest.importorskip("pgvector")
+        given["URL"] = pytest.importorskip("pgserver").get_server(tmp_path / "postgres").get_uri()
+    found = example(name, **given)["found"]
+    done = run("search", place / "exported", "--index", place / "vectors", "--top-k", 10, QUESTION, "--json")
+    (hits,) = [entry["hits"] for entry in json.loads(done.stdout)["questions"]]
+    assert [one[0] for one in found] == [hit["id"] for hit in hits] and len(hits) == 10
+    assert [one[1] for one in found] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
+
+
+def test_the_query_is_encoded_as_printed(place: Path, example: Any) -> None:
+    model = SentenceTransformer(str(place / "exported"))
+    assert np.abs(example("sentence_transformers")["query"] - model.encode_query(QUESTION)).max() < 1e-6
