@@ -1,0 +1,295 @@
+"""Write the tables of `docs/how-to/run-anywhere.md`: which encoder runs where, by exporting each of them.
+
+    EMBREW_TOKENIZERS=../shared/tokenizers python scripts/runtime_table.py
+
+Encoders are those of shipped recipes, on tiny random models with tokenizers of public models. Every runtime of
+`embrew.export.runtimes` is a column: its own `check` refuses, its own `verify` compares vectors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import processors
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    PhiConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from embrew import build
+from embrew.export.exporting import export_encoder
+from embrew.export.parts import Fixed
+from embrew.export.runtimes import RUNTIMES
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.settings.demonstrations import Demonstration
+from embrew.recipe import Recipe
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"
+BEGIN, END = "<!-- begin: scripts/runtime_table.py -->", "<!-- end -->"
+PACKAGES = {"onnx": "onnxruntime", "llama.cpp": "llama_cpp_python"}
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+FAMILIES: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "Llama": (LlamaConfig, GROUPED, "mistral"),
+    "Mistral": (MistralConfig, {**GROUPED, "sliding_window": None}, "mistral"),
+    "Qwen2": (Qwen2Config, GROUPED, "qwen2"),
+    "Qwen3": (Qwen3Config, {**GROUPED, "head_dim": 8}, "qwen2"),
+    "Gemma 3": (Gemma3TextConfig, {**GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8}, "mistral"),
+    "GPT-NeoX": (GPTNeoXConfig, SIZES, "pythia"),
+    "Phi": (PhiConfig, SIZES, "phi2"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One row of a table.
+
+    Attributes:
+        name: what stands in the first column.
+        recipe: the shipped recipe whose encoder it is.
+        family: the family of the tiny model.
+        overrides: changes to the recipe, as on the command line.
+        prompt_name: the prompt to export where a template has its instruction after the text.
+        context: whether the encoder has a prompt with demonstrations.
+    """
+
+    name: str
+    recipe: str
+    family: str = "Llama"
+    overrides: tuple[str, ...] = ()
+    prompt_name: str | None = None
+    context: bool = False
+
+
+ONE_TOKEN = ("encoder.memory_tokens=1", "encoder.pooling={mode: last, over: memory}")
+FORMS = (
+    Form("last token", "baselines/last-token"),
+    Form("last token, EOS, prompts", "baselines/repllama-nano"),
+    Form("mean, causal", "baselines/mean"),
+    Form("mean, bidirectional", "baselines/mean", overrides=("encoder.attention=bidirectional",)),
+    Form("mean over the text, bidirectional", "baselines/llm2vec-nano"),
+    Form("weighted mean", "baselines/weighted-mean", overrides=("encoder.pooling={mode: weighted_mean, over: all}",)),
+    Form("one memory token", "llm2comp/nano", overrides=ONE_TOKEN),
+    Form("one memory token, causal", "llm2comp/nano", overrides=(*ONE_TOKEN, "encoder.attention=causal")),
+    Form("8 memory tokens, mean", "llm2comp/nano"),
+    Form(
+        "8 memory tokens, concatenated",
+        "llm2comp/nano",
+        overrides=("encoder.pooling={mode: concat, over: memory}",),
+    ),
+    Form("instruction after the text, 8 memory tokens", "baselines/llama2vec-nano", prompt_name="query"),
+    Form("soft prompt, EOS", "baselines/soft-prompt-nano"),
+    Form("prompt with demonstrations", "epic/nano", context=True),
+    Form("PromptEOL", "baselines/prompteol"),
+    Form(
+        "PromptEOL, words after the text separate",
+        "baselines/prompteol",
+        overrides=("encoder.words_after=separate", "encoder.preparation=none"),
+    ),
+    Form("MetaEOL, 8 templates", "baselines/metaeol"),
+    Form("Echo", "baselines/echo"),
+    Form("latent attention", "baselines/latent-attention-nano"),
+    Form("BERT-type, mean", "baselines/all-minilm-l6-v2", family="BERT"),
+)
+OTHER_FAMILIES = tuple(
+    Form(f"{family}, {kind}", "baselines/mean", family, changes)
+    for family in FAMILIES
+    if family != "Llama"
+    for kind, changes in (
+        ("last token, causal", ("encoder.pooling={mode: last, over: all}",)),
+        ("mean, bidirectional", ("encoder.attention=bidirectional",)),
+    )
+)
+
+
+def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a family: one of `EMBREW_TOKENIZERS`, or for BERT one that adds CLS and SEP."""
+    if family != "BERT":
+        return AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / FAMILIES[family][2])
+    made = AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / "phi2")
+    made.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"})
+    specials = [(name, made.convert_tokens_to_ids(name)) for name in ("[CLS]", "[SEP]")]
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A $B:1 [SEP]", special_tokens=specials
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made.backend_tokenizer, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
+    )
+
+
+def model_folder(family: str, root: Path) -> Path:
+    """Write a tiny random model of a family with its tokenizer, once; return its folder."""
+    folder = root / family.replace(" ", "-")
+    if folder.exists():
+        return folder
+    tokenizer = tokenizer_of(family)
+    rows = -(-(len(tokenizer) + 8) // 64) * 64
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    torch.manual_seed(0)
+    if family == "BERT":
+        model = AutoModelForMaskedLM.from_config(BertConfig(**SIZES, vocab_size=rows, pad_token_id=ids["pad_token_id"]))
+    else:
+        kind, sizes, _ = FAMILIES[family]
+        model = AutoModelForCausalLM.from_config(kind(**sizes, vocab_size=rows, **ids))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.15)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def encoder_of(form: Form, root: Path) -> Encoder:
+    """Return the encoder of a row, untrained, on a tiny model."""
+    changes = [
+        f"encoder.model={model_folder(form.family, root)}",
+        "encoder.max_length={query: 96, document: 96}",
+        "encoder.lora=null",
+        "stages=[]",
+    ]
+    encoder = build.encoder(Recipe.load(form.recipe, [*changes, *form.overrides]), device="cpu").eval()
+    if form.context:
+        from embrew.modeling.prompting.vectors import start
+
+        start(encoder)
+        encoder.add_context("find", Context("Find it: ", (Demonstration("a lake", "Water that stands."),)))
+    return encoder
+
+
+def refusals(form: Form, encoder: Encoder) -> dict[str, str]:
+    """Return why each runtime that refuses an encoder does so, by its name."""
+    try:
+        fixed = Fixed.of(encoder, prompt_name=form.prompt_name)
+    except ValueError as error:
+        return dict.fromkeys(RUNTIMES, str(error))
+    found = {}
+    for name, runtime in RUNTIMES.items():
+        try:
+            runtime.check(fixed.encoder)
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def outcomes(form: Form, root: Path) -> dict[str, str]:
+    """Return what each runtime did with an encoder: `run`, `simulated`, or the reason of its refusal."""
+    encoder = encoder_of(form, root)
+    found = refusals(form, encoder)
+    accepted = [name for name in RUNTIMES if name not in found]
+    for names in [accepted] if exported(form, encoder, accepted) is None else [[name] for name in accepted]:
+        reason = None if names == accepted else exported(form, encoder, names)
+        for name in names:
+            found[name] = reason or ("simulated" if RUNTIMES[name].simulated else "run")
+    return found
+
+
+def exported(form: Form, encoder: Encoder, names: Sequence[str]) -> str | None:
+    """Export an encoder for runtimes, verified by each; return the reason if that fails."""
+    if not names:
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            export_encoder(encoder, Path(scratch) / "export", runtimes=names, prompt_name=form.prompt_name)
+        except (ValueError, RuntimeError, ImportError) as error:
+            return str(error)
+    return None
+
+
+def heading(name: str) -> str:
+    """Return the heading of a runtime's column: its name and version."""
+    simulated = RUNTIMES[name].simulated
+    if simulated:
+        return f"{name} {simulated}"
+    try:
+        return f"{name} {version(PACKAGES.get(name, name))}"
+    except PackageNotFoundError:
+        return name
+
+
+def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]], reasons: list[str]) -> Iterator[str]:
+    """Yield the lines of a table; reasons of refusals are numbered, and new ones appended to `reasons`."""
+    yield "| encoder | " + " | ".join(heading(name) for name in RUNTIMES) + " |"
+    yield "|---|" + "---|" * len(RUNTIMES)
+    for form in forms:
+        cells = []
+        for name in RUNTIMES:
+            outcome = found[form][name]
+            if outcome not in ("run", "simulated"):
+                said = shortened(outcome)
+                if said not in reasons:
+                    reasons.append(said)
+                outcome = f"no ({reasons.index(said) + 1})"
+            cells.append(outcome)
+        yield f"| {form.name} | " + " | ".join(cells) + " |"
+
+
+def shortened(reason: str) -> str:
+    """Return a refusal's reason without what it is a refusal of, as one line that Markdown shows unchanged."""
+    said = re.sub(r"^(this encoder cannot be[^:]*|[^:]* cannot reproduce this encoder): ", "", " ".join(reason.split()))
+    said = re.sub(r"template='.*' (repeats|is one|has the)", r"its template \1", said)
+    return re.sub(r"([|<>*_])", r"\\\1", said)
+
+
+def page_with(text: str, lines: Sequence[str]) -> str:
+    """Return the page's text with other lines between its markers."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n\n" + "\n".join(lines) + "\n\n" + END + rest.split(END, 1)[1]
+
+
+def main() -> None:
+    """Make the tables and write them into the page."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        found = {}
+        for form in (*FORMS, *OTHER_FAMILIES):
+            found[form] = outcomes(form, root)
+            print(form.name, found[form], flush=True)
+        reasons: list[str] = []
+        today = date.today().isoformat()
+        lines = [
+            f"Made by `scripts/runtime_table.py` on {today}, with transformers {version('transformers')}. `run`: the "
+            "runtime itself gave the encoder's vectors. `simulated`: the rules of that version's loader, read from its "
+            "source, gave them. `no (N)`: refused, for reason N below.",
+            "",
+            "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
+            "",
+            *table(FORMS, found, reasons),
+            "",
+            "Other families, each with its own tokenizer (Gemma 3: Mistral's):",
+            "",
+            *table(OTHER_FAMILIES, found, reasons),
+            "",
+            *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)),
+        ]
+    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
