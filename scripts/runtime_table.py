@@ -8,13 +8,16 @@ Encoders are those of shipped recipes, on tiny random models with tokenizers of 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,13 @@ from embrew import build
 from embrew.export.exporting import export_encoder
 from embrew.export.parts import Fixed
 from embrew.export.runtimes import RUNTIMES
+from embrew.export.runtimes.llama_cpp.running import interpreter
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration
 from embrew.recipe import Recipe
 
+logger = logging.getLogger(__name__)
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "run-anywhere.md"
 BEGIN, END = "<!-- begin: scripts/runtime_table.py -->", "<!-- end -->"
 PACKAGES = {"onnx": "onnxruntime", "llama.cpp": "llama_cpp_python"}
@@ -203,11 +208,18 @@ def outcomes(form: Form, root: Path) -> dict[str, str]:
     encoder = encoder_of(form, root)
     found = refusals(form, encoder)
     accepted = [name for name in RUNTIMES if name not in found]
-    for names in [accepted] if exported(form, encoder, accepted) is None else [[name] for name in accepted]:
-        reason = None if names == accepted else exported(form, encoder, names)
-        for name in names:
-            found[name] = reason or ("simulated" if RUNTIMES[name].simulated else "run")
+    together = exported(form, encoder, accepted)
+    for name in accepted:
+        reason = None if together is None else exported(form, encoder, [name])
+        found[name] = reason or done(name)
     return found
+
+
+def done(name: str) -> str:
+    """Return how a runtime's export was verified: `simulated`; `run`; or `written`, where it is not installed here."""
+    if RUNTIMES[name].simulated:
+        return "simulated"
+    return "written" if name == "llama.cpp" and interpreter() is None else "run"
 
 
 def exported(form: Form, encoder: Encoder, names: Sequence[str]) -> str | None:
@@ -224,13 +236,12 @@ def exported(form: Form, encoder: Encoder, names: Sequence[str]) -> str | None:
 
 def heading(name: str) -> str:
     """Return the heading of a runtime's column: its name and version."""
-    simulated = RUNTIMES[name].simulated
-    if simulated:
-        return f"{name} {simulated}"
-    try:
-        return f"{name} {version(PACKAGES.get(name, name))}"
-    except PackageNotFoundError:
-        return name
+    python, package = sys.executable, PACKAGES.get(name, name)
+    if name == "llama.cpp":
+        python = interpreter() or sys.executable
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return " ".join([name, RUNTIMES[name].simulated or asked.stdout.strip()]).strip()
 
 
 def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]], reasons: list[str]) -> Iterator[str]:
@@ -241,7 +252,7 @@ def table(forms: Sequence[Form], found: Mapping[Form, Mapping[str, str]], reason
         cells = []
         for name in RUNTIMES:
             outcome = found[form][name]
-            if outcome not in ("run", "simulated"):
+            if outcome not in ("run", "simulated", "written"):
                 said = shortened(outcome)
                 if said not in reasons:
                     reasons.append(said)
@@ -270,13 +281,14 @@ def main() -> None:
         found = {}
         for form in (*FORMS, *OTHER_FAMILIES):
             found[form] = outcomes(form, root)
-            print(form.name, found[form], flush=True)
+            logger.info("%s: %s", form.name, found[form])
         reasons: list[str] = []
         today = date.today().isoformat()
         lines = [
             f"Made by `scripts/runtime_table.py` on {today}, with transformers {version('transformers')}. `run`: the "
             "runtime itself gave the encoder's vectors. `simulated`: the rules of that version's loader, read from its "
-            "source, gave them. `no (N)`: refused, for reason N below.",
+            "source, gave them. `written`: not run, since the runtime was not installed. `no (N)`: refused, for reason N "
+            "below.",
             "",
             "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
             "",
@@ -292,4 +304,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     main()
