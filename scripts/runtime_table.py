@@ -33,6 +33,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     PhiConfig,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -133,7 +134,7 @@ OTHER_FAMILIES = tuple(
 )
 
 
-def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a family: one of `EMBREW_TOKENIZERS`, or for BERT one that adds CLS and SEP."""
     if family != "BERT":
         return AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / FAMILIES[family][2])
@@ -287,8 +288,8 @@ def main() -> None:
         lines = [
             f"Made by `scripts/runtime_table.py` on {today}, with transformers {version('transformers')}. `run`: the "
             "runtime itself gave the encoder's vectors. `simulated`: the rules of that version's loader, read from its "
-            "source, gave them. `written`: not run, since the runtime was not installed. `no (N)`: refused, for reason N "
-            "below.",
+            "source, gave them. `written`: not run, since the runtime was not installed. `no (N)`: refused, for the "
+            "reason N below.",
             "",
             "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
             "",

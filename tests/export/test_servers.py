@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
 
 from embrew.cli.export import Target
 from embrew.export.exporting import export_encoder
@@ -19,6 +21,7 @@ from embrew.export.runtimes.tei import check_tei, read_as_tei
 from embrew.export.runtimes.vllm import check_vllm, read_as_vllm
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
+from tests.conftest import SENTENCES
 
 LAST = {"memory_tokens": 0, "pooling": "last", "template": "{instruction}{text}{eos}", "attention": "causal"}
 ONE = {"memory_tokens": 1, "pooling": Pooling("last", "memory")}
@@ -211,3 +214,18 @@ def test_servers_refuse_what_they_would_misread(make_encoder: Callable[..., Enco
     config = json.loads((exported(make_encoder(max_length=48, **ONE), tmp_path / "one") / "config.json").read_text())
     assert config["architectures"] == ["LlamaModel"]
     assert "max_trained_positions" not in config
+
+
+@pytest.mark.parametrize("added", ["{memory}", "{memory}{eos}"])
+def test_the_mean_of_memory_states(added: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    """A client that gets the raw states of a text's tokens: those of its memory tokens, their mean, unit length."""
+    encoder = make_encoder(lora={}, max_length=48, template="{text}" + added)
+    export_encoder(encoder, tmp_path / "stock", verify="off")
+    tokenizer, model = (kind.from_pretrained(tmp_path / "stock") for kind in (AutoTokenizer, AutoModel))
+    last = 1 if "eos" in added else 0
+    for text in [*SENTENCES, "long " * 200]:
+        batch = tokenizer(text, truncation=True, max_length=48, return_tensors="pt")
+        states = model(**batch).last_hidden_state[0]
+        mean = states[len(states) - last - 3 : len(states) - last].mean(dim=0)
+        vector = torch.nn.functional.normalize(mean, dim=0).detach().numpy()
+        assert np.abs(vector - encoder.encode([text])[0]).max() < 1e-5
