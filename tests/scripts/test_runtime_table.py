@@ -41,7 +41,7 @@ def test_the_page_has_every_row_and_column(script: ModuleType) -> None:
     assert list(rows) == [form.name for form in (*script.FORMS, *script.OTHER_FAMILIES)]
     for name, cells in rows.items():
         assert len(cells) == len(RUNTIMES), name
-        assert all(re.fullmatch(r"run|simulated|written|no \(\d+\)", cell) for cell in cells), name
+        assert all(re.fullmatch(r"run|simulated|written|accepted|no \(\d+\)", cell) for cell in cells), name
 
 
 @pytest.mark.parametrize("name", ["last token", "8 memory tokens, mean", "Echo"])
