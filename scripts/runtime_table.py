@@ -3,8 +3,8 @@
     EMBREW_TOKENIZERS=../shared/tokenizers python scripts/runtime_table.py [--checks-only]
 
 Encoders are those of shipped recipes, on tiny random models with tokenizers of public models. Every runtime of
-`embrew.export.runtimes` is a column: its own `check` refuses, its own `verify` compares vectors. With `--checks-only`, which
-takes a minute instead of half an hour, nothing is exported, and cells say what was accepted.
+`embrew.export.runtimes` is a column: its own `check` refuses, its own `verify` compares vectors. With `--checks-only`,
+which takes a minute instead of half an hour, nothing is exported, and cells say what was accepted.
 """
 
 from __future__ import annotations
@@ -291,8 +291,8 @@ def main(*, checks_only: bool) -> None:
         lines = [
             f"Made by `scripts/runtime_table.py` on {today}, with transformers {version('transformers')}. `run`: the "
             "runtime itself gave the encoder's vectors. `simulated`: the rules of that version's loader, read from its "
-            "source, gave them. `written`: not run, since the runtime was not installed. `accepted`: it can be exported, "
-            "and was not for this table. `no (N)`: refused, for the reason N below.",
+            "source, gave them. `written`: not run, since the runtime was not installed. `accepted`: it can be "
+            "exported, and was not for this table. `no (N)`: refused, for the reason N below.",
             "",
             "Encoders of shipped recipes, on a tiny Llama with Mistral's tokenizer (the last row: BERT):",
             "",

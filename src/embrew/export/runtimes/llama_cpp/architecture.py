@@ -21,7 +21,7 @@ ROPE = ("default", "llama3")
 
 def refusal(config: Any, limit: int) -> str | None:
     """Return why llama.cpp cannot run a model on texts of up to `limit` tokens as transformers does; None: it can."""
-    kind, rope = config.model_type, config.rope_parameters
+    kind, rope = config.model_type, getattr(config, "rope_parameters", None) or {}
     if kind not in ARCHITECTURES:
         return f"its architecture is {kind}; those that can be written are {', '.join(ARCHITECTURES)}"
     scaling = rope.get("rope_type", "default")
