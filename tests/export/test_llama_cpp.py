@@ -19,6 +19,10 @@ from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
 from embrew.export.runtimes.llama_cpp.verification import cosine, verify_gguf
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from tests.conftest import SENTENCES
 from tests.export.llama_cpp_encoders import FORMS, MODELS, encoder_of
 
 pytestmark = [
@@ -103,6 +107,26 @@ def test_texts(tmp_path: Path) -> None:
         [str(interpreter()), "-c", CUT, str(path), long, "64"], capture_output=True, text=True, check=True
     )
     assert cosine(encoder.encode(long), np.array(json.loads(cut.stdout))) < 0.99, "the memory token was cut off"
+
+
+@pytest.mark.parametrize("case", ["context", "bfloat16", "cut", "unnormalised"])
+def test_other_encoders(case: str, tmp_path: Path) -> None:
+    options = {
+        "context": {"demonstrations": Demonstrations(), "max_length": 128},
+        "bfloat16": {"dtype": "bfloat16"},
+        "unnormalised": {"normalize": False},
+    }
+    encoder = encoder_of("nano", "last", tmp_path, **options.get(case, {}))
+    if case == "context":
+        start(encoder)
+        encoder.add_context("find", Context("Find it: ", (Demonstration("fox", SENTENCES[0]),)))
+    names = [*encoder.prompts, None, *encoder.contexts]
+    export_encoder(
+        encoder, tmp_path / "out", runtimes=["llama.cpp"], weights="fp32", num_layers=3 if case == "cut" else None
+    )
+    found = json.loads((tmp_path / "out" / "parity.json").read_text())["verified"]["llama.cpp"]
+    assert found["texts"] + found["beyond_limit"] >= 17 * len(names)
+    assert found["lowest_cosine"] >= (0.999 if case == "bfloat16" else 0.9999)
 
 
 def test_what_is_wrong_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,4 +113,6 @@ def export(
         num_layers=layers,
         truncate_dim=dim,
     )
-    out().print(f'[bold]{escape(str(folder))}[/]: open it with SentenceTransformer("{escape(str(folder))}")')
+    stock = (folder / "modules.json").is_file()
+    how = f'open it with SentenceTransformer("{folder}")' if stock else "its README.md says how it is opened"
+    out().print(f"[bold]{escape(str(folder))}[/]: {escape(how)}")

@@ -41,7 +41,7 @@ def verify_gguf(out: Path, parity: Mapping[str, Any], device: str) -> dict[str, 
     found, cosines, beyond = run_gguf(out / about["file"], texts, limit=limit), [], 0
     for (case, text), ids, vector in zip(pairs, found.ids, found.vectors, strict=True):
         what = f"for {text['text'][:40]!r} (prompt {case['prompt_name']})"
-        if vector is None and len(text["ids"]) == case["max_length"]:
+        if vector is None and len(text["ids"]) == limit:
             beyond += 1
             continue
         if ids != text["ids"]:
@@ -51,6 +51,8 @@ def verify_gguf(out: Path, parity: Mapping[str, Any], device: str) -> dict[str, 
         cosines.append(cosine(np.array(text["vector"], dtype=np.float32), vector))
         if not cosines[-1] >= lowest:
             raise RuntimeError(f"llama.cpp gives another vector {what}: cosine {cosines[-1]:.6f}, allowed {lowest}")
+    if not cosines:
+        raise RuntimeError(f"no reference text has less than {limit} tokens, so none is compared; export with more")
     logger.info("export: llama.cpp, lowest cosine %.6f of %d texts", min(cosines), len(cosines))
     return {
         "run": f"llama-cpp-python {found.version}",
