@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from embrew.files import writing
 from embrew.files.exchange import exchange
@@ -72,6 +74,20 @@ def test_folders_are_replaced_whole(tmp_path):
         interrupted(folder)
     assert sorted(file.name for file in folder.iterdir()) == ["manifest.json", "two.txt"]
     assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_are_readable_as_the_umask_says(tmp_path, umask, mode):
+    """safetensors writes files that their owner alone can read, whatever the umask; a server of another user cannot."""
+    before = os.umask(umask)
+    try:
+        with atomic_folder(tmp_path / "out", marker="a.json") as new:
+            write_json(new / "a.json", {})
+            (new / "part").mkdir()
+            save_file({"a": np.zeros(3)}, new / "part" / "model.safetensors")
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in (tmp_path / "out").rglob("*.*")} == {oct(mode)}
 
 
 def test_a_folder_of_another_program_is_not_replaced(tmp_path):
