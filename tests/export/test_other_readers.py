@@ -61,7 +61,11 @@ def test_added_tokens_have_their_own_names(
 
 @pytest.mark.parametrize(
     ("template", "memory", "eos"),
-    [("{text}{eos}", 0, "</s>"), ("{text}", 0, None), ("{text}{memory}", 1, "<|memory_0|>")],
+    [
+        pytest.param("{text}{eos}", 0, "</s>", marks=pytest.mark.slow),
+        pytest.param("{text}", 0, None, marks=pytest.mark.slow),
+        ("{text}{memory}", 1, "<|memory_0|>"),
+    ],
 )
 def test_gguf_finds_bos_and_eos(template: str, memory: int, eos: str | None, tmp_path: Path) -> None:
     """gguf's own reader of `tokenizer.json` says that BOS is added, and the last token as EOS."""
@@ -163,8 +167,8 @@ def unpadded(folder: Path) -> SentenceTransformer:
     [
         {"memory_tokens": 1, "pooling": Pooling("last", "memory")},
         {"memory_tokens": 0, "pooling": "mean"},
-        LAST,
-        {**PLAIN, "pooling": "weighted_mean"},
+        pytest.param(LAST, marks=pytest.mark.slow),
+        pytest.param({**PLAIN, "pooling": "weighted_mean"}, marks=pytest.mark.slow),
     ],
 )
 def test_texts_may_be_concatenated(settings: dict, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:

@@ -49,14 +49,16 @@ def verify(name: str, folder: Path) -> None:
     RUNTIMES[name].verify(folder, json.loads((folder / "parity.json").read_text()), "cpu")
 
 
-@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize(
+    "kind", [kind if "one" in kind or "bi" in kind else pytest.param(kind, marks=pytest.mark.slow) for kind in SERVED]
+)
 def test_read_as_the_encoder_is(kind: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     folder = exported(make_encoder("qwen3", lora={}, max_length=48, **SERVED[kind]), tmp_path / "stock")
     for name in ("vllm", "tei"):
         verify(name, folder)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
 def test_other_families_and_fewer_dimensions(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=48, **MEAN)
     folder = exported(encoder, tmp_path / "stock", num_layers=1, truncate_dim=12)
@@ -64,6 +66,7 @@ def test_other_families_and_fewer_dimensions(family: str, make_encoder: Callable
         verify(name, folder)
 
 
+@pytest.mark.slow
 def test_bfloat16(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(lora={}, max_length=48, **ONE)
     encoder.backbone.to(torch.bfloat16)

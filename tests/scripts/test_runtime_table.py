@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ def script() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -44,7 +46,7 @@ def test_the_page_has_every_row_and_column(script: ModuleType) -> None:
         assert all(re.fullmatch(r"run|simulated|written|accepted|no \(\d+\)", cell) for cell in cells), name
 
 
-@pytest.mark.parametrize("name", ["last token", "8 memory tokens, mean", "Echo"])
+@pytest.mark.parametrize("name", ["8 memory tokens, mean"])
 def test_the_page_says_what_the_checks_say(name: str, script: ModuleType, tmp_path: Path) -> None:
     real_tokenizer_folder("mistral")
     (form,) = (form for form in script.FORMS if form.name == name)
