@@ -86,7 +86,7 @@ def atomic_folder(folder: Path, *, marker: str, overwrite: bool = False) -> Iter
             new.mkdir()
             yield new
             assert (new / marker).exists(), f"{marker} was not written"
-            mode = (new / marker).stat().st_mode  # as the umask says; safetensors lets the owner alone read its files
+            mode = new.stat().st_mode & 0o666  # as the umask says; safetensors lets the owner alone read its files
             for path in [*new.rglob("*"), new]:
                 if path.is_file():
                     path.chmod(mode)
