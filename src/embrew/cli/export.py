@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from embrew.cli.arguments import Model, Quiet
 from embrew.cli.console import loading, out
+
+if TYPE_CHECKING:
+    from embrew.export.int8 import Int8
+    from embrew.text_encoder.interface import TextEncoder
+
+
+CALIBRATION_TEXTS = 300
 
 
 class Target(StrEnum):
@@ -85,6 +93,32 @@ def export(
             min=1, metavar="K", help="Number of leading dimensions to keep, normalised afterwards; by default all."
         ),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="TEXTS",
+            help="With --for openvino --weights int8: texts like yours, in a file or folder that encode reads; "
+            "activations are quantised too, by the ranges of 300 of them. By default weights alone.",
+        ),
+    ] = None,
+    min_cosine: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="C",
+            help="With int8 for openvino: smallest mean cosine to the model's vectors; below it, nothing is written. "
+            "By default 0.99.",
+        ),
+    ] = None,
+    dev: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            help="With int8 for openvino: data folder, as of evaluate, that both models are scored on; its dev split "
+            "where it has one.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Export a model as a Sentence-Transformers folder.
@@ -93,6 +127,7 @@ def export(
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
+    int8 = _int8(calibrate, min_cosine, dev)
     loading(model)
     from embrew import build
     from embrew.export.exporting import export_encoder
@@ -112,7 +147,38 @@ def export(
         max_length=max_length,
         num_layers=layers,
         truncate_dim=dim,
+        int8=int8,
     )
     stock = (folder / "modules.json").is_file()
     how = f'open it with SentenceTransformer("{folder}")' if stock else "its README.md says how it is opened"
     out().print(f"[bold]{escape(str(folder))}[/]: {escape(how)}")
+
+
+def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) -> Int8 | None:
+    """Return the settings of int8 weights; None where no option of theirs is given."""
+    if calibrate is None and min_cosine is None and dev is None:
+        return None
+    from embrew.corpus.sample import sample_texts
+    from embrew.export.int8 import MIN_COSINE, Int8
+
+    return Int8(
+        texts=() if calibrate is None else sample_texts(calibrate, CALIBRATION_TEXTS),
+        min_cosine=MIN_COSINE if min_cosine is None else min_cosine,
+        score=None if dev is None else _scores_on(dev),
+    )
+
+
+def _scores_on(dev: Path) -> Callable[[TextEncoder], dict[str, float]]:
+    """Return a function that scores an encoder on a data folder, on its dev split where it has one."""
+    from embrew.data.beir import is_beir, qrels_files
+    from embrew.data.reading import DEV_SPLITS, splits
+    from embrew.evaluation import KINDS, evaluate, find_task
+
+    names = list(qrels_files(dev)) if is_beir(dev) else splits(dev) if dev.is_dir() else []
+    task = find_task(dev, split=next((name for name in DEV_SPLITS if name in names), None))
+
+    def scores(encoder: TextEncoder) -> dict[str, float]:
+        results = evaluate(encoder, [task])
+        return {f"{found.task} {found.split}, {KINDS[found.kind].metric}": found.main_score for found in results}
+
+    return scores

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from embrew.export.int8 import Int8, int8_card
 from embrew.export.notes import notes
 from embrew.export.parts import Fixed, Parts
 from embrew.export.runtimes import RUNTIMES
@@ -36,6 +37,7 @@ def export_encoder(
     max_length: int | None = None,
     num_layers: int | None = None,
     truncate_dim: int | None = None,
+    int8: Int8 | None = None,
 ) -> None:
     """Write a folder that other runtimes open without embrew, with the same vectors.
 
@@ -54,6 +56,7 @@ def export_encoder(
             has different limits for queries and documents, since these runtimes have one.
         num_layers: number of layers to keep, from the first; the others are deleted.
         truncate_dim: number of leading dimensions to keep, before vectors are normalised.
+        int8: texts, dev data and the smallest cosine for OpenVINO with `weights="int8"`; None: the defaults.
 
     Raises:
         ValueError: a runtime cannot reproduce the encoder, for the reason in the message; it has two length limits
@@ -65,6 +68,8 @@ def export_encoder(
         raise ValueError(f"verify={verify!r}; choose from full (in a fresh process), off")
     chosen = _chosen(runtimes)
     types = {runtime.name: _weights(runtime, weights, alone=len(chosen) == 1) for runtime in chosen}
+    if int8 is not None and types.get("openvino") != "int8":
+        raise ValueError("calibration texts, dev data and a smallest cosine are for openvino with int8 weights only")
     check_free(Path(folder), marker=MARKER, overwrite=overwrite)
     with quiet():
         fixed = Fixed.of(
@@ -72,7 +77,7 @@ def export_encoder(
         )
         for runtime in chosen:
             runtime.check(fixed.encoder)
-        parts = Parts.of(fixed)
+        parts = Parts.of(fixed, int8)
         with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
             for runtime in chosen:
                 runtime.write(parts, out, types[runtime.name])
@@ -88,7 +93,7 @@ def export_encoder(
                 parts.encoder,
                 stock=parts.prompts,
                 lengths=parts.lengths,
-                notes=[*notes(modules, empty_texts=parts.empty_texts), *(own if modules else own[1:])],
+                notes=[*notes(modules, empty_texts=parts.empty_texts), *_int8(parts), *(own if modules else own[1:])],
                 opening=STOCK_CARD if modules or not own else own[0],
             )
             (out / "README.md").write_text(card, encoding="utf-8")
@@ -117,6 +122,11 @@ def _weights(runtime: Runtime, asked: str | None, *, alone: bool) -> str:
     if asked not in runtime.weights:
         raise ValueError(f"weights={asked!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
     return asked
+
+
+def _int8(parts: Parts) -> list[str]:
+    """Return what the card says of weights in int8, if there are any."""
+    return [int8_card(parts.parity["int8"])] if "int8" in parts.parity else []
 
 
 def _modules(out: Path) -> list[str]:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from embrew.export.contexts import Baked, bake
 from embrew.export.dimensions import nested_dimensions
 from embrew.export.fixed import with_fixed_memory, with_instruction, with_one_length
+from embrew.export.int8 import Int8
 from embrew.export.modules import stock_tokenizer
 from embrew.export.parity import Live, context_cases, long_text, parity_cases
 from embrew.export.stock import check_text, stock_prompts
@@ -82,6 +83,7 @@ class Parts:
         default_prompt_name: the prompt of a text where none is named.
         parity: content of `parity.json`: reference texts, token ids and vectors.
         empty_texts: whether an empty text has tokens.
+        int8: how weights become int8, for runtimes that are given these.
     """
 
     encoder: Encoder
@@ -94,9 +96,10 @@ class Parts:
     default_prompt_name: str | None
     parity: dict[str, Any]
     empty_texts: bool
+    int8: Int8
 
     @classmethod
-    def of(cls, fixed: Fixed) -> Parts:
+    def of(cls, fixed: Fixed, int8: Int8 | None = None) -> Parts:
         """Return the parts of an encoder in its fixed form.
 
         Raises:
@@ -136,6 +139,7 @@ class Parts:
             default_prompt_name=encoder.default_prompt_name or ("text" if "text" in prompts else None),
             parity=parity,
             empty_texts=not any(encoder.template.adds_nothing(words) for words in ("", *encoder.prompts.values())),
+            int8=int8 or Int8(),
         )
 
 

@@ -92,8 +92,10 @@ def compare(made: RuntimeEncoder, encoder: TextEncoder) -> None:
         check_close(ours, theirs, allowed, what=f"OpenVINO ({method})")
 
 
-def check_close(ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None, *, what: str) -> None:
-    """Raise unless vectors are those of the reference: up to a difference, or by cosine (None).
+def check_close(
+    ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None, *, what: str, least: float = LEAST_COSINE
+) -> None:
+    """Raise unless vectors are those of the reference: up to a difference, or (None) with a least cosine.
 
     Raises:
         ValueError: they are not; says by how much.
@@ -103,9 +105,9 @@ def check_close(ours: torch.Tensor, theirs: torch.Tensor, allowed: float | None,
     both_empty = (ours == 0).all(-1) & (theirs == 0).all(-1)  # an empty text without anything to pool
     cosine = float(torch.where(both_empty, 1.0, (ours * theirs).sum(-1)).min())
     logger.info("%s: largest difference %.1e, smallest cosine %.6f", what, difference, cosine)
-    if allowed is None and not cosine >= LEAST_COSINE:
+    if allowed is None and not cosine >= least:
         raise ValueError(
-            f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {LEAST_COSINE}; use --dtype float32, "
+            f"{what} gives other vectors: smallest cosine {cosine:.4f}, allowed {least}; use --dtype float32, "
             "or --backend torch"
         )
     if allowed is not None and not difference <= allowed:

@@ -6,6 +6,20 @@ import sys
 from typing import Any
 
 
+def nncf() -> Any:
+    """Return the module `nncf`, which quantises models of OpenVINO.
+
+    Raises:
+        ValueError: it is not installed; names the extra.
+    """
+    openvino()  # hides the telemetry of both
+    try:
+        import nncf as library
+    except ImportError as error:
+        raise ValueError('NNCF is not installed; install it with: pip install "embrew[openvino]"') from error
+    return library
+
+
 def openvino() -> Any:
     """Return the module `openvino`.
 

@@ -62,7 +62,7 @@ def check_onnx(encoder: Encoder) -> None:
     """Raise if the encoder has no graph, or a package is not installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ImportError(f'{", ".join(missing)} not installed; install with: pip install "embrew[onnx]"')
+        raise ValueError(f'{", ".join(missing)} not installed; install with: pip install "embrew[onnx]"')
     check_graph(encoder)
 
 

@@ -16,6 +16,7 @@ from embrew.export.comparing import require_same_ids, require_same_vectors
 from embrew.export.fresh_process import run_fresh
 from embrew.export.graph import graph_of
 from embrew.export.parts import Parts
+from embrew.export.runtimes.openvino_int8 import measure, quantised
 from embrew.export.runtimes.runtime import Runtime
 from embrew.export.text_files import write_text_files
 from embrew.modeling.storage.loading import computes
@@ -65,7 +66,7 @@ def _rounded(model: Any, parts: Parts) -> Any:
     return model
 
 
-COMPRESSED: dict[str, Callable[[Any, Parts], Any]] = {"fp32": _unchanged, "bf16": _rounded}
+COMPRESSED: dict[str, Callable[[Any, Parts], Any]] = {"fp32": _unchanged, "bf16": _rounded, "int8": quantised}
 """What is done to the converted `ov.Model` before it is saved, by the type of the weights."""
 
 
@@ -82,6 +83,8 @@ def write_openvino(parts: Parts, out: Path, weights: str) -> None:
     openvino().save_model(model, out / GRAPH, compress_to_fp16=False)
     write_text_files(parts, out)
     _write_encoder(parts, out, weights)
+    if weights == "int8":
+        measure(parts, out)
 
 
 def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
@@ -102,7 +105,7 @@ def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
 def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
     """Open the folder with OpenVINO and the tokenizer alone, in a separate process, and compare ids and vectors."""
     weights = parity["runtimes"]["openvino"]
-    precision = "bf16" if weights == "bf16" and computes(torch.bfloat16, torch.device("cpu")) else "f32"
+    precision = "bf16" if weights != "fp32" and computes(torch.bfloat16, torch.device("cpu")) else "f32"
     with tempfile.TemporaryDirectory(prefix="embrew-parity-") as scratch:
         target = Path(scratch) / "vectors.safetensors"
         done = run_fresh(OPEN_GRAPH, str(out), str(target), precision)
@@ -110,7 +113,7 @@ def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
             raise RuntimeError(f"OpenVINO cannot open the exported folder:\n{done.stderr[-2000:]}")
         vectors, ids = load_file(target), json.loads(Path(f"{target}.ids").read_text())
     require_same_ids(out, parity, ids)
-    least = None if weights == "fp32" else LEAST_COSINE
+    least = None if weights == "fp32" else parity.get("least_cosine", LEAST_COSINE)
     found = [vectors[str(number)] for number in range(len(ids))]
     require_same_vectors(f"OpenVINO with {weights} weights", parity, found, least_cosine=least)
 
