@@ -153,13 +153,15 @@ class _Faults:
 
     def _by_prompts(self, rows: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
         """Return vectors by faults of prompts."""
-        prompts = {prompt for prompt, _ in rows if prompt}
+        prompts = list(dict.fromkeys(prompt for prompt, _ in rows if prompt))
         found = {}
         if prompts:
             found["prompt_missing"] = [text for _, text in rows]
             found["prompt_doubled"] = [prompt + prompt + text for prompt, text in rows]
-        if prompts and any(not prompt for prompt, _ in rows):
-            found["prompt_added"] = [next(iter(prompts)) + prompt + text for prompt, text in rows]
+        for number, added in enumerate(prompts):
+            if any(prompt != added for prompt, _ in rows):  # otherwise it is doubled
+                name = "prompt_added" if number == 0 else "prompt_added_other"
+                found[name] = [added + prompt + text for prompt, text in rows]
         return {name: self._vectors([self._body(text) for text in texts]) for name, texts in found.items()}
 
     def _truncated(self, body: list[int]) -> dict[str, np.ndarray]:

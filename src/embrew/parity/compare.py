@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.modeling.storage.loading import quiet
 from embrew.parity.conditions import Key, Measurements, measure
 from embrew.parity.diagnosis import Verdict, diagnose
 from embrew.parity.reference import Reference, open_reference
@@ -111,9 +112,11 @@ def compare(
     if min_cosine is not None and not 0 < min_cosine <= 1:
         raise ValueError(f"min_cosine={min_cosine}; give a cosine above 0, at most 1")
     chosen = None if kind is None else Kind(kind)
-    reference = open_reference(a)
+    with quiet():
+        reference = open_reference(a)
     limit = reference.min_cosine if min_cosine is None else min_cosine
-    runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
+    with quiet():
+        runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
     with progress(None, "compare", "text", shown=show_progress_bar) as bar:
         found = measure(runtime, reference, progress=bar.update)
     verdict = diagnose(found, reference, min_cosine=limit, truncation=lambda: truncated_at(runtime, reference))
