@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -75,7 +75,7 @@ def measure(runtime: Runtime, reference: Reference, *, progress: Callable[[int],
     if not found.first.rows:
         raise ValueError(f"{runtime.name} gives no vector for any reference text: {found.first.refused}")
     for name, batches in _batches(reference).items():
-        found.conditions[name] = _together(runtime, name, batches, progress)
+        found.conditions[name] = _together(runtime, name, batches, set(found.first.vectors), progress)
     for case in reference.cases:
         _compare_ids(runtime, case, found)
     return found
@@ -123,8 +123,13 @@ def _alone(
 
 
 def _together(
-    runtime: Runtime, name: str, batches: Sequence[tuple[Prompt, list[str]]], progress: Callable[[int], object]
+    runtime: Runtime,
+    name: str,
+    batches: Sequence[tuple[Prompt, list[str]]],
+    known: Set[Key],
+    progress: Callable[[int], object],
 ) -> Measured:
+    """Return the vectors of texts in batches; those of texts that were not measured alone are left out."""
     measured = Measured(name)
     for prompt, texts in batches:
         try:
@@ -135,8 +140,8 @@ def _together(
         except Refused as error:
             measured.refused = str(error)
             continue
-        for text, vector in zip(texts, vectors, strict=True):
-            measured.rows.append(((prompt.words, text), vector))
+        rows = zip([(prompt.words, text) for text in texts], vectors, strict=True)
+        measured.rows += [(key, vector) for key, vector in rows if key in known]
         progress(len(texts))
     return measured
 
@@ -147,14 +152,24 @@ def _batches(reference: Reference) -> dict[str, list[tuple[Prompt, list[str]]]]:
     by_length = [text for _, text in sorted(zip(map(len, case.ids), case.texts, strict=True)) if text]
     half = len(by_length) // 2
     texts = [text for pair in zip_longest(by_length[half:][::-1], by_length[:half]) for text in pair if text]
-    pairs = [(case.prompt, [text, _as_long(case, text)]) for text in case.texts if text in CHOSEN]
+    pairs = [(case.prompt, [_as_long(reference, case, text), text]) for text in case.texts if text in CHOSEN]
     return {PAIRS: pairs, MIXED: [(case.prompt, texts)], REORDERED: [(case.prompt, texts[::-1])]}
 
 
-def _as_long(case: Case, text: str) -> str:
-    """Return another text with as many tokens, or the text itself where there is none."""
+def _as_long(reference: Reference, case: Case, text: str) -> str:
+    """Return another text with as many tokens; the text itself where none is found."""
     lengths = dict(zip(case.texts, map(len, case.ids), strict=True))
-    return next((other for other in case.texts if other != text and lengths[other] == lengths[text]), text)
+    for other in case.texts:
+        if other != text and lengths[other] == lengths[text]:
+            return other
+    if reference.tokenizer is None or reference.wrong is None:
+        return text
+    from tokenizers import Tokenizer
+
+    tokenizer, words = Tokenizer.from_file(str(reference.tokenizer)), reference.wrong.long[1].split(" ")
+    spans = (" ".join(words[start : start + count]) for start in range(5) for count in range(1, lengths[text] + 1))
+    wanted = (span for span in spans if len(tokenizer.encode(case.prompt.words + span).ids) == lengths[text])
+    return next(wanted, text)
 
 
 def _compare_ids(runtime: Runtime, case: Case, found: Measurements) -> None:
