@@ -22,6 +22,7 @@ from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
 from opening import BENCHMARKS as OPENING
+from openvino_encoding import BENCHMARKS as OPENVINO
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
 from walls import BENCHMARKS as WALLS
@@ -38,6 +39,7 @@ SUITES = (
     ESPRESSO_STEP,
     GRADCACHE,
     OPENING,
+    OPENVINO,
     PREFIX,
     WALLS,
 )
