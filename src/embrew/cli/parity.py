@@ -51,8 +51,8 @@ def parity(
             min=0,
             max=1,
             metavar="C",
-            help="Mean cosine from which vectors are equal; by default 0.9999 if the export's weights are float32, "
-            "0.999 if they have 16 bits, else 0.99.",
+            help="Cosine that the vector of every text has to reach; by default 0.9999 if the compared weights are "
+            "float32, 0.999 if they have 16 bits, else 0.99.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -90,6 +90,9 @@ def parity(
     out().print(table)
     if found.token_ids["compared"]:
         out().print(f"token ids: {found.token_ids['different']} of {found.token_ids['compared']} texts differ")
+    if found.tolerance.weights:
+        said = f"assumed weights: {found.tolerance.weights}; every text has to reach {found.tolerance.min_cosine:g}"
+        out().print(Text(said), soft_wrap=True)
     for note in found.verdict.notes:
         out().print(Text(note), style="yellow", soft_wrap=True)
     out().print(Text(found.verdict.sentence), style="green" if found.verdict.equal else "bold red", soft_wrap=True)

@@ -13,6 +13,7 @@ from embrew.parity.conditions import Key, Measurements, measure
 from embrew.parity.diagnosis import Verdict, diagnose
 from embrew.parity.reference import Reference, open_reference
 from embrew.parity.runtimes import Kind, open_runtime
+from embrew.parity.tolerance import Tolerance, tolerance
 from embrew.parity.truncation import truncated_at
 from embrew.parity.vectors import Agreement, agreement
 from embrew.progress import progress
@@ -42,7 +43,7 @@ class Comparison:
     Attributes:
         reference: name of the encoder or export.
         runtime: name of the runtime.
-        min_cosine: mean cosine from which vectors are equal.
+        tolerance: cosine that every text has to reach, and why.
         lines: one per condition and prompt.
         token_ids: number of texts whose token ids were compared, and of those with other ids.
         verdict: equal, or different and why.
@@ -50,7 +51,7 @@ class Comparison:
 
     reference: str
     runtime: str
-    min_cosine: float
+    tolerance: Tolerance
     lines: list[Line]
     token_ids: dict[str, int]
     verdict: Verdict
@@ -69,7 +70,8 @@ class Comparison:
             "causes": causes,
             "ambiguous": verdict.alternatives,
             "notes": list(verdict.notes),
-            "min_cosine": self.min_cosine,
+            "min_cosine": self.tolerance.min_cosine,
+            "assumed_weights": self.tolerance.weights or None,
             "token_ids": self.token_ids,
             "conditions": [
                 {
@@ -101,8 +103,8 @@ def compare(
         kind: of the runtime, a name of `Kind`; None: by its name and what is there.
         model: name of the model on a server of several.
         timeout: seconds to wait for an answer of a server.
-        min_cosine: mean cosine from which vectors are equal; None: 0.9999 for float32 weights of the export, 0.999 for
-            16 bits, 0.99 for fewer.
+        min_cosine: cosine that the vector of every text has to reach; None: by the weights that are compared, 0.9999
+            for float32, 0.999 for 16 bits, 0.99 for fewer.
         show_progress_bar: show one.
 
     Raises:
@@ -114,12 +116,14 @@ def compare(
     chosen = None if kind is None else Kind(kind)
     with quiet():
         reference = open_reference(a)
-    limit = reference.min_cosine if min_cosine is None else min_cosine
     with quiet():
         runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
+    limit = tolerance(reference, runtime, against) if min_cosine is None else Tolerance(min_cosine, "")
     with progress(None, "compare", "text", shown=show_progress_bar) as bar:
         found = measure(runtime, reference, progress=bar.update)
-    verdict = diagnose(found, reference, min_cosine=limit, truncation=lambda: truncated_at(runtime, reference))
+    verdict = diagnose(
+        found, reference, min_cosine=limit.min_cosine, truncation=lambda: truncated_at(runtime, reference)
+    )
     ids = {"compared": found.compared_ids, "different": len(found.other_ids)}
     return Comparison(reference.name, runtime.name, limit, _lines(found, reference), ids, verdict)
 

@@ -76,6 +76,9 @@ def measure(runtime: Runtime, reference: Reference, *, progress: Callable[[int],
         raise ValueError(f"{runtime.name} gives no vector for any reference text: {found.first.refused}")
     for name, batches in _batches(reference).items():
         found.conditions[name] = _together(runtime, name, batches, set(found.first.vectors), progress)
+    sizes = sorted({len(vector) for condition in found.conditions.values() for _, vector in condition.rows})
+    if len(sizes) > 1:
+        raise ValueError(f"{runtime.name} gives vectors of different dimensions: {', '.join(map(str, sizes))}")
     for case in reference.cases:
         _compare_ids(runtime, case, found)
     return found

@@ -19,6 +19,7 @@ KINDS = {
     "order": "order",
     "dimensions": "dimensions",
     "texts": "texts",
+    "refused": "texts",
 }
 """What a fault is about, by the first word of its name."""
 WORDS = {

@@ -16,9 +16,6 @@ from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
 
-MIN_COSINE = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.999}
-"""Mean cosine from which vectors are equal, by type of the weights."""
-MIN_COSINE_OF_OTHERS = 0.99  # of quantised weights: int8, q8_0, …
 AGAIN = "make the export again"
 
 
@@ -66,7 +63,9 @@ class Reference:
         name: the encoder or export.
         cases: texts by prompt.
         max_length: limit in tokens of every text, template and prompt included.
-        weights: types of the weights of the runtimes that the export is for.
+        weights: type of the weights of each runtime that the export is for.
+        is_bf16: whether the encoder computed these vectors in bfloat16.
+        least_cosine: cosine that texts had to reach when an export in int8 was verified; None: it is not in int8.
         wrong: vectors under deliberate faults; None: an earlier embrew made the export.
         tokenizer: file `tokenizer.json` of the export, or None.
     """
@@ -74,7 +73,9 @@ class Reference:
     name: str
     cases: list[Case]
     max_length: int
-    weights: tuple[str, ...]
+    weights: Mapping[str, str]
+    is_bf16: bool
+    least_cosine: float | None
     wrong: WrongVectors | None
     tokenizer: Path | None
 
@@ -82,11 +83,6 @@ class Reference:
     def dimensions(self) -> int:
         """Dimensions of a vector."""
         return int(self.cases[0].vectors.shape[1])
-
-    @property
-    def min_cosine(self) -> float:
-        """Mean cosine from which vectors are equal: that of the least precise weights."""
-        return min((MIN_COSINE.get(kind, MIN_COSINE_OF_OTHERS) for kind in self.weights), default=MIN_COSINE["fp32"])
 
 
 def open_reference(name: str) -> Reference:
@@ -142,14 +138,20 @@ def _of_encoder(name: str) -> Reference:
 def _reference(
     name: str, parity: Mapping[str, Any], *, wrong: WrongVectors | None, tokenizer: Path | None
 ) -> Reference:
-    types = [*parity.get("runtimes", {}).values()]
-    if parity.get("encoder", {}).get("dtype") == "bfloat16":
-        types.append("bf16")
     limit = int(parity["max_length"])
     cases = [case for case in (_case(case, limit) for case in parity["cases"]) if case.texts]
     if not cases:
         raise ValueError("it holds no reference texts")
-    return Reference(name, cases, limit, tuple(types), wrong, tokenizer)
+    return Reference(
+        name,
+        cases,
+        limit,
+        dict(parity.get("runtimes", {})),
+        parity.get("encoder", {}).get("dtype") == "bfloat16",
+        parity.get("least_cosine"),
+        wrong,
+        tokenizer,
+    )
 
 
 def _case(case: Mapping[str, Any], limit: int) -> Case:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -209,7 +210,11 @@ def _in_fresh_process(encoder: Embedder, folder: Path, vectors: Tensor) -> Tenso
             str(vectors.device),
         ]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        path = os.pathsep.join(
+            filter(None, sys.path)
+        )  # modules from where this process has them, not the current folder
+        environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise RuntimeError(f"a fresh process cannot open the saved folder:\n{done.stderr[-2000:]}")
         return load_file(out)["vectors"]

@@ -22,6 +22,7 @@ class SentenceTransformersFolder:
     """
 
     by_words, by_name = True, True
+    reads: tuple[str, ...] = ("sentence-transformers", "vllm", "tei")
 
     def __init__(self, name: str, model: Any) -> None:
         self.name, self.model = f"{name} (Sentence-Transformers)", model
@@ -51,6 +52,7 @@ class EncoderFolder:
     """
 
     by_words, by_name = False, True
+    reads: tuple[str, ...] = ()
 
     def __init__(self, name: str, encoder: Any) -> None:
         self.name, self.encoder = f"{name} (embrew)", encoder

@@ -24,14 +24,18 @@ class Graph:
         folder: where the tokenizer is.
         run: from the tokenizer's arrays to vectors.
         inputs: names of the graph's inputs.
+        reads: see `Runtime`.
     """
 
     by_words, by_name = True, False
 
-    def __init__(self, name: str, folder: Path, run: Callable[[Inputs], Any], inputs: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, run: Callable[[Inputs], Any], inputs: Sequence[str], *, reads: str
+    ) -> None:
         from transformers import AutoTokenizer
 
         self.name, self.run, self.inputs = name, run, inputs
+        self.reads: tuple[str, ...] = (reads,)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
@@ -68,7 +72,7 @@ def open_onnx(model: Path) -> Graph:
     output = _output([node.name for node in session.get_outputs()], model)
     inputs = [node.name for node in session.get_inputs()]
     name = f"{model} (ONNX Runtime {onnxruntime.__version__})"
-    return Graph(name, _tokenizer_of(model), lambda given: session.run([output], given)[0], inputs)
+    return Graph(name, _tokenizer_of(model), lambda given: session.run([output], given)[0], inputs, reads="onnx")
 
 
 def open_openvino(model: Path) -> Graph:
@@ -88,7 +92,7 @@ def open_openvino(model: Path) -> Graph:
     output = _output([name for port in compiled.outputs for name in port.get_names()], model)
     inputs = [port.get_any_name() for port in compiled.inputs]
     name = f"{model} (OpenVINO {library.__version__.partition('-')[0]})"
-    return Graph(name, _tokenizer_of(model), lambda given: compiled(given)[output], inputs)
+    return Graph(name, _tokenizer_of(model), lambda given: compiled(given)[output], inputs, reads="openvino")
 
 
 def _output(names: Sequence[str], model: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from embrew.export.fresh_process import NOT_HERE
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter
 from embrew.parity.reference import Prompt
 from embrew.parity.runtimes.runtime import Refused, checked
@@ -47,12 +48,13 @@ class LlamaCpp:
     """
 
     by_words, by_name = True, False
+    reads: tuple[str, ...] = ("llama.cpp",)
 
     def __init__(self, path: Path, python: str) -> None:
         self.path = path
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (it lives as long as the process)
         self.process = subprocess.Popen(
-            [python, "-c", ANSWER, str(path), str(torch.get_num_threads())],
+            [python, "-c", NOT_HERE + ANSWER, str(path), str(torch.get_num_threads())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

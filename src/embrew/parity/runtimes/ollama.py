@@ -20,6 +20,7 @@ class Ollama:
     """
 
     by_words, by_name = True, False
+    reads: tuple[str, ...] = ("llama.cpp",)
 
     def __init__(self, server: Server, model: str | None) -> None:
         self.server, self.name = server, f"{server.shown} (Ollama)"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.export.runtimes import RUNTIMES
 from embrew.parity.reference import Prompt
 from embrew.parity.runtimes.runtime import checked
 from embrew.parity.runtimes.server import Server
@@ -21,6 +22,7 @@ class OpenAI:
     """
 
     by_words, by_name = True, False
+    reads: tuple[str, ...] = tuple(RUNTIMES)
 
     def __init__(self, server: Server, model: str | None) -> None:
         self.server, self.name = server, f"{server.shown} (OpenAI's API)"

@@ -21,11 +21,13 @@ class Runtime(Protocol):
         name: for users.
         by_words: whether a prompt can be put before a text as words.
         by_name: whether it has prompts of its own, which a request names.
+        reads: names of the runtimes of `embrew export` whose files it may run.
     """
 
     name: str
     by_words: bool
     by_name: bool
+    reads: tuple[str, ...]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return vectors `(texts, dimensions)` of texts in one request, and apply no prompt that is not asked for.

@@ -19,6 +19,7 @@ class TextEmbeddingsInference:
     """
 
     by_words, by_name = True, True
+    reads: tuple[str, ...] = ("sentence-transformers", "vllm", "tei", "onnx")
 
     def __init__(self, server: Server) -> None:
         self.server, self.name = server, f"{server.shown} (Text Embeddings Inference)"

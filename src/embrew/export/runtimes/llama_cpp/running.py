@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embrew.export.fresh_process import run_fresh
+from embrew.export.fresh_process import NOT_HERE, run_fresh
 
 PYTHON = "EMBREW_LLAMA_CPP"
 """Environment variable: the Python interpreter that has llama-cpp-python; by default, this one."""
@@ -85,7 +85,7 @@ def run_gguf(path: Path, texts: Sequence[str], *, limit: int) -> Run:
 def _with_llama_cpp(python: str) -> str | None:
     found = "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is None)"
     try:
-        return None if subprocess.run([python, "-c", found], check=False).returncode else python
+        return None if subprocess.run([python, "-c", NOT_HERE + found], check=False).returncode else python
     except OSError as error:
         raise ValueError(f"{PYTHON}={python}: no such interpreter ({error})") from error
 

@@ -1,0 +1,36 @@
+"""Fresh processes take modules from where they are installed, not from the folder in which a command is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from embrew.export.fresh_process import run_fresh
+from embrew.export.runtimes.llama_cpp import running
+from embrew.modeling.encoder import Encoder
+
+
+def test_files_of_the_current_folder_hide_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "fractions.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "here" / "llama_cpp.py").write_text("")
+    (tmp_path / "there" / "colours.py").write_text("red = 1")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "there"))
+    done = run_fresh("import sys, fractions, colours; print(fractions.__file__, sys.argv)", "one")
+    assert done.returncode == 0 and done.stdout.endswith("fractions.py ['-c', 'one']\n"), done.stderr
+    running._with_llama_cpp.cache_clear()
+    monkeypatch.setenv(running.PYTHON, sys.executable)
+    assert (running.interpreter() is None) == (run_fresh("import llama_cpp").returncode != 0)
+    running._with_llama_cpp.cache_clear()
+
+
+@pytest.mark.slow
+def test_verification(tmp_path: Path, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    Encoder.from_pretrained(model_folder("llama"), device="cpu").save_pretrained(tmp_path / "saved", verify="full")

@@ -1,0 +1,140 @@
+"""One wrong vector among right ones is a difference, whatever the mean is, and is named as such."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embrew.export.exporting import export_encoder
+from embrew.export.wrong_vectors import CHOSEN
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage.verification import TEXTS
+from embrew.parity import Comparison, compare
+from tests.parity.faulty import FaultyRuntime
+from tests.parity.servers import Answer, serving
+from tests.parity.test_faults import FORMS, LIMIT, named
+
+PROMPTS = {"query": "find the answer: ", "document": "passage: ", "title": "a title: "}
+Wrong = Callable[[str, Sequence[str]], bool]
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def export(
+    made: dict[str, Any], make_encoder: Callable[..., Encoder], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    if not made:
+        encoder = make_encoder(lora={}, max_length=LIMIT, prompts=PROMPTS, **FORMS["last"])
+        made["folder"] = tmp_path_factory.mktemp("single") / "export"
+        export_encoder(encoder, made["folder"], verify="off")
+        made["runtime"] = FaultyRuntime(made["folder"])
+    return made["folder"]
+
+
+def turned(vector: np.ndarray, cosine: float) -> np.ndarray:
+    """A unit vector at this cosine to another one."""
+    other = np.roll(vector, 1) - vector * float(np.roll(vector, 1) @ vector)
+    return cosine * vector + (1 - cosine**2) ** 0.5 * other / np.linalg.norm(other)
+
+
+def found(export: Path, made: dict[str, Any], wrong: Wrong, cosine: float, *, length: float = 1.0) -> Comparison:
+    """Compare with a server that turns or scales the vectors of some texts."""
+
+    def embed(texts: Sequence[str], prompt_name: str | None) -> Any:
+        if prompt_name is not None:
+            texts = [PROMPTS[prompt_name] + text for text in texts]
+        vectors = made["runtime"](texts)
+        pairs = zip(texts, vectors, strict=True)
+        return np.stack([length * turned(each, cosine) if wrong(text, texts) else each for text, each in pairs])
+
+    with serving(embed, tokenize=made["runtime"].ids) as address:
+        return compare(str(export), f"{address}/embed")
+
+
+ONE: dict[str, tuple[Wrong, str]] = {
+    "a plain text": (lambda text, texts: text == CHOSEN[1], "texts"),
+    "a plain text with the third prompt": (lambda text, texts: text == "a title: " + CHOSEN[2], "texts"),
+    "characters": (lambda text, texts: "🦆" in text and "passage: " in text, "texts"),
+    "names of special tokens, same ids": (lambda text, texts: "</s>" in text, "texts"),
+    "a prompt": (lambda text, texts: text.startswith("a title: "), "texts"),
+    "beyond the limit": (lambda text, texts: "Long texts" in text and "passage: " in text, "texts"),
+    "the last of a batch": (lambda text, texts: len(texts) > 2 and text == texts[-1], "batch"),
+    "one of a batch": (lambda text, texts: len(texts) > 2 and "🦆" in text, "batch"),
+}
+
+
+QUICK = (("a plain text with the third prompt", 0.9998), ("one of a batch", 0.99))
+CASES = [
+    pytest.param(name, cosine, marks=() if (name, cosine) in QUICK else pytest.mark.slow)
+    for name in ONE
+    for cosine in (0.0, 0.99, 0.9998)
+]
+
+
+@pytest.mark.parametrize(("name", "cosine"), CASES)
+def test_one_wrong_text(name: str, cosine: float, export: Path, made: dict[str, Any]) -> None:
+    wrong, fault = ONE[name]
+    comparison = found(export, made, wrong, cosine)
+    assert not comparison.verdict.equal
+    assert named(comparison) == {fault}, comparison.verdict
+    if name == "a prompt":
+        assert "all texts with the prompt 'a title: ' differ" in comparison.verdict.sentence
+    if name == "a plain text":
+        assert "1 of 63 texts differs" in comparison.verdict.sentence and CHOSEN[1][:40] in comparison.verdict.sentence
+
+
+@pytest.mark.slow
+def test_one_text_of_another_length(export: Path, made: dict[str, Any]) -> None:
+    comparison = found(export, made, lambda text, texts: text == TEXTS[5], 1.0, length=3.0)
+    assert named(comparison) == {"norm"} and "vectors are not normalised" in comparison.verdict.sentence
+    comparison = found(export, made, lambda text, texts: len(texts) > 2 and text == texts[0], 1.0, length=0.5)
+    assert named(comparison) == {"norm"}
+
+
+def test_refused_texts_within_the_limit(export: Path, made: dict[str, Any]) -> None:
+    def only_plain(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
+        return None if not any("🦆" in text for text in body["inputs"]) else (422, {}, '{"error": "no emoji"}')
+
+    with serving(made["runtime"], intercept=only_plain) as address:
+        comparison = compare(str(export), f"{address}/embed")
+    assert named(comparison) == {"refused"} and "no emoji" in comparison.verdict.sentence
+
+
+def test_dimensions_that_change_between_requests(export: Path, made: dict[str, Any]) -> None:
+    def embed(texts: Sequence[str], prompt_name: str | None) -> Any:
+        return made["runtime"](texts)[:, : 16 if len(texts) > 2 else 32]
+
+    with serving(embed) as address, pytest.raises(ValueError, match="vectors of different dimensions: 16, 32"):
+        compare(str(export), f"{address}/v1", model="tiny")
+
+
+@pytest.mark.slow
+def test_the_assumed_precision(export: Path, made: dict[str, Any], tmp_path: Path) -> None:
+    """The weights of the runtime's own files decide, not the least precise ones of the export."""
+    for file in export.glob("*.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "checksums.json").unlink()
+    parity = json.loads((export / "parity.json").read_text())
+    cases = {
+        ("llama.cpp", "int8"): {"/v1": ("int8", 0.99), "/api/embed": ("int8", 0.99), "/embed": ("fp32", 0.9999)},
+        ("openvino", "bf16"): {"/v1": ("bf16", 0.999), "/api/embed": ("fp32", 0.9999), "/embed": ("fp32", 0.9999)},
+    }
+    for (runtime, weights), wanted in cases.items():
+        types = {"sentence-transformers": "fp32", runtime: weights}
+        (tmp_path / "parity.json").write_text(json.dumps({**parity, "runtimes": types}))
+        with serving(made["runtime"]) as address:
+            for place, (assumed, limit) in wanted.items():
+                comparison = compare(str(tmp_path), address + place, model="tiny")
+                assert (comparison.tolerance.weights, comparison.tolerance.min_cosine) == (assumed, limit), place
+    with serving(made["runtime"]) as address:
+        comparison = compare(str(tmp_path), address + "/v1", model="tiny", min_cosine=0.95)
+    assert comparison.as_dict()["assumed_weights"] is None and comparison.as_dict()["min_cosine"] == 0.95
