@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ ANSWERS = {
     "401": (with_status(401, '{"detail": "no key"}'), "set the environment variable EMBREW_API_KEY"),
     "no-json": (with_status(200, "<html>hello</html>"), "invalid JSON: <html>hello"),
     "other-json": (with_status(200, '{"vectors": []}'), "does not answer as OpenAI's API does"),
+    "200": (with_status(200, '{"error": {"message": "it is loading"}}'), "check --kind. It says: it is loading"),
+    "redirect": (with_status(302, "", Location="http://b.example/v1"), "302 (redirects to http://b.example/v1)"),
+    "wait": (with_status(429, "{}", Retry_After="3600"), "answers 429 and asks to wait 3600 seconds (busy)"),
+    "half": (with_status(200, '{"data"', Content_Length="99"), "breaks off, or is no HTTP server"),
+    "encoded": (with_status(200, "xxxx", Content_Encoding="gzip"), "breaks off, or is no HTTP server"),
     "ragged": (with_status(200, '{"data": [{"index": 0, "embedding": [1, [2]]}]}'), "something that is no vector"),
     "empty": (with_status(200, '{"data": [{"index": 0, "embedding": []}]}'), "of shape (1, 0)"),
     "fewer": (with_status(200, '{"data": []}'), "0 vectors for 1 texts"),
@@ -96,7 +102,7 @@ def test_a_server_that_is_busy_is_asked_again(export: Path, runtime: FaultyRunti
 def test_how_long_it_waits() -> None:
     import httpx2
 
-    waits = {"0.5": 0.5, "3600": server.LONGEST_WAIT, "Wed, 21 Oct 2026 07:28:00 GMT": 1.0, "-3": 0.0}
+    waits = {"0.5": 0.5, "3600": 3600.0, "Wed, 21 Oct 2026 07:28:00 GMT": 1.0, "-3": 0.0}
     for given, seconds in waits.items():
         assert server._wait(httpx2.Response(429, headers={"Retry-After": given})) == seconds
     assert server._wait(httpx2.Response(429)) == 1.0
@@ -129,11 +135,50 @@ def test_the_key_is_sent_and_never_shown(
     with serving(runtime, intercept=refuse) as address:
         done = CliRunner().invoke(app, ["parity", str(export), "--against", f"{address}/v1", "--model", "tiny"])
     assert keys == [f"Bearer {KEY}"]
-    assert done.exit_code == 1 and "the key in EMBREW_API_KEY is not accepted. key *** is not known" in done.output
+    assert done.exit_code == 2 and "the key in EMBREW_API_KEY is not accepted. key *** is not known" in done.output
     assert KEY not in done.output + capsys.readouterr().err
     with serving(runtime, intercept=refuse) as address, pytest.raises(ValueError, match="403") as caught:
         compare(str(export), address.replace("//", "//user:password@") + "/embed")
     assert "password" not in str(caught.value)
+
+
+def test_addresses_and_encodings(export: Path, runtime: FaultyRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors in base64, an address in full, a redirect to another host, which gets no key, and a query."""
+    monkeypatch.setenv("EMBREW_API_KEY", KEY)
+
+    def in_base64(path: str, headers: dict[str, Any], body: Any) -> Answer:
+        vectors = [b64encode(vector.astype("<f4").tobytes()).decode() for vector in runtime(body["input"])]
+        return 200, {}, json.dumps({"data": [{"index": i, "embedding": each} for i, each in enumerate(vectors)]})
+
+    with serving(runtime, intercept=lambda *given: in_base64(*given) if "emb" in given[0] else None) as address:
+        for place in ("/v1", "/v1/", "/v1/embeddings", "/v1/embeddings/"):
+            assert compare(str(export), address.replace("http", "HTTP") + place, model="tiny").verdict.equal
+        with pytest.raises(ValueError, match=f"a query or fragment; give {address}/v1, without them"):
+            compare(str(export), f"{address}/v1?version=1", model="tiny")
+    reached: list[str] = []
+    with serving(runtime, intercept=lambda path, headers, body: reached.append(path)) as other:
+        away = with_status(307, "", Location=f"{other}/v1/embeddings")
+        with serving(runtime, intercept=away) as address, pytest.raises(ValueError, match="redirects to"):
+            compare(str(export), f"{address}/v1", model="tiny")
+    assert not reached
+
+
+def test_exit_codes_and_json(export: Path, runtime: FaultyRuntime) -> None:
+    """0: equal, 1: different, 2: not compared, as of `diff`; stdout is one JSON document or empty."""
+
+    def run(against: str) -> tuple[int, str]:
+        arguments = ["parity", str(export), "--against", against, "--model", "tiny", "--json"]
+        done = CliRunner().invoke(app, arguments)
+        return done.exit_code, done.stdout
+
+    with serving(runtime) as address:
+        code, text = run(f"{address}/v1")
+        assert code == 0 and json.loads(text)["equal"] and json.loads(text)["assumed_weights"] == "fp32"
+    with serving(FaultyRuntime(export, "bos missing")) as address:
+        code, text = run(f"{address}/v1")
+        assert code == 1 and not json.loads(text)["equal"]
+    assert run(f"{address}/v1") == (2, "")
+    assert run(str(export / "none.onnx")) == (2, "")
 
 
 def test_the_kind_of_a_server_is_asked(export: Path, runtime: FaultyRuntime) -> None:

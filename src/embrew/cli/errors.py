@@ -16,8 +16,12 @@ USER_ERRORS = (ValueError, TypeError, OSError)
 """Errors that a user can correct. Any other error is a bug and keeps its traceback."""
 
 
+COMPARES = ("parity",)
+"""Commands that exit with 1 where they find a difference, and with 2 on an error, as `diff` does."""
+
+
 class Commands(TyperGroup):
-    """Command group that prints `error: …` and exits with 1 on a user's error, 130 on Ctrl-C and 143 on SIGTERM."""
+    """Command group that prints `error: …` and exits with 1 or 2 on a user's error, 130 on Ctrl-C, 143 on SIGTERM."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -41,7 +45,7 @@ class Commands(TyperGroup):
                 raise
             where = f" (process {rank()})" if rank() else ""
             err().print(Text(f"error{where}: {message(error)}"), style="bold red", soft_wrap=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(2 if ctx.invoked_subcommand in COMPARES else 1) from None
 
 
 def message(error: BaseException) -> str:

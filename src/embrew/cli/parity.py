@@ -61,7 +61,7 @@ def parity(
     """Compare a runtime's vectors with a model's, and name the cause of a difference.
 
     The key of a server is read from the environment variable EMBREW_API_KEY. The exit code is 0 if the vectors are
-    equal and 1 if they are not, or if they cannot be compared.
+    equal, 1 if they are not, and 2 if they cannot be compared.
     """
     loading(against)
     from embrew.parity import compare

@@ -11,7 +11,7 @@ from embrew.parity.runtimes.llama_cpp import open_gguf
 from embrew.parity.runtimes.ollama import Ollama
 from embrew.parity.runtimes.openai import OpenAI
 from embrew.parity.runtimes.runtime import Runtime
-from embrew.parity.runtimes.server import Server
+from embrew.parity.runtimes.server import NoAnswer, Server
 from embrew.parity.runtimes.tei import TextEmbeddingsInference
 
 
@@ -46,7 +46,7 @@ def open_runtime(name: str, *, kind: Kind | None = None, model: str | None = Non
         FileNotFoundError: no such file or folder.
         ValueError: a kind that the name cannot be, a server that cannot be reached, or a model that cannot be opened.
     """
-    if name.startswith(("http://", "https://")):
+    if name.lower().startswith(("http://", "https://")):
         return _server(name, kind, model, timeout)
     if kind in SERVERS:
         raise ValueError(f"--kind {kind} is a server, and {name} is no address; give http://HOST:PORT")
@@ -126,9 +126,9 @@ def _asked(server: Server) -> Kind:
     for path, key, kind in asked:
         try:
             answer = server.get(path)
-        except ValueError as error:
-            if "cannot be reached" in str(error) or "within" in str(error):
-                raise
+        except NoAnswer:
+            raise
+        except ValueError:
             continue
         if isinstance(answer, dict) and key in answer:
             return kind

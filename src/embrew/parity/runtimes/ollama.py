@@ -31,7 +31,7 @@ class Ollama:
         answer = self.server.post("/api/embed", {"model": self.model, "input": list(texts)})
         source = f"{self.server.shown}/api/embed"
         if not isinstance(answer, dict) or "embeddings" not in answer:
-            raise ValueError(f"{source} does not answer as Ollama does; check --kind")
+            raise self.server.foreign(answer, "/api/embed", "Ollama")
         return checked(answer["embeddings"], texts, source)
 
     def embed_named(self, texts: Sequence[str], prompt: Prompt) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,9 +39,9 @@ class OpenAI:
         try:
             items = answer["data"]
             order = [int(item.get("index", place)) for place, item in enumerate(items)]
-            vectors = {number: item["embedding"] for number, item in zip(order, items, strict=True)}
+            vectors = {number: _numbers(item["embedding"]) for number, item in zip(order, items, strict=True)}
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ValueError(f"{source} does not answer as OpenAI's API does; check --kind") from None
+            raise self.server.foreign(answer, "/embeddings", "OpenAI's API") from None
         if sorted(order) != list(range(len(texts))):
             raise ValueError(
                 f"{source} gives {len(items)} vectors for {len(texts)} texts, with the numbers {order[:9]}"
@@ -72,3 +73,8 @@ class OpenAI:
             return str(self.server.get("/models")["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
             raise ValueError(f"{self.server.shown}/models lists no model; name it with --model") from None
+
+
+def _numbers(embedding: object) -> object:
+    """Return a vector, which some servers send as float32 in base64 whatever they were asked for."""
+    return np.frombuffer(b64decode(embedding, validate=True), dtype="<f4") if isinstance(embedding, str) else embedding

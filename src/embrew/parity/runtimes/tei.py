@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +28,19 @@ class TextEmbeddingsInference:
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return vectors of texts; a prompt that the server was started with is applied by it."""
-        return checked(self.server.post("/embed", {"inputs": list(texts)}), texts, f"{self.server.shown}/embed")
+        return self._embed({"inputs": list(texts)}, texts)
 
     def embed_named(self, texts: Sequence[str], prompt: Prompt) -> np.ndarray:
         """Return vectors of texts with `prompt_name`."""
         if prompt.name is None:
             raise Refused("the text has no prompt")
-        body = {"inputs": list(texts), "prompt_name": prompt.name}
-        return checked(self.server.post("/embed", body), texts, f"{self.server.shown}/embed")
+        return self._embed({"inputs": list(texts), "prompt_name": prompt.name}, texts)
+
+    def _embed(self, body: dict[str, Any], texts: Sequence[str]) -> np.ndarray:
+        answer = self.server.post("/embed", body)
+        if not isinstance(answer, list):
+            raise self.server.foreign(answer, "/embed", "Text Embeddings Inference")
+        return checked(answer, texts, f"{self.server.shown}/embed")
 
     def token_ids(self, text: str) -> list[int] | None:
         """Return ids by `/tokenize`."""
