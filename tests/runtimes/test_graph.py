@@ -103,6 +103,18 @@ def test_a_row_of_padding_alone_is_zero_and_changes_no_other(
     assert (vectors[2] == 0).all() and (vectors[:2] - torch.from_numpy(encoder.encode(TEXTS[:2]))).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("case", ["memory", "mean-of-text", "last", "first", "weighted-mean"])
+def test_padding_on_the_left_changes_nothing(case: str, make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(lora={}, max_length=40, **CASES[case])
+    graph = SentenceGraph(encoder, *parts(encoder))
+    rows = encoder.template.rows([text for text in TEXTS if text], max_length=40)
+    width = max(len(row.ids) for row in rows)
+    ids = torch.tensor([[7] * (width - len(row.ids)) + row.ids for row in rows])
+    mask = torch.tensor([[0] * (width - len(row.ids)) + [1] * len(row.ids) for row in rows])
+    wanted = torch.from_numpy(encoder.encode([text for text in TEXTS if text]))
+    assert (graph(ids, mask) - wanted).abs().max() < 1e-6
+
+
 def test_labelled_tokens_need_no_fixed_form(make_encoder: Callable[..., Encoder]) -> None:
     """Fewer memory tokens for short texts, and a text that is repeated: forms that ids alone do not show."""
     for settings in (

@@ -108,7 +108,7 @@ class _Faults:
         found = dict(self._by_tokens([self._body(prompt + text) for prompt, text in rows]))
         found |= self._by_prompts(rows)
         right = found.pop("")
-        kept = {name: each for name, each in found.items() if (each.any(-1)).all() and _differs(each, right)}
+        kept = {name: each for name, each in found.items() if each.any(-1).all() and _differs(each, right)}
         long = (prompts[0], self.parts.parity["cases"][0]["texts"][len(TEXTS)]["text"])
         return WrongVectors(rows, kept, long, self._truncated(self._body("".join(long))))
 
@@ -201,4 +201,5 @@ class _Faults:
 
 
 def _differs(vectors: np.ndarray, right: np.ndarray) -> bool:
-    return bool(np.abs(vectors - right).max() > SAME)
+    """Return whether vectors are others than the right ones, of as many dimensions; concatenated states have more."""
+    return vectors.shape == right.shape and bool(np.abs(vectors - right).max() > SAME)

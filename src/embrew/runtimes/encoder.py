@@ -118,7 +118,8 @@ class RuntimeEncoder(Protocols):
         """Return the graph's vectors, float32 `(batch, dimensions)`.
 
         Raises:
-            ValueError: fewer layers are asked for, or vectors that are not normalised, and they are in the graph.
+            ValueError: fewer layers are asked for, or vectors that are not normalised, and they are in the graph; or
+                pooling is over the text, and there is a prompt.
         """
         if num_layers is not None and num_layers != self.backbone.num_layers:
             raise ValueError(
@@ -127,8 +128,26 @@ class RuntimeEncoder(Protocols):
             )
         if self.normalizes and not self.normalize:
             raise ValueError("normalize=False: normalisation is a part of the exported graph; use --backend torch")
-        labels = tokens.segment_ids if self.labelled else tokens.attention_mask
+        labels = tokens.segment_ids if self.labelled else self._attention_mask(tokens)
         return self.program(tokens.input_ids, labels)
+
+    def _attention_mask(self, tokens: Tokens) -> Tensor:
+        """Return the attention mask of rows for a graph that labels their tokens itself.
+
+        Pooling over the text, it takes all tokens for the text but those that the template adds to every one. A row
+        that has no text is given as padding, whose vector is zero.
+        """
+        mask = tokens.attention_mask
+        if self.pooling.over != "text":
+            return mask
+        text = tokens.where(Segment.TEXT).sum(-1)
+        added = len(self.template.first_ids) + len(self.template.suffix_ids)
+        if ((text > 0) & (text != mask.sum(-1) - added)).any():
+            raise ValueError(
+                "the exported graph pools over the text and cannot tell a prompt from it; encode without a prompt, or "
+                "use the encoder that was exported"
+            )
+        return mask * (text > 0)[:, None]
 
     def describe(self) -> dict[str, Any]:
         """Return what the original encoder describes, with the runtime and the type of the weights in the graph."""

@@ -107,14 +107,15 @@ class SentenceGraph(nn.Module):
 
         Args:
             input_ids: `(batch, tokens)` int64, as the exported tokenizer gives them.
-            attention_mask: `(batch, tokens)` int64: 1 where a position is real; padding is on the right.
+            attention_mask: `(batch, tokens)` int64: 1 where a position is real; padding is on the right, or on the
+                left.
         """
-        vectors = self.labelled(input_ids, self._segments(input_ids, attention_mask))[:, : self.keep]
+        ids, real = _padded_right(input_ids, (attention_mask != 0).long())
+        vectors = self.labelled(ids, self._segments(ids, real))[:, : self.keep]
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _segments(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def _segments(self, input_ids: Tensor, real: Tensor) -> Tensor:
         """Return labels: the template's tokens `PROMPT`, memory tokens `MEMORY`, others `TEXT`."""
-        real = (attention_mask != 0).long()
         rank = real.cumsum(-1)
         inside = (rank > self.first) & (rank <= rank[:, -1:] - self.last)
         labels = torch.where(inside, int(Segment.TEXT), int(Segment.PROMPT))
@@ -122,6 +123,15 @@ class SentenceGraph(nn.Module):
             is_memory = torch.eq(input_ids[..., None], self.memory).any(-1)
             labels = torch.where(is_memory, int(Segment.MEMORY), labels)
         return labels * real
+
+
+def _padded_right(input_ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows with the padding on their left moved to their end; those without any are not changed."""
+    width = input_ids.shape[1]
+    padding = (real.cumsum(-1) == 0).long().sum(-1, keepdim=True)
+    places = torch.arange(width, device=real.device)[None] + padding
+    places = torch.where(places < width, places, places - width)
+    return input_ids.gather(1, places), real.gather(1, places)
 
 
 def check_graph(encoder: EmbeddingModel) -> None:
