@@ -11,15 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from embrew.build import open_model
 from embrew.export.exporting import export_encoder
 from embrew.export.runtimes import openvino as target
 from embrew.files.checksums import Damaged
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
 from embrew.runtimes.encoder import RuntimeEncoder
+from embrew.runtimes.library import openvino
 from embrew.text_encoder.hashes import tokenizer_sha256
 from tests.conftest import FAMILIES, SENTENCES
+from tests.journeys import tiny_lm
+from tests.tokenizer_kinds import KINDS
 
 pytest.importorskip("openvino")
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
@@ -75,6 +80,48 @@ def test_its_hashes_are_the_encoders(encoder: Encoder, folder: Path) -> None:
     described = opened.describe()
     assert (described["backend"], described["weights"], described["dtype"]) == ("openvino", "fp32", "float32")
     assert described["base"] == encoder.describe()["base"] and described["max_length"] == LENGTHS
+
+
+def test_its_card_says_how_openvino_opens_it(folder: Path) -> None:
+    card = (folder / "README.md").read_text()
+    assert "openvino/openvino_model.xml" in card and "max_length=64" in card and "'find: ' + " in card
+    assert "SentenceTransformer(" not in card and "library_name: embrew" in card
+
+
+def test_padding_on_the_left_changes_nothing(encoder: Encoder, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="np")
+    assert (batch["attention_mask"][:, 0] == 0).any()
+    graph = openvino().Core().compile_model(folder / "openvino" / "openvino_model.xml", "CPU")
+    found = graph({name: batch[name] for name in ("input_ids", "attention_mask")})["sentence_embedding"]
+    assert cosines(found, encoder.encode(SENTENCES)).min() > 0.999, "bfloat16, where the CPU has it"
+
+
+def test_pooling_over_the_text_refuses_a_prompt(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    """The graph takes a row for one text, so a prompt's tokens would be pooled, too."""
+    encoder = make_encoder(memory_tokens=0, pooling=Pooling("mean", "text"), max_length=64)
+    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
+    opened = open_model(str(tmp_path / "export"))
+    assert np.abs(opened.encode(TEXTS) - encoder.encode(TEXTS)).max() < 1e-5
+    with pytest.raises(ValueError, match="pools over the text and cannot tell a prompt from it"):
+        opened.encode(TEXTS, prompt="find: ")
+
+
+@pytest.mark.slow
+def test_an_empty_text_without_tokens_has_nothing_to_pool(tmp_path: Path) -> None:
+    family, tokenizer = KINDS["gpt-neox"]
+    lm = tiny_lm(family, tokenizer(), tmp_path / "lm")
+    encoder = Encoder.from_pretrained(lm, device="cpu", max_length=32, pooling=Pooling("mean", "text"))
+    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"], verify="off")
+    vectors = open_model(str(tmp_path / "export")).encode(["", "a", "some words"])
+    assert not vectors[0].any() and np.abs(vectors - encoder.encode(["", "a", "some words"])).max() < 1e-5
+
+
+@pytest.mark.slow
+def test_concatenated_states(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
+    encoder = make_encoder(lora={}, max_length=64, pooling=Pooling("concat", "memory"))
+    export_encoder(encoder, tmp_path / "export", runtimes=["openvino"])
+    assert np.abs(open_model(str(tmp_path / "export")).encode(TEXTS) - encoder.encode(TEXTS)).max() < 1e-5
 
 
 def test_damage_is_found(folder: Path, tmp_path: Path) -> None:

@@ -193,6 +193,16 @@ def test_what_is_refused(
                 check(encoder)
 
 
+def test_causal_qwen3_is_exported_for_tei_with_a_warning(
+    make_encoder: Callable[..., Encoder], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for settings, warned in (({**LAST}, True), (MEAN, False)):
+        caplog.clear()
+        folder = exported(make_encoder("qwen3", max_length=48, **settings), tmp_path / f"{warned}")
+        words = "gives other vectors to texts of equal length in one batch"
+        assert (words in caplog.text, words in (folder / "README.md").read_text()) == (warned, warned)
+
+
 def test_scaled_rotary_positions_are_refused(
     make_encoder: Callable[..., Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,18 @@ class Target(StrEnum):
     LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
     TEI = "tei"
+
+
+OPENED = {
+    Target.SENTENCE_TRANSFORMERS: 'SentenceTransformer("{folder}")',
+    Target.OPENVINO: 'openvino.Core().compile_model("{folder}/openvino/openvino_model.xml", "CPU"); or embrew encode '
+    "{folder} TEXTS VECTORS",
+    Target.ONNX: 'onnxruntime.InferenceSession("{folder}/onnx/model.onnx")',
+    Target.LLAMA_CPP: "llama-server -m {gguf} --embeddings -c {limit} -b {limit} -ub {limit}",
+    Target.VLLM: "vllm serve {folder} --dtype float32",
+    Target.TEI: "text-embeddings-router --model-id {folder} --dtype {tei_dtype}",
+}
+"""How each runtime opens an export."""
 
 
 class Weights(StrEnum):
@@ -121,9 +134,9 @@ def export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Export a model as a Sentence-Transformers folder.
+    """Export a model for other software, which opens it without embrew.
 
-    SentenceTransformer(DIR) opens it without embrew and gives the same vectors.
+    The vectors are the same. By default it is a folder for Sentence-Transformers.
     """
     if folder.exists() and not overwrite:
         raise FileExistsError(f"{folder} exists; give another folder, or --overwrite to replace it")
@@ -136,22 +149,40 @@ def export(
     encoder = build.open_model(model)
     if not isinstance(encoder, Encoder):
         raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
-    export_encoder(
-        encoder,
-        folder,
-        runtimes=[target.value for target in runtimes or [Target.SENTENCE_TRANSFORMERS]],
-        weights=None if weights is None else weights.value,
-        overwrite=overwrite,
-        verify=verify.value,
-        prompt_name=prompt_name,
-        max_length=max_length,
-        num_layers=layers,
-        truncate_dim=dim,
-        int8=int8,
-    )
-    stock = (folder / "modules.json").is_file()
-    how = f'open it with SentenceTransformer("{folder}")' if stock else "its README.md says how it is opened"
-    out().print(f"[bold]{escape(str(folder))}[/]: {escape(how)}")
+    targets = list(dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS]))
+    try:
+        export_encoder(
+            encoder,
+            folder,
+            runtimes=[target.value for target in targets],
+            weights=None if weights is None else weights.value,
+            overwrite=overwrite,
+            verify=verify.value,
+            prompt_name=prompt_name,
+            max_length=max_length,
+            num_layers=layers,
+            truncate_dim=dim,
+            int8=int8,
+        )
+    except RuntimeError as error:  # a runtime gives other vectors, which a user has to read, and not a traceback
+        raise ValueError(str(error)) from error
+    _show_how_it_is_opened(folder, targets, encoder.backbone.inner.config.model_type)
+
+
+def _show_how_it_is_opened(folder: Path, targets: Sequence[Target], family: str) -> None:
+    """Print one line per runtime: how it opens the folder; `family` is the `model_type` of the model."""
+    from embrew.export.runtimes.tei import ON_CUDA
+
+    parity = json.loads((folder / "parity.json").read_text(encoding="utf-8"))
+    names = {
+        "folder": folder,
+        "limit": parity["max_length"],
+        "gguf": folder / parity.get("llama.cpp", {}).get("file", ""),
+        "tei_dtype": "float16" if family in ON_CUDA else "float32",
+    }
+    out().print(f"[bold]{escape(str(folder))}[/]; its README.md says more", soft_wrap=True)
+    for target in targets:
+        out().print(escape(f"{target.value}: {OPENED[target].format_map(names)}"), soft_wrap=True)
 
 
 def _int8(calibrate: Path | None, min_cosine: float | None, dev: Path | None) -> Int8 | None:

@@ -30,8 +30,7 @@ def require_same_ids(folder: Path, parity: Mapping[str, Any], ids: Sequence[Sequ
             if text["ids"] != got:
                 where = first_difference(text["ids"], got, open_tokenizer(folder))
                 raise RuntimeError(
-                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} (prompt {case['prompt_name']}): "
-                    f"{where}"
+                    f"the exported tokenizer gives other ids for {text['text'][:40]!r} ({prompt_of(case)}): {where}"
                 )
 
 
@@ -53,7 +52,7 @@ def require_same_vectors(
         wanted = np.array([text["vector"] for text in case["texts"]], dtype=np.float32)
         difference = float(np.abs(wanted - found).max()) if wanted.shape == found.shape else float("inf")
         cosine = float(cosines(found, wanted).min()) if wanted.shape == found.shape else float("-inf")
-        called = f"prompt {case['prompt_name']}, {case['method']}"
+        called = f"{prompt_of(case)}, {case['method']}"
         logger.info("%s: %s, largest difference %.1e, smallest cosine %.6f", what, called, difference, cosine)
         if least_cosine is None and not difference <= parity["tolerance"]:
             raise RuntimeError(
@@ -65,6 +64,11 @@ def require_same_vectors(
                 f"{what} gives other vectors ({called}): smallest cosine {cosine:.4f}, allowed {least_cosine}; export "
                 "with --weights fp32"
             )
+
+
+def prompt_of(case: Mapping[str, Any]) -> str:
+    """Return the prompt of a case of `parity.json`, for a message."""
+    return "no prompt" if case["prompt_name"] is None else f"prompt {case['prompt_name']}"
 
 
 def cosines(vectors: np.ndarray, wanted: np.ndarray) -> np.ndarray:

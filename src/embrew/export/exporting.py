@@ -77,6 +77,7 @@ def export_encoder(
         )
         for runtime in chosen:
             runtime.check(fixed.encoder)
+        cautions = _cautions(chosen, fixed.encoder)
         parts = Parts.of(fixed, int8)
         with atomic_folder(Path(folder), marker=MARKER, overwrite=overwrite) as out:
             for runtime in chosen:
@@ -88,12 +89,18 @@ def export_encoder(
                 logger.warning(
                     "%s: an empty text has no tokens in the export and gets another vector; see the card", folder
                 )
-            modules, own = _modules(out), [runtime.note(parts) for runtime in chosen if runtime.note is not None]
+            modules = _modules(out)
+            own = [runtime.note(parts) for runtime in chosen if runtime.note is not None]
             card = model_card(
                 parts.encoder,
                 stock=parts.prompts,
                 lengths=parts.lengths,
-                notes=[*notes(modules, empty_texts=parts.empty_texts), *_int8(parts), *(own if modules else own[1:])],
+                notes=[
+                    *notes(modules, empty_texts=parts.empty_texts),
+                    *_int8(parts),
+                    *(f"{words}." for words in cautions),
+                    *(own if modules else own[1:]),
+                ],
                 opening=STOCK_CARD if modules or not own else own[0],
             )
             (out / "README.md").write_text(card, encoding="utf-8")
@@ -122,6 +129,15 @@ def _weights(runtime: Runtime, asked: str | None, *, alone: bool) -> str:
     if asked not in runtime.weights:
         raise ValueError(f"weights={asked!r} for {runtime.name}; choose from {', '.join(runtime.weights)}")
     return asked
+
+
+def _cautions(chosen: Sequence[Runtime], encoder: Encoder) -> list[str]:
+    """Return, and log, what users of the runtimes must know of an encoder."""
+    found = [runtime.caution(encoder) for runtime in chosen if runtime.caution is not None]
+    cautions = [words for words in found if words is not None]
+    for words in cautions:
+        logger.warning("%s", words)
+    return cautions
 
 
 def _int8(parts: Parts) -> list[str]:

@@ -56,6 +56,22 @@ save_file(vectors, out)
 json.dump(ids, open(out + ".ids", "w"))
 """
 
+OPEN = """`openvino/openvino_model.xml` is for OpenVINO:
+
+```python
+import openvino
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH")
+graph = openvino.Core().compile_model("PATH/openvino/openvino_model.xml", "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})
+texts = [{prompt!r} + "…"]
+batch = tokenizer(texts, padding=True, truncation=True, max_length={limit}, return_tensors="np")
+vectors = graph({{"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}})["sentence_embedding"]
+```
+
+Without `INFERENCE_PRECISION_HINT`, OpenVINO computes in bfloat16 on CPUs that have instructions for it. embrew opens
+the folder, too (`embrew encode PATH CORPUS DIR`, `evaluate`, `search`), and puts prompts before texts by itself."""
+
 
 def _unchanged(model: Any, parts: Parts) -> Any:
     return model
@@ -102,6 +118,12 @@ def _write_encoder(parts: Parts, out: Path, weights: str) -> None:
     write_encoder(out, shape, encoder.template, encoder.settings, origin, contexts)
 
 
+def note_on_openvino(parts: Parts) -> str:
+    """Return how the graph is opened, by OpenVINO alone and by embrew."""
+    prompt = next((words for words in parts.prompts.values() if words), "")
+    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=prompt)
+
+
 def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
     """Open the folder with OpenVINO and the tokenizer alone, in a separate process, and compare ids and vectors."""
     weights = parity["runtimes"]["openvino"]
@@ -119,5 +141,10 @@ def verify_openvino(out: Path, parity: Mapping[str, Any], device: str) -> None:
 
 
 OPENVINO = Runtime(
-    "openvino", check=check_openvino, write=write_openvino, verify=verify_openvino, weights=tuple(COMPRESSED)
+    "openvino",
+    check=check_openvino,
+    write=write_openvino,
+    verify=verify_openvino,
+    weights=tuple(COMPRESSED),
+    note=note_on_openvino,
 )

@@ -25,6 +25,8 @@ class Runtime:
             Returns what `parity.json` should say of it, under `verified`, if anything.
         weights: types of weights it can be given; the first is the default.
         simulated: the version whose source `verify` follows where the runtime itself is not run; None: it is run.
+        caution: what its users must know where it gives some texts other vectors in spite of `check`: it is logged, and
+            the card says it; None: nothing.
         note: what the card says of opening its files, in Markdown; None: nothing but what it says anyway.
         reads_stock: whether it reads the Sentence-Transformers folder, so that this is written too.
     """
@@ -35,5 +37,6 @@ class Runtime:
     verify: Callable[[Path, Mapping[str, Any], str], Mapping[str, Any] | None]
     weights: tuple[str, ...] = ("fp32",)
     simulated: str | None = None
+    caution: Callable[[Encoder], str | None] | None = None
     note: Callable[[Parts], str] | None = None
     reads_stock: bool = False

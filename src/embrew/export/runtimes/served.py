@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel
 
+from embrew.export.comparing import prompt_of
 from embrew.export.stock import pools_every_token, pools_last_token
 from embrew.modeling.encoder import Encoder
 
@@ -110,7 +111,7 @@ def verify_reading(
     Raises:
         RuntimeError: token ids or vectors differ.
     """
-    what = f"{server}, simulated from its loader's source,"
+    what = f"{server}, simulated from its loader's source"
     model = AutoModel.from_pretrained(out, trust_remote_code=False).eval().to(device)
     if reading.causal is not None:
         model.config.is_causal = reading.causal
@@ -125,17 +126,17 @@ def verify_reading(
             ids = tokenize((prompt or "") + text["text"])
             if ids != text["ids"]:
                 raise RuntimeError(
-                    f"{what} gives other token ids for {text['text'][:40]!r} (prompt {name}): "
+                    f"{what}: it gives other token ids for {text['text'][:40]!r} ({prompt_of(case)}): "
                     f"{len(ids)} instead of {len(text['ids'])}"
                 )
             vector = _vector(model, ids, reading, matrices)
             difference = float(np.abs(vector - np.asarray(text["vector"], dtype=np.float32)).max())
             if not difference <= parity["tolerance"]:
                 raise RuntimeError(
-                    f"{what} gives other vectors (prompt {name}, {text['text'][:40]!r}): largest "
+                    f"{what}: it gives other vectors ({prompt_of(case)}, {text['text'][:40]!r}): largest "
                     f"difference {difference:.2e}, allowed {parity['tolerance']:.0e}; it reads {reading}"
                 )
-        logger.info("export: %s, prompt %s: %d texts agree", what, name, len(texts))
+        logger.info("%s: %s, the same token ids and vectors for %d texts", what, prompt_of(case), len(texts))
 
 
 @torch.no_grad()

@@ -51,6 +51,18 @@ def check_tei(encoder: Encoder) -> None:
         raise ValueError(f"Text Embeddings Inference {VERSION} cannot reproduce this encoder: {reason}")
 
 
+def caution_on_tei(encoder: Encoder) -> str | None:
+    """Return what is said of causal Qwen3, for which `models/qwen3.rs` has a mask where texts differ in length only."""
+    if encoder.backbone.inner.config.model_type != "qwen3" or encoder.attention.is_causal is False:
+        return None
+    return (
+        f"Text Embeddings Inference {VERSION} without FlashAttention, as on a CPU, gives other vectors to texts of "
+        "equal length in one batch, since this Qwen3 is causal and the server leaves out the mask there. Run it on "
+        "CUDA in float16, or send requests of one text, one at a time; or train attention: bidirectional. "
+        "embrew parity DIR --against URL compares a running server"
+    )
+
+
 def misread_by_tei(encoder: Encoder) -> str | None:
     """Return why Text Embeddings Inference would open the stock folder and give other vectors; None: it would not."""
     reason = pooling_refused(encoder)
@@ -138,4 +150,12 @@ def verify_tei(out: Path, parity: Mapping[str, Any], device: str) -> None:
     verify_reading(name, out, parity, reading, tokenize, device=device, prompts=prompts, holds_names=holds_names)
 
 
-TEI = Runtime("tei", check=check_tei, write=write_tei, verify=verify_tei, simulated=VERSION, reads_stock=True)
+TEI = Runtime(
+    "tei",
+    check=check_tei,
+    write=write_tei,
+    verify=verify_tei,
+    simulated=VERSION,
+    caution=caution_on_tei,
+    reads_stock=True,
+)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.export.comparing import prompt_of
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import prepared
 from embrew.export.runtimes.llama_cpp.running import PYTHON, interpreter, run_gguf
 from embrew.modeling.storage.tokenizer_files import first_difference, open_tokenizer
@@ -40,7 +41,7 @@ def verify_gguf(out: Path, parity: Mapping[str, Any], device: str) -> dict[str, 
     texts = [prepared((case["prompt"] or "") + text["text"], about["text_preparation"]) for case, text in pairs]
     found, cosines, beyond = run_gguf(out / about["file"], texts, limit=limit), [], 0
     for (case, text), ids, vector in zip(pairs, found.ids, found.vectors, strict=True):
-        what = f"for {text['text'][:40]!r} (prompt {case['prompt_name']})"
+        what = f"for {text['text'][:40]!r} ({prompt_of(case)})"
         if vector is None and len(text["ids"]) == limit:
             beyond += 1
             continue
@@ -53,9 +54,10 @@ def verify_gguf(out: Path, parity: Mapping[str, Any], device: str) -> dict[str, 
             raise RuntimeError(f"llama.cpp gives another vector {what}: cosine {cosines[-1]:.6f}, allowed {lowest}")
     if not cosines:
         raise RuntimeError(f"no reference text has less than {limit} tokens, so none is compared; export with more")
-    logger.info("export: llama.cpp, lowest cosine %.6f of %d texts", min(cosines), len(cosines))
+    run = f"llama-cpp-python {found.version}"
+    logger.info("%s: the same token ids for %d texts, smallest cosine %.6f", run, len(cosines), min(cosines))
     return {
-        "run": f"llama-cpp-python {found.version}",
+        "run": run,
         "texts": len(cosines),
         "beyond_limit": beyond,
         "lowest_cosine": round(min(cosines), 7),

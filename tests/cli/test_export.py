@@ -1,0 +1,42 @@
+"""`embrew export` says how each runtime opens what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.export.runtimes import RUNTIMES
+
+pytest.importorskip("openvino")
+
+
+def test_other_vectors_are_an_error_without_a_traceback(
+    model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_vectors(*_: object) -> None:
+        raise RuntimeError("OpenVINO with fp32 weights gives other vectors")
+
+    monkeypatch.setitem(RUNTIMES, "openvino", replace(RUNTIMES["openvino"], verify=other_vectors))
+    result = CliRunner().invoke(app, ["export", str(model_folder("llama")), str(tmp_path / "out"), "--for=openvino"])
+    assert result.exit_code == 1 and "error: OpenVINO with fp32 weights gives other vectors" in result.stderr
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_one_line_per_runtime(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    out, targets = tmp_path / "out", ("openvino", "llama.cpp", "vllm", "tei")
+    options = [f"--for={target}" for target in targets]
+    result = CliRunner().invoke(app, ["export", str(model_folder("llama")), str(out), *options, "--verify", "off"])
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()[1:]
+    assert [line.partition(":")[0] for line in lines] == list(targets)
+    assert str(out / "openvino" / "openvino_model.xml") in lines[0]
+    assert f"-m {out / 'llama-F16.gguf'} --embeddings -c 512" in lines[1] and (out / "llama-F16.gguf").is_file()
+    assert lines[2:] == [
+        f"vllm: vllm serve {out} --dtype float32",
+        f"tei: text-embeddings-router --model-id {out} --dtype float16",
+    ]
