@@ -115,7 +115,12 @@ def sides(encoder: Encoder, place: Path, texts: list[str], calibration: tuple[st
         for name, model in ours.items()
     }
     for name, dtype in peers.items():
-        stock = SentenceTransformer(str(place / "stock"), device="cpu", model_kwargs={"dtype": dtype})
+        stock = SentenceTransformer(
+            str(place / "stock"),
+            device="cpu",
+            trust_remote_code=False,
+            model_kwargs={"dtype": dtype, "use_safetensors": True},
+        )
         made[name] = partial(stock.encode, texts, batch_size=32, show_progress_bar=False)
     made["ONNX Runtime fp32"] = partial(OnnxRuntime(place / "stock", graph).encode, texts)
     made["ONNX Runtime dynamic int8"] = partial(OnnxRuntime(place / "stock", small).encode, texts)

@@ -135,11 +135,16 @@ OTHER_FAMILIES = tuple(
 )
 
 
+def _tokenizer(name: str) -> Any:
+    """Return one of the tokenizers of public models."""
+    return AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / name, trust_remote_code=False)
+
+
 def tokenizer_of(family: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a family: one of `EMBREW_TOKENIZERS`, or for BERT one that adds CLS and SEP."""
     if family != "BERT":
-        return AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / FAMILIES[family][2])
-    made = AutoTokenizer.from_pretrained(Path(os.environ["EMBREW_TOKENIZERS"]) / "phi2")
+        return _tokenizer(FAMILIES[family][2])
+    made = _tokenizer("phi2")
     made.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"})
     specials = [(name, made.convert_tokens_to_ids(name)) for name in ("[CLS]", "[SEP]")]
     made.backend_tokenizer.post_processor = processors.TemplateProcessing(
