@@ -5,6 +5,7 @@ Token ids and vectors in llama.cpp itself are in test_llama_cpp.py, a slow test.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from embrew.export.exporting import export_encoder
@@ -101,6 +102,20 @@ def test_no_text_is_a_special_token(make_encoder: Callable[..., Encoder], tmp_pa
     assert tokens[:3] == ["<pad> (special token 0)", "<s> (special token 1)", "</s> (special token 2)"]
     assert tokens[300] == "<|memory_0|> (special token 300)"
     assert types == [5] * 3 + [1] * 297 + [5], "unused, which llama.cpp never looks for in a text; the others normal"
+
+
+def test_added_tokens_that_are_not_special_are_warned_of(
+    make_encoder: Callable[..., Encoder], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """llama.cpp makes this name a special token; `embed` of llama-cpp-python then reads it as words."""
+    encoder = make_encoder(max_length=24, **MEAN)
+    written(encoder, tmp_path / "without")
+    assert "added tokens" not in caplog.text
+    encoder.tokenizer = copy.deepcopy(encoder.tokenizer)
+    encoder.tokenizer.add_tokens([AddedToken("<|fim_prefix|>", special=False, normalized=False)])
+    written(encoder, tmp_path / "with")
+    words = "added tokens that are found in texts (<|fim_prefix|>)"
+    assert words in caplog.text and words in (tmp_path / "with" / "README.md").read_text()
 
 
 def test_bidirectional_mean_and_quantised_rows(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:

@@ -148,7 +148,10 @@ def export(
 
     encoder = build.open_model(model)
     if not isinstance(encoder, Encoder):
-        raise ValueError(f"{model} is a Sentence-Transformers model already; there is nothing to export")
+        raise ValueError(
+            f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "
+            "made of, or run it as it is: encode, evaluate and search have --backend openvino"
+        )
     targets = list(dict.fromkeys(runtimes or [Target.SENTENCE_TRANSFORMERS]))
     try:
         export_encoder(
@@ -167,6 +170,13 @@ def export(
     except RuntimeError as error:  # a runtime gives other vectors, which a user has to read, and not a traceback
         raise ValueError(str(error)) from error
     _show_how_it_is_opened(folder, targets, encoder.backbone.inner.config.model_type)
+
+
+def _what_it_is(opened: object) -> str:
+    """Return what an opened model is that is no encoder of embrew."""
+    from embrew.runtimes.encoder import RuntimeEncoder
+
+    return "an export for OpenVINO" if isinstance(opened, RuntimeEncoder) else "a Sentence-Transformers model"
 
 
 def _show_how_it_is_opened(folder: Path, targets: Sequence[Target], family: str) -> None:

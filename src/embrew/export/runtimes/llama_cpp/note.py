@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from embrew.export.parts import Parts
 from embrew.export.runtimes.llama_cpp.pre_tokenizer import NFC, NO_FIRST_SPACE
+from embrew.modeling.encoder import Encoder
 
 OPEN = """`{file}` is for llama.cpp:
 
@@ -34,6 +37,24 @@ PREPARATION = {
     NO_FIRST_SPACE: "- Remove one space from the beginning of a prompt with its text, if there is one.",
 }
 LENGTH = "- Do not normalise vectors (`normalize=False`; `--embd-normalize -1`): this encoder does not."
+
+
+def caution_on_gguf(encoder: Encoder) -> str | None:
+    """Return what is said of added tokens that are no special ones, as Qwen2.5's `<|fim_prefix|>`.
+
+    llama.cpp takes some of them for special tokens, by their names: it then finds them in texts only where it looks for
+    special tokens, as llama-server does and `embed` of llama-cpp-python does not.
+    """
+    added = json.loads(encoder.tokenizer.backend_tokenizer.to_str())["added_tokens"]
+    names = [token["content"] for token in added if not token["special"]]
+    if not names:
+        return None
+    shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+    return (
+        f"This tokenizer has added tokens that are found in texts ({shown}). llama.cpp takes some of them for special "
+        "tokens, by their names, and embed of llama-cpp-python then reads such a name as words, which is another "
+        "vector; llama-server looks for special tokens in texts. Keep these names out of texts"
+    )
 
 
 def note_on_gguf(parts: Parts) -> str:
