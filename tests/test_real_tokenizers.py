@@ -38,7 +38,7 @@ def lm_folder(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "names", [("qwen2", "mistral"), pytest.param(("pythia", "phi2"), marks=pytest.mark.slow)], ids="-".join
+    "names", [("mistral",), pytest.param(("qwen2", "pythia", "phi2"), marks=pytest.mark.slow)], ids="-".join
 )
 def test_saved_and_exported(names: tuple[str, ...], tmp_path: Path) -> None:
     """One fresh process for all, forked; below each has a new interpreter."""

@@ -52,7 +52,9 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("how", ["finaliser", "callback", "library", "early"])
+@pytest.mark.parametrize(
+    "how", ["finaliser", "early", *(pytest.param(how, marks=pytest.mark.slow) for how in ("callback", "library"))]
+)
 def test_sigterm_is_never_dropped(how: str) -> None:
     """An exception in `__del__` is printed and dropped: training continued to its end and exited with 0."""
     process = fresh.Fresh([sys.executable, "-c", PROGRAM, how])

@@ -1,5 +1,6 @@
 """Two processes are one: losses and gradients over shards equal those of the global batch."""
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -11,6 +12,7 @@ LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the me
 PROJECTION = 4  # weights and biases of two layers
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(model_folder, tmp_path):
     out = tmp_path / "results.safetensors"
     in_two_forks("tests.distributed.gather_worker", str(model_folder("llama")), str(out), timeout=240)

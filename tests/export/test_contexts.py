@@ -59,12 +59,12 @@ def test_every_family(family, make_encoder, tmp_path):
     [
         ({"compress": "none"}, {}),
         ({"compress": "all"}, {}),
-        ({"compress": "passage"}, {}),
-        ({"compress": "query"}, {}),
-        ({"format": "one_instruction"}, {}),
-        ({"every": 4}, {}),
+        pytest.param({"compress": "passage"}, {}, marks=pytest.mark.slow),
+        pytest.param({"compress": "query"}, {}, marks=pytest.mark.slow),
+        pytest.param({"format": "one_instruction"}, {}, marks=pytest.mark.slow),
+        pytest.param({"every": 4}, {}, marks=pytest.mark.slow),
         ({}, {"pooling": "mean", "attention": "bidirectional"}),
-        ({}, {"pooling": "weighted_mean"}),
+        pytest.param({}, {"pooling": "weighted_mean"}, marks=pytest.mark.slow),
         ({}, {"memory_tokens": 3, "template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}),
         ({}, {"soft_prompt_tokens": 2, "template": "{soft_prompt}{instruction}{text}"}),
         (

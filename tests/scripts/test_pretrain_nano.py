@@ -130,6 +130,7 @@ def test_from_text_to_card(run, tmp_path):
     assert "before" in (again / "model" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(run, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
     save = pretrain_nano.save_checkpoint

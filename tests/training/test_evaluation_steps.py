@@ -71,6 +71,7 @@ def test_only_the_stages_that_are_named(values: dict[str, Any], tmp_path: Path) 
     assert list(log["samples"]) == ["unsupervised", "supervised"]
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_has_the_same_curve(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ def test_stopped_and_gone_on_in_workers(model_folder, tmp_path, caplog):
     [
         pytest.param("epic", {}, marks=pytest.mark.slow),
         ("epic", {"learnable": 5}),
-        ("icl", {"compress": "none"}),
+        pytest.param("icl", {"compress": "none"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

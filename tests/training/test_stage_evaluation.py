@@ -152,7 +152,7 @@ def slow(*values: str | int) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@pytest.mark.parametrize("at", [2, 5, "evaluation 6", "saving", *slow(8, 10, "evaluation 4")])
+@pytest.mark.parametrize("at", [5, "evaluation 6", *slow(2, 8, 10, "evaluation 4", "saving")])
 def test_stopped_and_resumed_is_never_stopped(at: str | int, values: dict[str, Any], tmp_path: Path) -> None:
     """Curve, best step and weights are those of a run that nothing stopped, to the bit."""
     recipe = watched(values)

@@ -293,7 +293,7 @@ def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any],
     assert abs(plain.encode(SENTENCES) - cached.encode(SENTENCES)).max() < 1e-4
 
 
-@pytest.mark.parametrize("adapter", ["continue", "merge"])
+@pytest.mark.parametrize("adapter", ["continue", pytest.param("merge", marks=pytest.mark.slow)])
 def test_going_on_from_a_trained_encoder(adapter: str, values: dict[str, Any], tmp_path: Path) -> None:
     """Two stages in one recipe are the same as one, and another recipe that begins with it."""
     second = {**values["stages"][2], "adapter": adapter, "train_memory": True}
@@ -330,7 +330,7 @@ def cosine(a: Encoder, b: Encoder) -> float:
     return float((a.encode(SENTENCES) * b.encode(SENTENCES)).sum(-1).mean())
 
 
-@pytest.mark.parametrize("adapter", ["merge", "continue"])
+@pytest.mark.parametrize("adapter", ["merge", pytest.param("continue", marks=pytest.mark.slow)])
 def test_lora_on_fully_trained_weights(adapter: str, values: dict[str, Any], whole: Path, tmp_path: Path) -> None:
     """What is saved is what was trained, on the weights it was trained on; so it is one stage further on."""
     second = {**values["stages"][2], "adapter": adapter}
