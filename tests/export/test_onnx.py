@@ -88,6 +88,16 @@ def test_names_and_sizes_are_those_that_clients_ask_for(folder: Path) -> None:
     assert not (folder / "modules.json").exists()
 
 
+def test_its_card_says_how_onnx_runtime_opens_it(encoder: Encoder, folder: Path) -> None:
+    """The code of the card is run as it stands."""
+    card = (folder / "README.md").read_text()
+    assert "SentenceTransformer(" not in card and "library_name: embrew" in card
+    code = card.split("```python\n")[1].split("```")[0].replace("PATH", str(folder))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert np.abs(names["vectors"] - encoder.encode_query(["…"], num_layers=1)).max() < 1e-5
+
+
 def test_a_changed_file_is_found(folder: Path, tmp_path: Path, forked: None) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)

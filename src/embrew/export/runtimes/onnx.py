@@ -58,6 +58,24 @@ json.dump(ids, open(out + ".ids", "w"))
 """
 
 
+OPEN = """`onnx/model.onnx` is for ONNX Runtime:
+
+```python
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("PATH/tokenizer.json")
+tokenizer.encode_special_tokens = True  # names of special tokens in a text stay text
+tokenizer.enable_truncation({limit})
+tokenizer.enable_padding()
+session = onnxruntime.InferenceSession("PATH/onnx/model.onnx")
+rows = tokenizer.encode_batch([{prompt!r} + "…"])
+inputs = {{"input_ids": [row.ids for row in rows], "attention_mask": [row.attention_mask for row in rows]}}
+vectors = session.run(["sentence_embedding"], {{name: np.array(values) for name, values in inputs.items()}})[0]
+```"""
+
+
 def check_onnx(encoder: Encoder) -> None:
     """Raise if the encoder has no graph, or a package is not installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
@@ -125,4 +143,10 @@ def verify_onnx(out: Path, parity: Mapping[str, Any], device: str) -> None:
         require_same_vectors(f"ONNX Runtime ({words})", parity, found)
 
 
-ONNX = Runtime("onnx", check=check_onnx, write=write_onnx, verify=verify_onnx)
+def note_on_onnx(parts: Parts) -> str:
+    """Return how the graph is opened by ONNX Runtime."""
+    prompt = next((words for words in parts.prompts.values() if words), "")
+    return OPEN.format(limit=parts.encoder.max_seq_length, prompt=prompt)
+
+
+ONNX = Runtime("onnx", check=check_onnx, write=write_onnx, verify=verify_onnx, note=note_on_onnx)
