@@ -161,7 +161,8 @@ def test_damaged_unverified_and_other_folders(made: Path, hub: FakeHub, tmp_path
     assert "context.json has changed" in refused(folder, REPO, *FREE)
     shutil.copytree(made / "encoder", tmp_path / "old")
     (tmp_path / "old" / "checksums.json").unlink()
-    assert "has no checksums.json" in refused(tmp_path / "old", REPO, *FREE)
+    said = refused(tmp_path / "old", REPO, *FREE)
+    assert "has no checksums.json" in said and f"`embrew merge {tmp_path / 'old'} NEW`" in said
     export_encoder(make_encoder(), tmp_path / "unverified", verify="off")
     assert "was written without verification" in refused(tmp_path / "unverified", REPO, *FREE)
     assert "holds nothing that embrew wrote; push takes" in refused(made / "model", REPO, *FREE)

@@ -100,6 +100,15 @@ def test_one_text_of_another_length(export: Path, made: dict[str, Any]) -> None:
     assert named(comparison) == {"norm"}
 
 
+@pytest.mark.parametrize("tells_ids", [True, False])
+def test_truncation_within_the_tolerance(tells_ids: bool, export: Path) -> None:
+    """At 0.5, a text that is truncated at 64 tokens instead of 128 is near enough, and its own vector is nearer."""
+    runtime = FaultyRuntime(export, "truncated at 64")
+    with serving(runtime, tokenize=runtime.ids if tells_ids else None) as address:
+        comparison = compare(str(export), f"{address}/embed", min_cosine=0.5)
+    assert named(comparison) == {"truncated_64"}, comparison.verdict
+
+
 def test_refused_texts_within_the_limit(export: Path, made: dict[str, Any]) -> None:
     def only_plain(path: str, headers: dict[str, Any], body: Any) -> Answer | None:
         return None if not any("🦆" in text for text in body["inputs"]) else (422, {}, '{"error": "no emoji"}')

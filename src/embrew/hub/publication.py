@@ -69,8 +69,7 @@ def publication(folder: str | Path) -> Publication:
     files = {name: file for part in parts for name, file in _listed(path, part)}
     values = read_json(path / kind.file, keys=("base", "steps") if kind is ENCODER else ("encoder",), kind=kind)
     if values.get("checks", {}).get("verify", "off") == "off":
-        again = "save_pretrained(DIR, verify='full')" if kind is ENCODER else "embrew export MODEL DIR"
-        raise ValueError(f"{path} was written without verification, or by an earlier embrew; write it again: {again}")
+        raise ValueError(f"{path} was written without verification, or by an earlier embrew; {_again(path)}")
     card = (path / CARD).read_text(encoding="utf-8") if (path / CARD).is_file() else ""
     _check_paths(path, files, card)
     kept = {*files, CARD}
@@ -93,12 +92,18 @@ def _listed(root: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield names and paths of a folder's listed files and of its checksums, once they are compared."""
     listed = read_checksums(folder)
     if listed is None:
-        raise ValueError(
-            f"{folder} has no {NAME}, so damage to its files is not detected; save or export it again to add one"
-        )
+        raise ValueError(f"{folder} has no {NAME}, so damage to its files is not detected; {_again(root)}")
     check_folder(folder)
     for name in (*listed, NAME):
         yield (folder / name).relative_to(root).as_posix(), folder / name
+
+
+def _again(folder: Path) -> str:
+    """Return how a folder is written again, with checksums and verified."""
+    if (folder / ENCODER.file).is_file():
+        saved = f"Encoder.from_pretrained({str(folder)!r}).save_pretrained('NEW', verify='full')"
+        return f"save it again: {saved} in Python, or `embrew merge {folder} NEW`, which merges its adapters"
+    return "export it again: `embrew export MODEL NEW`"
 
 
 def _data_of(folder: Path, values: Mapping[str, Any]) -> list[str] | None:

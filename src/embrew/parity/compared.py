@@ -15,6 +15,7 @@ from embrew.parity.vectors import Agreement, agreement
 MARGIN = 2.0  # a fault is named if its vectors are nearer than those of all others by this factor
 CLEAR = 4.0  # the same, against the right vectors where these are within the tolerance
 NOISE = 1e-6  # mean distance (1 - cosine) below which vectors are the same
+STANDS_OUT = 10.0  # a text is wrong on its own, not just less precise, if it is farther than the median by this factor
 TOO_NEAR = 1e-5  # mean distance from which a fault within the tolerance is named
 
 
@@ -49,6 +50,7 @@ class Compared:
             for text, vector, ids in zip(case.texts, case.vectors, case.ids, strict=True):
                 self.right[case.prompt.words, text] = vector
                 self.lengths[case.prompt.words, text] = len(ids)
+        self.usual = float(np.median([1 - self.agreement([key]).mean for key in self.theirs]))
 
     def cause(self, faults: str) -> Cause:
         """Return the cause of these faults in words."""
@@ -67,8 +69,13 @@ class Compared:
         )
 
     def is_right(self, key: Key, vector: np.ndarray) -> bool:
-        """Return whether a vector is the right one of a text."""
-        return agreement(vector[None], self.right[key][None]).reaches(self.min_cosine)
+        """Return whether a vector is the right one of a text.
+
+        One of other token ids has to be as near as those of other texts are, whatever the tolerance allows.
+        """
+        distance = 1 - agreement(vector[None], self.right[key][None]).lowest
+        moved = key in self.found.other_ids and distance > max(TOO_NEAR, STANDS_OUT * self.usual)
+        return distance <= 1 - self.min_cosine and not moved
 
     def same(self, found: Sequence[np.ndarray] | np.ndarray, right: Sequence[np.ndarray] | np.ndarray) -> bool:
         """Return whether vectors are the same, text by text."""

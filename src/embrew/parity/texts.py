@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from embrew.modeling.storage.verification import TEXTS
-from embrew.parity.compared import MARGIN, NOISE, Compared
+from embrew.parity.compared import CLEAR, MARGIN, NOISE, STANDS_OUT, TOO_NEAR, Compared
 from embrew.parity.conditions import ALONE, LONG, Key
 from embrew.parity.faults import Cause, truncated_length
 from embrew.parity.vectors import agreement
 
 SPECIAL = TEXTS[10]  # holds names of special tokens, which Rust tokenizers read as tokens in any text
 WORD = 8  # tokens of a word at most, by which the length at which a runtime truncates is measured
-STANDS_OUT = 10.0  # single texts are wrong, not all less precise, if they are farther than the median by this factor
 
 
 def of_length(compared: Compared) -> list[Cause]:
@@ -25,17 +24,14 @@ def of_length(compared: Compared) -> list[Cause]:
         compared.reference.wrong,
     )
     fine = {key[0] for key, vector in compared.theirs.items() if compared.is_right(key, vector)}
-    wrong = {key: vector for key, vector in long.items() if key[0] in fine and not compared.is_right(key, vector)}
+    long = {key: vector for key, vector in long.items() if key[0] in fine}
+    named = _truncation(compared, long)
+    if named is not None:
+        compared.cut = truncated_length(named) or limit
+        return [compared.cause(named)]
+    wrong = {key: vector for key, vector in long.items() if not compared.is_right(key, vector)}
     if not wrong:
         return []
-    if stored is not None and stored.long in wrong:
-        theirs = wrong[stored.long][None]
-        distance = {name: 1 - agreement(theirs, each[None]).mean for name, each in stored.truncated.items()}
-        name = min(distance, key=lambda name: distance[name])
-        second = min((each for other, each in distance.items() if other != name), default=1.0)
-        if distance[name] <= 1 - compared.min_cosine and max(MARGIN * distance[name], NOISE) < second:
-            compared.cut = truncated_length(name) or limit
-            return [compared.cause(name)]
     if stored is not None and stored.long in long and stored.long not in wrong:
         return [_of_long_texts(wrong, long, "others do not")]
     cut = compared.truncation()
@@ -45,6 +41,21 @@ def of_length(compared: Compared) -> list[Cause]:
         return [_of_long_texts(wrong, long, f"though they are truncated at about {cut} tokens")]
     compared.cut = cut
     return [Cause("truncated", f"long texts are truncated at about {cut} tokens instead of {limit}")]
+
+
+def _truncation(compared: Compared, long: Mapping[Key, np.ndarray]) -> str | None:
+    """Return the fault whose vector a long text has, if the right one is clearly farther; None: there is none."""
+    stored = compared.reference.wrong
+    if stored is None or stored.long not in long or not stored.truncated:
+        return None
+    theirs = long[stored.long][None]
+    right = 1 - agreement(theirs, compared.right[stored.long][None]).mean
+    distance = {name: 1 - agreement(theirs, each[None]).mean for name, each in stored.truncated.items()}
+    name = min(distance, key=lambda name: distance[name])
+    others = [right if right > TOO_NEAR else 0.0, *(each for other, each in distance.items() if other != name)]
+    factor = MARGIN if right > 1 - compared.min_cosine else CLEAR
+    near = distance[name] <= 1 - compared.min_cosine and max(factor * distance[name], NOISE) < min(others)
+    return name if near else None
 
 
 def _of_long_texts(wrong: Mapping[Key, np.ndarray], long: Mapping[Key, np.ndarray], but: str) -> Cause:
@@ -102,8 +113,9 @@ def _may_be_read_as_tokens(compared: Compared, wrong: list[Key]) -> bool:
 def _stand_out(compared: Compared, wrong: list[Key], known: list[Key]) -> bool:
     """Return whether the wrong texts are at most half, and much farther away than the others."""
     distance = {key: 1 - compared.agreement([key]).mean for key in known}
-    usual = float(np.median(list(distance.values())))
-    return 2 * len(wrong) <= len(known) and min(distance[key] for key in wrong) > max(STANDS_OUT * usual, NOISE)
+    return 2 * len(wrong) <= len(known) and min(distance[key] for key in wrong) > max(
+        STANDS_OUT * compared.usual, NOISE
+    )
 
 
 def _all_of(prompt: str, wrong: list[Key], known: list[Key]) -> bool:
