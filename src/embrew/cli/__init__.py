@@ -24,6 +24,7 @@ from embrew.cli import (
     results,
     runs,
     search,
+    serve,
     signals,
     train,
 )
@@ -45,6 +46,7 @@ app.command("table")(results.table)
 app.command("diff")(results.diff)
 app.command("encode")(encode.encode)
 app.command("search")(search.search)
+app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("parity")(parity.parity)
 app.command("merge")(merge.merge)

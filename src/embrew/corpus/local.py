@@ -18,7 +18,6 @@ from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
-from embrew.corpus.precision import Ranges
 from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
 from embrew.data.versions import Changes
 from embrew.files.formats import say_missing
@@ -27,6 +26,7 @@ from embrew.files.writing import check_free
 from embrew.modeling.embedding.batching import ahead
 from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
+from embrew.text_encoder.precision import Ranges
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from embrew.corpus.corpus import corpus_files, fingerprint
 from embrew.corpus.ids import UNIQUE
 from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST, manifest_name
-from embrew.corpus.precision import Ranges
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
+from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
 
 TEXTS = "unchanged"

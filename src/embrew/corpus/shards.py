@@ -17,12 +17,12 @@ from embrew.corpus.hashes import text_hashes, write_hashes
 from embrew.corpus.job import Job
 from embrew.corpus.layout import manifest_name
 from embrew.corpus.manifest import Entry, Manifest, shard_name
-from embrew.corpus.precision import Ranges, columns, quantize
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
 from embrew.modeling.embedding.batching import NotFinite
 from embrew.modeling.storage.loading import check_speed
 from embrew.text_encoder.interface import TextEncoder, encode_options
+from embrew.text_encoder.precision import Ranges, columns, quantize
 from embrew.text_encoder.vectors import BLOCK
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384

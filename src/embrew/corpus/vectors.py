@@ -10,8 +10,8 @@ import numpy as np
 
 from embrew.corpus.layout import manifest_name, restore
 from embrew.corpus.manifest import Manifest, read_manifest
-from embrew.corpus.precision import Ranges, dequantize
 from embrew.corpus.shards import is_whole, read_blocks, read_shard
+from embrew.text_encoder.precision import Ranges, dequantize
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -168,32 +168,20 @@ class Embedder(EmbeddingModel):
             self.to(torch.device(device))
         if self.training:
             self.eval()
-        shared_by = self.prefixes.opened(self.backbone)
-
-        def embed(tokens: Tokens, count: int) -> Tensor:
-            tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = shared_by(tokens, count)
-            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
-            return nn.functional.normalize(pooled, dim=-1) if unit and len(self.templates) == 1 else pooled
-
-        with torch.inference_mode():
-            parts = [
-                encode_rows(
-                    partial(self._rows, template, texts, instruction, limit, context),
-                    len(texts),
-                    embed,
-                    keep,
-                    batch_size=batch_size,
-                    batch_tokens=batch_tokens,
-                    show_progress_bar=shown,
-                    tokenize_ahead=self.device.type != "cpu",
-                    share=self.shares_prefixes,
-                )
-                for template in self.templates
-            ]
-            vectors = parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
-            if unit and len(parts) > 1:
-                vectors = nn.functional.normalize(vectors, dim=-1)
+        options: dict[str, Any] = {"context": context, "num_layers": num_layers, "batch_size": batch_size}
+        options |= {"batch_tokens": batch_tokens, "show_progress_bar": shown, "keep": keep}
+        parts = [
+            self._embed(
+                partial(self._rows, template, texts, instruction, limit, context),
+                len(texts),
+                unit=unit and len(self.templates) == 1,
+                **options,
+            )
+            for template in self.templates
+        ]
+        vectors = parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
+        if unit and len(parts) > 1:
+            vectors = nn.functional.normalize(vectors, dim=-1)
         return convert(vectors, single, precision, as_numpy, as_tensor)
 
     def encode_query(
@@ -213,6 +201,83 @@ class Embedder(EmbeddingModel):
         )
         name = "document" if prompt_name is None and prompt is None else prompt_name
         return self.encode(inputs, name, prompt, **options)
+
+    def rows(
+        self,
+        texts: Sequence[Text],
+        *,
+        instruction: str = "",
+        context: PreparedContext | None = None,
+        max_length: int | None = None,
+    ) -> list[list[Row]]:
+        """Return the rows of texts, one per template, as `encode` makes them; without a limit, none is truncated.
+
+        Args:
+            texts: strings or lists of token ids, as `texts_of` returns them.
+            instruction: what fills `{instruction}`.
+            context: whose demonstrations precede the text.
+            max_length: limit in tokens, without those of a context.
+        """
+        parts = [
+            self._rows(template, texts, instruction, max_length, context, 0, len(texts)) for template in self.templates
+        ]
+        return [list(rows) for rows in zip(*parts, strict=True)]
+
+    def embed_rows(
+        self,
+        rows: Sequence[Row],
+        *,
+        context: PreparedContext | None = None,
+        num_layers: int | None = None,
+        batch_size: int = 32,
+        batch_tokens: int | None = None,
+    ) -> Tensor:
+        """Return pooled vectors of rows, float32 `(rows, dimensions)` on the CPU, neither truncated nor normalised.
+
+        Args:
+            rows: of one template.
+            context: with which they were made.
+            num_layers: number of layers to run.
+            batch_size: rows per batch, where `batch_tokens` is not given.
+            batch_tokens: budget of padded tokens per batch.
+
+        Raises:
+            NotFinite: a vector is not finite; names the row.
+        """
+        return self._embed(
+            lambda start, stop: list(rows[start:stop]),
+            len(rows),
+            keep=self.width,
+            unit=False,
+            context=context,
+            num_layers=num_layers,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            show_progress_bar=False,
+        )
+
+    def _embed(
+        self,
+        rows_of: Callable[[int, int], list[Row]],
+        total: int,
+        *,
+        keep: int,
+        unit: bool,
+        context: PreparedContext | None,
+        num_layers: int | None,
+        **batches: Any,
+    ) -> Tensor:
+        shared_by = self.prefixes.opened(self.backbone)
+
+        def embed(tokens: Tokens, count: int) -> Tensor:
+            tokens = tokens if context is None else tokens.with_soft(context.vectors)
+            shared = shared_by(tokens, count)
+            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
+            return nn.functional.normalize(pooled, dim=-1) if unit else pooled
+
+        ahead = self.device.type != "cpu"
+        with torch.inference_mode():
+            return encode_rows(rows_of, total, embed, keep, tokenize_ahead=ahead, share=self.shares_prefixes, **batches)
 
     def describe(self) -> dict[str, Any]:
         """Return base, settings, dtype and size, for result files."""
@@ -249,7 +314,7 @@ class Embedder(EmbeddingModel):
         template: Template,
         texts: Sequence[Text],
         instruction: str,
-        limit: int,
+        limit: int | None,
         context: PreparedContext | None,
         start: int,
         stop: int,

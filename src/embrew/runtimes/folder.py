@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerBase
 
-from embrew.files.formats import EXPORT, OPENVINO
+from embrew.files.formats import OPENVINO
 from embrew.files.reading import content_of, read_json
 from embrew.modeling.prompting.contexts import Context, PreparedContext
 from embrew.modeling.settings.encoder import EncoderSettings
@@ -23,8 +22,8 @@ from embrew.modeling.storage.tokenizer_files import open_tokenizer
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row
 from embrew.runtimes.conversion import Program
-from embrew.runtimes.converted import LEAST_COSINE, check_close
 from embrew.runtimes.encoder import Origin, RuntimeEncoder, Shape, in_vocabulary
+from embrew.runtimes.reference import compare_with_reference
 
 GRAPH = "openvino/openvino_model.xml"
 CPU = torch.device("cpu")
@@ -84,7 +83,8 @@ def open_openvino(folder: Path, *, dtype: str = "auto") -> RuntimeEncoder:
     """
     check_folder(folder)
     made = read_encoder(folder, dtype=dtype)
-    _compare(made, folder)
+    exact = made.origin.weights == "fp32" and not made.in_bfloat16
+    compare_with_reference(made, folder, exact=exact, what="OpenVINO")
     return made
 
 
@@ -132,17 +132,3 @@ def _plain(tokenizer: PreTrainedTokenizerBase, first: list[int], last: list[int]
     ]
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
     return tokenizer
-
-
-def _compare(made: RuntimeEncoder, folder: Path) -> None:
-    """Encode the shortest reference texts of an export and compare their vectors with those written there."""
-    path = folder / EXPORT.file
-    parity = read_json(path, kind=EXPORT)
-    with content_of(path):
-        case = next(case for case in parity["cases"] if case["method"] == "encode_document")
-        texts = sorted((text for text in case["texts"] if text["text"]), key=lambda text: len(text["ids"]))[:4]
-        allowed = float(parity["tolerance"]) if made.origin.weights == "fp32" and not made.in_bfloat16 else None
-        least = float(parity.get("least_cosine", LEAST_COSINE))
-        wanted = torch.tensor([text["vector"] for text in texts])
-    ours = torch.from_numpy(np.array(made.encode_document([text["text"] for text in texts], show_progress_bar=False)))
-    check_close(ours, wanted, allowed, least=least, what=f"OpenVINO, from {folder}")

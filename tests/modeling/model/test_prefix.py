@@ -344,21 +344,40 @@ def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):
             assert np.array_equal(encoder.encode(texts, prompt=prompt), make().encode(texts, prompt=prompt))
 
 
-def test_what_is_kept_is_bounded(make_encoder, monkeypatch):
-    monkeypatch.setattr(module, "KEPT_TOKENS", 200)
+def test_what_is_kept_is_bounded(make_encoder):
     encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
+    config = encoder.backbone.causal_lm.config
+    head = config.hidden_size // config.num_attention_heads
+    keys = 2 * config.num_hidden_layers * config.num_key_value_heads * head
+    each = 4 * (2 * config.hidden_size + keys)  # bytes of a token: input embedding, state, keys and values in float32
+    encoder.prefixes.reuse.most = 200 * each
     seen = counted(encoder)
     for number in range(8):
         encoder.encode(TEXTS, prompt=f"Number {number}: ")
     kept = encoder.prefixes.of(encoder.backbone)._kept
     lengths = [len(beginning.states[0]) for beginning in kept.values()]
     assert 100 < sum(lengths) <= 200
+    assert encoder.prefixes.bytes == sum(lengths) * each
     seen.clear()
     encoder.encode(TEXTS, prompt="Number 7: ")
     assert max(lengths) not in seen
-    monkeypatch.setattr(module, "KEPT_TOKENS", 1)
+    assert encoder.prefixes.reuse.misses == 8 and encoder.prefixes.reuse.hits > 0
+    encoder.prefixes.reuse.most = 1
     encoder.encode(TEXTS, prompt="Number 8: ")
     assert len(kept) == 1  # the latest always stays
+
+
+def test_the_least_recently_used_prefix_is_dropped_first(make_encoder):
+    encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
+    encoder.encode(TEXTS, prompt="Number 0: ")
+    encoder.prefixes.reuse.most = 2 * encoder.prefixes.bytes
+    for number in (1, 0, 2):
+        encoder.encode(TEXTS, prompt=f"Number {number}: ")
+    assert encoder.prefixes.reuse.misses == 3
+    encoder.encode(TEXTS, prompt="Number 0: ")
+    assert encoder.prefixes.reuse.misses == 3
+    encoder.encode(TEXTS, prompt="Number 1: ")
+    assert encoder.prefixes.reuse.misses == 4
 
 
 def test_a_copy_keeps_nothing(make_encoder):

@@ -17,7 +17,7 @@ from embrew.modeling.model.changes import fingerprint
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
-KEPT_TOKENS = 2048  # of all kept prefixes together; of a 7B model without grouped keys, that is 1 GB in bfloat16
+KEPT_BYTES = 2**28  # of all kept prefixes together: 256 MiB, of a 7B model without grouped keys 512 tokens in bfloat16
 FRAME = (int(Segment.PROMPT), int(Segment.SOFT))
 
 
@@ -58,17 +58,45 @@ class Beginning:
     layers: tuple[tuple[Tensor, Tensor], ...]
     states: Tensor
 
+    @property
+    def bytes(self) -> int:
+        """Size of all its tensors."""
+        return sum(
+            part.nbytes for part in (self.embedded, self.states, *(part for pair in self.layers for part in pair))
+        )
+
+
+@dataclass
+class Reuse:
+    """How often a model's prefixes were reused, and how large a memory they may take.
+
+    Attributes:
+        most: bytes of all kept prefixes together; the least recently used are dropped first, and the latest stays.
+        hits: forward passes that found their prefix.
+        misses: those that computed it.
+    """
+
+    most: int = KEPT_BYTES
+    hits: int = 0
+    misses: int = 0
+
 
 class Prefix:
-    """Prefixes that one state of a model computed, the latest last.
+    """Prefixes that one state of a model computed, the least recently used first.
 
     Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
     is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reuse: Reuse | None = None) -> None:
+        self.reuse = reuse or Reuse()
         self._kept: dict[Any, Beginning] = {}
         self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is kept."""
+        return sum(kept.bytes for kept in list(self._kept.values()))
 
     def at(self, tokens: Tokens, count: int) -> Shared | None:
         """Return the first `count` positions of a batch, which all its rows share; None: nothing is shared.
@@ -88,17 +116,19 @@ class Prefix:
 
     def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
         """Return the prefix kept under a key if its input embeddings are still these, else computed now."""
-        found = self._kept.get(key)
-        if found is None or not torch.equal(found.embedded, embedded):
-            found = compute()
+        known = self._kept.get(key)
+        hit = known is not None and torch.equal(known.embedded, embedded)
+        found = known if known is not None and hit else compute()
         with self._lock:
+            self.reuse.hits += hit
+            self.reuse.misses += not hit
             self._kept.pop(key, None)
             self._kept[key] = found
-            tokens = sum(kept.states.shape[1] for kept in self._kept.values())
+            size = sum(kept.bytes for kept in self._kept.values())
             for oldest in list(self._kept)[:-1]:
-                if tokens <= KEPT_TOKENS:
+                if size <= self.reuse.most:
                     break
-                tokens -= self._kept.pop(oldest).states.shape[1]
+                size -= self._kept.pop(oldest).bytes
         return found
 
 
@@ -179,22 +209,32 @@ class _Before(CacheLayerMixin):
 
 
 class Prefixes:
-    """A `Prefix` that is valid until the model changes: see `fingerprint`."""
+    """A `Prefix` that is valid until the model changes: see `fingerprint`.
+
+    Attributes:
+        reuse: of all prefixes of the model, also those that a change made invalid.
+    """
 
     def __init__(self) -> None:
-        self._now: tuple[Any, Prefix] = (None, Prefix())
+        self.reuse = Reuse()
+        self._now: tuple[Any, Prefix] = (None, Prefix(self.reuse))
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is kept."""
+        return self._now[1].bytes
 
     def of(self, model: torch.nn.Module) -> Prefix:
         """Return what this model computed in its present state; an empty prefix if it changed, or that is unknown."""
         state, (before, prefix) = fingerprint(model), self._now
         if state is None or state != before:
-            prefix = Prefix()
+            prefix = Prefix(self.reuse)
             self._now = (state, prefix)
         return prefix
 
     def forget(self) -> None:
         """Forget all prefixes, for changes that `fingerprint` may miss."""
-        self._now = (None, Prefix())
+        self._now = (None, Prefix(self.reuse))
 
     def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:
         """`Prefix.at` for one call; whether the model has changed is looked up when first something is shared."""

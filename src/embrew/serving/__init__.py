@@ -1,0 +1,1 @@
+"""A server for any encoder: the APIs of OpenAI and of Text Embeddings Inference."""

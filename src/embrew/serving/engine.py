@@ -1,0 +1,60 @@
+"""The computing side of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from embrew.modeling.embedder import Embedder
+from embrew.modeling.embedding.batching import batches_of
+from embrew.modeling.prompting.contexts import PreparedContext
+from embrew.modeling.text.tokens import Row, Tokens
+from embrew.serving.asked import Key
+
+
+class EncoderEngine:
+    """Vectors, and states of tokens, of rows that an `EncoderReader` made.
+
+    Args:
+        encoder: what computes them.
+        batch_tokens: padded tokens per forward pass.
+        prefix_bytes: memory for the keys and values of prompts.
+    """
+
+    def __init__(self, encoder: Embedder, *, batch_tokens: int, prefix_bytes: int) -> None:
+        self.encoder, self.batch_tokens = encoder, batch_tokens
+        self.encoder.prefixes.reuse.most = prefix_bytes
+
+    def compute(self, key: Key, rows: Sequence[Sequence[Row]]) -> list[np.ndarray]:
+        """Return float32 `(templates, dimensions)` per text, neither truncated nor normalised; or its states."""
+        context = None if key.context is None else self.encoder.contexts[key.context]
+        if key.states:
+            return self._states(key, [each[0] for each in rows], context)
+        parts = [
+            self.encoder.embed_rows(
+                of_template, context=context, num_layers=key.num_layers, batch_tokens=self.batch_tokens
+            )
+            for of_template in zip(*rows, strict=True)
+        ]
+        return list(torch.stack(parts, dim=1).numpy())
+
+    def counts(self) -> dict[str, int]:
+        """Return how often prefixes were found and computed, and the bytes that are kept."""
+        prefixes = self.encoder.prefixes
+        hits, misses = prefixes.reuse.hits, prefixes.reuse.misses
+        return {"prefix_hits": hits, "prefix_misses": misses, "prefix_bytes": prefixes.bytes}
+
+    def _states(self, key: Key, rows: Sequence[Row], context: PreparedContext | None) -> list[np.ndarray]:
+        """Return the final states of each row's tokens, float32 `(tokens, hidden)`."""
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        for batch in batches_of(rows, batch_size=len(rows), batch_tokens=self.batch_tokens):
+            tokens = Tokens.pad([rows[i] for i in batch])
+            if context is not None:
+                tokens = tokens.with_soft(context.vectors)
+            with torch.inference_mode():
+                states = self.encoder.hidden_states(tokens.to(self.encoder.device), num_layers=key.num_layers)
+            for place, i in enumerate(batch):
+                found[i] = states[place].float().cpu()[tokens.attention_mask[place].bool()].numpy()
+        return found

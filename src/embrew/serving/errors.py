@@ -1,0 +1,69 @@
+"""Errors that clients get, always as OpenAI's error object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+KINDS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+
+
+class ApiError(Exception):
+    """A refusal.
+
+    Attributes:
+        status: HTTP status.
+        message: what was given, what is allowed, what to do.
+        param: name of the field that is wrong.
+        code: a word for programs.
+        retry_after: seconds after which the client may try again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.retry_after = retry_after
+
+    def response(self, headers: dict[str, str] | None = None) -> Response:
+        """Return the answer; its JSON is ASCII, since a text may hold what UTF-8 cannot encode."""
+        error = {
+            "message": self.message,
+            "type": KINDS.get(self.status, "invalid_request_error"),
+            "param": self.param,
+            "code": self.code,
+        }
+        extra = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after)))}
+        extra |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        content = json.dumps({"error": error}).encode("ascii")
+        return Response(content, self.status, {**extra, **(headers or {})}, media_type="application/json")
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorDetail
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the error answers of a route, for OpenAPI."""
+    return {status: {"model": ErrorBody} for status in statuses}

@@ -1,0 +1,77 @@
+"""Open a model for serving: its text side and its computing side, verified."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from embrew.build.opening import open_model
+from embrew.files.formats import EXPORT
+from embrew.modeling.embedder import Embedder
+from embrew.runtimes.reference import compare_with_reference
+from embrew.serving.asked import Asked, Engine, Read, Reader
+from embrew.serving.engine import EncoderEngine
+from embrew.serving.reading import EncoderReader
+from embrew.serving.settings import Settings
+from embrew.serving.stock import StockEngine, StockReader
+
+logger = logging.getLogger(__name__)
+KNOWN = "a text that every model can embed"
+BATCH_TOKENS = {"cpu": 2048}
+ON_GPU = 16_384
+
+
+class Served(NamedTuple):
+    """An opened model.
+
+    Attributes:
+        reader: its text side.
+        engine: its computing side.
+        batch_tokens: padded tokens per forward pass.
+        known: a text that the engine has computed.
+    """
+
+    reader: Reader
+    engine: Engine
+    batch_tokens: int
+    known: Read
+
+
+def open_served(settings: Settings, device: str | None = None) -> Served:
+    """Open a model, compare an export with its `parity.json`, and compute a text.
+
+    Raises:
+        FileNotFoundError: no such folder, recipe or model.
+        ValueError: a damaged folder, other vectors than those of the export, an unknown default prompt.
+    """
+    if device is not None and device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend)
+    if device is not None:
+        model.to(torch.device(device))
+    tokens = settings.batch_tokens or BATCH_TOKENS.get(model.device.type, ON_GPU)
+    reader: Reader
+    engine: Engine
+    if isinstance(model, Embedder):
+        model.eval()
+        reader = EncoderReader(model, default_prompt_name=settings.default_prompt_name)
+        engine = EncoderEngine(model, batch_tokens=tokens, prefix_bytes=settings.prefix_bytes)
+    else:
+        _verify(model, Path(settings.model))
+        reader = StockReader(model, default_prompt_name=settings.default_prompt_name)
+        engine = StockEngine(model)
+    known = reader.read([KNOWN], Asked())
+    engine.compute(known.key, known.rows)
+    return Served(reader, engine, tokens, known)
+
+
+def _verify(model: torch.nn.Module, folder: Path) -> None:
+    """Compare an export for Sentence-Transformers with its `parity.json`; say where there is none."""
+    if not (folder / EXPORT.file).is_file():
+        logger.warning("%s has no %s: its vectors are not verified", folder, EXPORT.file)
+        return
+    exact = next(model.parameters()).dtype == torch.float32
+    compare_with_reference(model, folder, exact=exact, what="Sentence-Transformers")

@@ -1,0 +1,164 @@
+"""The text side of an encoder: prompts, contexts, limits and tokens, without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from embrew.modeling.embedder import Embedder
+from embrew.modeling.model.prefix import FRAME, WORTHWHILE
+from embrew.modeling.prompting.contexts import PreparedContext
+from embrew.modeling.text.numbers import SIDES
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.tokens import Row, Segment
+from embrew.modeling.text.whole import tokens_before
+from embrew.runtimes.converted import shape_of
+from embrew.runtimes.encoder import RuntimeEncoder
+from embrew.serving.asked import Asked, Key, Read
+from embrew.serving.errors import ApiError
+from embrew.serving.wire import Text
+
+
+class EncoderReader(Embedder):
+    """An encoder's text side.
+
+    Args:
+        encoder: whose; it is not kept.
+        default_prompt_name: prompt or context where a request names none.
+    """
+
+    def __init__(self, encoder: Embedder, *, default_prompt_name: str | None = None) -> None:
+        pooling = replace(encoder.pooling, latents=None, heads=None, head_width=None)
+        settings = encoder.settings.replace(demonstrations=None, pooling=pooling)  # trained parts stay in the engine
+        super().__init__(shape_of(encoder), encoder.tokenizer, encoder.base, settings)  # type: ignore[arg-type]
+        self.contexts = dict(encoder.contexts)
+        self.causal = encoder.shares_prefixes
+        self.converted = isinstance(encoder, RuntimeEncoder)
+        self.default = default_prompt_name
+        if default_prompt_name is not None:
+            encoder.asked(default_prompt_name, None)
+        self.about = {
+            **_describe(encoder),
+            "normalize": encoder.normalize,
+            "always_normalizes": self.converted and encoder.normalizes,
+            "dimensions": encoder.get_embedding_dimension(),
+            "num_layers": encoder.backbone.num_layers,
+            "prompts": dict(encoder.prompts),
+            "contexts": sorted(encoder.contexts),
+            "default_prompt_name": default_prompt_name or encoder.default_prompt_name,
+            "max_length": {**encoder.max_length, "other": encoder.max_seq_length},
+        }
+
+    def read(self, texts: list[Text], asked: Asked) -> Read:
+        """Return the rows of texts, and the key of what they share a forward pass with.
+
+        Raises:
+            ApiError: an unknown prompt, a number of layers that is not there, invalid Unicode, token ids out of range,
+                or a text that is too long.
+        """
+        self._check(asked)
+        given = self._checked(texts)
+        name, words, context, limit = self._resolved(asked)
+        try:
+            rows = self.rows(given, instruction=words, context=context, max_length=limit if asked.truncate else None)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="input") from None
+        extra = 0 if context is None else len(context.row.ids)
+        if not asked.truncate:
+            _check_lengths(rows, limit + extra)
+        shared = _frame(rows[0][0]) if self.causal and not asked.states else 0
+        shared = shared if shared >= WORTHWHILE else 0
+        key = Key(name if context is not None else None, words if shared else "", asked.num_layers, asked.states)
+        tokens = [sum(len(row.ids) for row in each) for each in rows]
+        return Read(key, rows, tokens, [max(1, count - shared * len(rows[0])) for count in tokens])
+
+    def tokenize(self, text: Text, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
+        """Return the tokens of a text: of its row, or of the text alone."""
+        (text,) = self._checked([text])
+        _, words, context, limit = self._resolved(asked)
+        try:
+            (row, *_), *_ = self.rows([text], instruction=words, context=context, max_length=limit)
+            found = _tokens(self.template, text, words, row)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="inputs") from None
+        if add_special_tokens:
+            return found
+        return [token for token, segment in zip(found, row.segments, strict=True) if segment == Segment.TEXT]
+
+    def _check(self, asked: Asked) -> None:
+        layers = self.backbone.num_layers
+        if asked.num_layers is not None and asked.num_layers != layers and self.converted:
+            raise ApiError(
+                400, f"num_layers={asked.num_layers}: OpenVINO runs all {layers} layers of a model", param="num_layers"
+            )
+        if asked.num_layers is not None and asked.num_layers > layers:
+            raise ApiError(400, f"num_layers={asked.num_layers}; this model has {layers} layers", param="num_layers")
+        if asked.states and (self.converted or len(self.templates) > 1):
+            why = "OpenVINO computes pooled vectors only" if self.converted else "this model has several templates"
+            raise ApiError(400, f"states of tokens are not offered: {why}; use /embed", code="not_offered")
+
+    def _checked(self, texts: list[Text]) -> list[Any]:
+        try:
+            return self.texts_of(texts)[0]
+        except (ValueError, TypeError) as error:
+            raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
+
+    def _resolved(self, asked: Asked) -> tuple[str | None, str, PreparedContext | None, int]:
+        """Return name and words of the prompt, the context, and the limit without the context's tokens."""
+        name = asked.prompt_name
+        if name is None and asked.prompt is None and asked.side is None:
+            name = self.default
+        side = asked.side or (name if name in SIDES else None)
+        if name is None and asked.prompt is None:
+            name = side
+        limit = self.max_seq_length if side is None else self.max_length[side]
+        try:
+            return name or self.default_prompt_name, *self.asked(name, asked.prompt), limit
+        except ValueError as error:
+            raise ApiError(400, str(error), param="prompt_name", code="unknown_prompt") from None
+
+
+def _describe(encoder: Embedder) -> dict[str, Any]:
+    about = encoder.describe()
+    return {
+        "model_sha": encoder.weights_hash(),
+        "model_dtype": about["dtype"],
+        "backend": about.get("backend", "torch"),
+        "pooling": about["pooling"],
+    }
+
+
+def _check_lengths(rows: Sequence[Sequence[Row]], limit: int) -> None:
+    for place, each in enumerate(rows):
+        longest = max(len(row.ids) for row in each)
+        if longest > limit:
+            raise ApiError(
+                422,
+                f"text {place} has {longest} tokens with its template and prompt; at most {limit} are allowed: shorten "
+                "it, or set truncate to true",
+                param="input",
+                code="text_too_long",
+            )
+
+
+def _frame(row: Row) -> int:
+    """Return how many leading positions of a row are those of its prompt."""
+    return next((i for i, segment in enumerate(row.segments) if segment not in FRAME), len(row.ids) - 1)
+
+
+def _tokens(template: Template, text: Text, words: str, row: Row) -> list[dict[str, Any]]:
+    """Return the tokens of a row, with the characters of the text where the text is tokenised with its prompt."""
+    tokenizer = template.tokenizer
+    places: Iterator[tuple[int, int]] = iter([])
+    if isinstance(text, str):
+        before = template.around(words)[0]
+        (encoding,) = template.strings.encode([before + text], places=True)
+        first = tokens_before(encoding, len(before)) if before else 0
+        places = iter([(a - len(before), b - len(before)) for a, b in encoding.offsets[first:]])
+    names = tokenizer.convert_ids_to_tokens(row.ids)
+    found = []
+    for i, name, segment in zip(row.ids, names, row.segments, strict=True):
+        start, stop = next(places, (None, None)) if segment == Segment.TEXT else (None, None)
+        found.append({"id": i, "text": name or "", "special": segment != Segment.TEXT, "start": start, "stop": stop})
+    return found

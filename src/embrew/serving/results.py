@@ -1,0 +1,92 @@
+"""From a text's pooled vector to what a client asked for: dimensions, unit length, precision, JSON."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from torch import nn
+
+from embrew.serving.errors import ApiError
+from embrew.serving.wire import Options
+from embrew.text_encoder.precision import Ranges, quantize
+
+
+def check_options(options: Options, about: Mapping[str, Any], ranges: Ranges | None) -> None:
+    """Raise unless the model offers these dimensions, this precision and this normalisation.
+
+    Args:
+        options: of a request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes, where the server has some.
+    """
+    width = about["dimensions"]
+    if options.dimensions is not None and options.dimensions > width:
+        raise ApiError(400, f"dimensions={options.dimensions}; this model has {width} dimensions", param="dimensions")
+    if options.normalize is False and about["always_normalizes"]:
+        raise ApiError(400, "normalize=false: this model's vectors always have unit length", param="normalize")
+    if options.precision == "int8":
+        if ranges is None:
+            raise ApiError(
+                400,
+                "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for float32 "
+                "or binary",
+                param="precision",
+            )
+        if len(ranges.minimum) != (options.dimensions or width):
+            raise ApiError(
+                400,
+                f"precision=int8: the server's ranges are for {len(ranges.minimum)} dimensions; set dimensions to that",
+                param="dimensions",
+            )
+
+
+def finished(
+    raw: Sequence[np.ndarray], options: Options, about: Mapping[str, Any], ranges: Ranges | None
+) -> np.ndarray:
+    """Return the vectors `(texts, dimensions)` of a request, as `Encoder.encode` finishes them.
+
+    Args:
+        raw: per text, float32 `(templates, dimensions)`.
+        options: of the request.
+        about: the model, as its reader describes it.
+        ranges: of int8 codes.
+    """
+    keep = options.dimensions or about["dimensions"]
+    parts = torch.from_numpy(np.stack(raw))[:, :, :keep]
+    vectors = parts[:, 0] if parts.shape[1] == 1 else parts.mean(1)
+    if about["normalize"] if options.normalize is None else options.normalize:
+        vectors = nn.functional.normalize(vectors, dim=-1)
+    if options.precision == "int8":
+        return quantize(vectors.numpy(), "int8", ranges)[0]
+    if options.precision == "float32":
+        return np.ascontiguousarray(vectors.numpy())
+    bits = quantize(vectors.numpy(), "binary")[0]
+    return bits if options.precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+
+
+def openai_json(vectors: np.ndarray, *, base64: bool, model: str, tokens: int) -> bytes:
+    """Return OpenAI's answer as JSON; float32 has as many digits as it takes to read the same number again."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": b64encode(_little_endian(vector)).decode("ascii") if base64 else vector,
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return as_json({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def as_json(value: Any) -> bytes:
+    """Return JSON of Python values and arrays."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _little_endian(vector: np.ndarray) -> bytes:
+    return vector.astype(vector.dtype.newbyteorder("<"), copy=False).tobytes()

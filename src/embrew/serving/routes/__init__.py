@@ -1,0 +1,1 @@
+"""The routes, by whose API they belong to."""

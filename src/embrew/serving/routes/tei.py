@@ -1,0 +1,65 @@
+"""The API of Text Embeddings Inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fastapi import APIRouter, Request, Response
+from torch import nn
+
+from embrew.serving.errors import ApiError
+from embrew.serving.results import as_json
+from embrew.serving.routes.embedding import ERRORS, asked_of, json_response, note, service_of, vectors_of
+from embrew.serving.wire import (
+    EmbedAllRequest,
+    SimilarityParameters,
+    SimilarityRequest,
+    TeiRequest,
+    Token,
+    TokenizeRequest,
+)
+
+router = APIRouter(tags=["Text Embeddings Inference"])
+
+
+@router.post("/embed", response_model=list[list[float]], responses=ERRORS)
+async def embed(body: TeiRequest, request: Request) -> Response:
+    """Return the vectors of texts."""
+    vectors, computed = await vectors_of(request, body.inputs, body)
+    return json_response(as_json(vectors), computed.headers)
+
+
+@router.post("/embed_all", response_model=list[list[list[float]]], responses=ERRORS)
+async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
+    """Return the final state of every token that the model reads, those of the template and prompt included."""
+    service = service_of(request)
+    computed = await service.compute(body.inputs, asked_of(body, service, states=True))
+    note(request, body.inputs, body, computed)
+    return json_response(as_json(list(computed.results)), computed.headers)
+
+
+@router.post("/similarity", response_model=list[float], responses=ERRORS)
+async def similarity(body: SimilarityRequest, request: Request) -> Response:
+    """Return the cosine of the first text and each of the others."""
+    options = body.parameters or SimilarityParameters()
+    if options.precision != "float32":
+        raise ApiError(400, f"precision={options.precision}; cosines are of float32 vectors", param="precision")
+    texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
+    vectors, computed = await vectors_of(request, texts, options)
+    unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
+    return json_response(as_json((unit[1:] @ unit[0]).numpy()), computed.headers)
+
+
+@router.post("/tokenize", responses=ERRORS)
+async def tokenize(body: TokenizeRequest, request: Request) -> list[list[Token]]:
+    """Return the tokens of texts as the model reads them."""
+    service = service_of(request)
+    service.ready()
+    if len(body.inputs) > service.limits.items:
+        raise ApiError(413, f"{len(body.inputs)} texts; at most {service.limits.items} are allowed", param="inputs")
+    asked, special = asked_of(body, service), body.add_special_tokens
+    found = await service.in_pool(
+        lambda reader: [reader.tokenize(text, asked, add_special_tokens=special) for text in body.inputs]
+    )
+    return [[Token(**token) for token in tokens] for tokens in found]

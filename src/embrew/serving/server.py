@@ -1,0 +1,77 @@
+"""Run the application on uvicorn, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from embrew.serving.application import create_app
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends normally on SIGTERM and Ctrl-C, once requests are finished."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Finish the requests that are being answered; refuse others."""
+        self.service.drain()
+        super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while the server runs; they are not raised again after it."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+def serve(settings: Settings, *, host: str, port: int) -> None:
+    """Serve a model until the process is told to stop.
+
+    Args:
+        settings: the model and the limits.
+        host: address that is listened at.
+        port: of it; 0: any free one.
+
+    Raises:
+        ValueError: the address is in use or not this machine's, or the model cannot be opened.
+    """
+    listening = _listen(host, port)
+    service = Service(settings)
+    drain = int(settings.limits.drain) + 5
+    config = uvicorn.Config(
+        create_app(service), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=drain
+    )
+    server = Server(config, service)
+
+    def loaded() -> None:
+        server.should_exit = server.should_exit or service.failure is not None
+
+    shown = f"[{host}]" if ":" in host else host
+    logger.info("listening at http://%s:%d", shown, listening.getsockname()[1])
+    service.load_in_thread(loaded)
+    server.run(sockets=[listening])
+    if service.failure is not None:
+        raise service.failure
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen at {host}:{port} ({error.strerror}); choose another --port or --host"
+        ) from error

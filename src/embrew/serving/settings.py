@@ -1,0 +1,77 @@
+"""What `embrew serve` can be told: which model, and the limits of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from embrew.text_encoder.precision import Ranges
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server accepts at most. A request beyond them is refused at once.
+
+    Attributes:
+        body_bytes: size of a request's body.
+        bodies_bytes: size of all bodies that are held in memory at one time.
+        items: texts per request.
+        queued_tokens: tokens that wait or are being computed; a larger request is accepted where none wait. None: 16
+            times `batch_tokens`.
+        concurrent: requests at one time.
+        timeout: seconds until a request that was not computed is given up.
+        body_timeout: seconds for a client to send its body.
+        drain: seconds for requests to finish once the server is told to stop.
+    """
+
+    body_bytes: int = 8 * MIB
+    bodies_bytes: int = 64 * MIB
+    items: int = 2048
+    queued_tokens: int | None = None
+    concurrent: int = 512
+    timeout: float = 300.0
+    body_timeout: float = 20.0
+    drain: float = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A server's model and how it is run.
+
+    Attributes:
+        model: folder, recipe or Hub id, as `open_model` takes it.
+        backend: `torch` or `openvino`.
+        dtype: `auto`, `float32` or `bfloat16`.
+        name: what clients call the model; None: the last part of `model`.
+        keys: API keys, one of which a request needs; none: no key is needed.
+        auto_truncate: whether texts beyond the limit are truncated where a request does not say.
+        default_prompt_name: prompt or context where a request names none; None: the model's own default.
+        batch_tokens: padded tokens per forward pass; None: 2,048 on a CPU, 16,384 on a GPU.
+        prefix_bytes: memory for the keys and values of prompts.
+        workers: processes that compute; 1: a thread of this process.
+        devices: one per worker, such as `cuda:0`; none: the default device.
+        tokenizers: threads that tokenise.
+        ranges: of int8 codes; None: `precision: int8` is not offered.
+        limits: of requests.
+    """
+
+    model: str
+    backend: str = "torch"
+    dtype: str = "auto"
+    name: str | None = None
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    auto_truncate: bool = True
+    default_prompt_name: str | None = None
+    batch_tokens: int | None = None
+    prefix_bytes: int = 256 * MIB
+    workers: int = 1
+    devices: tuple[str, ...] = ()
+    tokenizers: int = 2
+    ranges: Ranges | None = None
+    limits: Limits = Limits()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a request may call the model: its short name, and what the server was started with."""
+        return tuple(dict.fromkeys((self.name or self.model.rstrip("/").rpartition("/")[2], self.model)))

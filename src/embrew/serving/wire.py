@@ -1,0 +1,196 @@
+"""Bodies of requests and answers: those of OpenAI and of Text Embeddings Inference, with embrew's extensions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+
+Text = str | list[int]
+Precision = Literal["float32", "int8", "binary", "ubinary"]
+
+MOST_ID = 2**31 - 1
+TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_ID}}
+TEXTS: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        {**TOKEN_IDS, "minItems": 1},
+        {"type": "array", "items": TOKEN_IDS, "minItems": 1},
+    ]
+}
+
+
+def texts_in(value: Any) -> list[Text]:
+    """Return the texts of a request: a string, a list of strings, token ids, or a list of lists of token ids.
+
+    Raises:
+        ValueError: something else; names the position.
+    """
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("give a string, a list of strings, a list of token ids, or a list of such lists")
+    if not value:
+        raise ValueError("an empty list; give at least one text")
+    if _is_id(value[0]):
+        value = [value]
+    for place, item in enumerate(value):
+        if isinstance(item, list):
+            wrong = next((i for i, one in enumerate(item) if not _is_id(one)), None)
+            if wrong is not None:
+                raise ValueError(f"text {place} holds no token id at position {wrong}; ids are whole numbers")
+        elif not isinstance(item, str):
+            raise ValueError(f"text {place} is neither a string nor a list of token ids")
+    return value
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+Texts = Annotated[list[Text], BeforeValidator(texts_in), WithJsonSchema(TEXTS)]
+Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
+
+
+class Options(BaseModel):
+    """How texts are read, and what is made of their vectors."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    input_type: Literal["query", "document"] | None = Field(
+        None, description="Read texts as queries or as documents: with the prompt and the length limit of that side."
+    )
+    prompt_name: StrictStr | None = Field(
+        None, description="Name of a prompt or of a context with demonstrations; see /info."
+    )
+    prompt: StrictStr | None = Field(None, description="The words of a prompt; they take precedence over its name.")
+    truncate: StrictBool | None = Field(
+        None, description="Truncate texts beyond the limit; false: refuse them with 422. Default: the server's setting."
+    )
+    normalize: StrictBool | None = Field(None, description="Return vectors of unit length. Default: the model's own.")
+    dimensions: Count | None = Field(None, description="Number of leading dimensions to keep. Default: all.")
+    num_layers: Count | None = Field(None, description="Number of layers to run. Default: all.")
+    precision: Precision = Field(
+        "float32",
+        description="Type of the numbers: float32; binary, ubinary: one bit per dimension, packed into int8 or uint8; "
+        "int8: codes over the ranges that the server was started with.",
+    )
+
+
+class EmbeddingsRequest(Options):
+    """OpenAI's request for embeddings."""
+
+    input: Texts = Field(description="Texts, or the token ids of texts, which the template surrounds.")
+    model: StrictStr | None = Field(None, description="Name of the model; see /v1/models.")
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="Numbers in JSON, or little-endian bytes in base64."
+    )
+    user: StrictStr | None = Field(None, description="Accepted and not used.")
+
+
+class TeiRequest(Options):
+    """Request of Text Embeddings Inference."""
+
+    inputs: Texts = Field(description="Texts, or the token ids of texts.")
+    truncation_direction: Literal["right", "Right"] = Field("right", description="Texts lose their end.")
+
+
+class EmbedAllRequest(BaseModel):
+    """Request for the states of all tokens."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    inputs: Texts
+    input_type: Literal["query", "document"] | None = None
+    prompt_name: StrictStr | None = None
+    prompt: StrictStr | None = None
+    truncate: StrictBool | None = None
+    truncation_direction: Literal["right", "Right"] = "right"
+    num_layers: Count | None = None
+
+
+class Pairs(BaseModel):
+    """One text and those that it is compared with."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    source_sentence: StrictStr
+    sentences: list[StrictStr] = Field(min_length=1)
+
+
+class SimilarityParameters(Options):
+    """Options of a comparison."""
+
+    truncation_direction: Literal["right", "Right"] = "right"
+
+
+class SimilarityRequest(BaseModel):
+    """Request for cosine similarities."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    inputs: Pairs
+    parameters: SimilarityParameters | None = None
+
+
+class TokenizeRequest(BaseModel):
+    """Request for tokens."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    inputs: Texts
+    add_special_tokens: StrictBool = Field(True, description="With the template's tokens; else those of the text.")
+    input_type: Literal["query", "document"] | None = None
+    prompt_name: StrictStr | None = None
+    prompt: StrictStr | None = None
+
+
+class Embedding(BaseModel):
+    """One vector."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens that the model read: those of the template and of prompts too, padding not."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """OpenAI's list of embeddings."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    """A model by name."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "embrew"
+
+
+class Models(BaseModel):
+    """The served model."""
+
+    object: Literal["list"] = "list"
+    data: list[Model]
+
+
+class Token(BaseModel):
+    """A token, and the characters of the text that it covers, where it covers any."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None
