@@ -1,0 +1,189 @@
+"""Servers for tests: an application in a thread of this process, `embrew serve` as a process, and a model of words."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import numpy as np
+import uvicorn
+
+from embrew.serving.application import create_app
+from embrew.serving.asked import Asked, Key, Read
+from embrew.serving.opening import KNOWN, Served
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
+from tests.fresh import Fresh
+
+LISTENING = re.compile(rb"listening at (http://\S+)")
+
+
+@contextmanager
+def running(service: Service) -> Iterator[str]:
+    """Run the application of a service, loaded or not, on a free port in a thread; yields the address."""
+    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not end"
+
+
+@contextmanager
+def serving(model: object, **settings: Any) -> Iterator[str]:
+    """Open a model as `embrew serve` does, and run it in a thread; yields the address."""
+    service = Service(Settings(str(model), **settings))
+    service.load()
+    if service.failure is not None:
+        raise service.failure
+    with running(service) as address:
+        yield address
+
+
+class Process:
+    """`embrew serve` as a process; what it wrote is in `said`."""
+
+    def __init__(self, *arguments: object, env: dict[str, str] | None = None, port: int = 0) -> None:
+        command = [sys.executable, "-m", "embrew", "serve", *map(str, arguments), "--port", str(port)]
+        self.process = Fresh(command, env=env)
+        self.address = ""
+
+    @property
+    def pid(self) -> int:
+        """Of the process that listens."""
+        return int(self.process.process.pid)
+
+    @property
+    def said(self) -> bytes:
+        """What it has written to stdout and stderr."""
+        found = [Path(self.process.scratch.name) / name for name in ("out", "err")]
+        return b"".join(path.read_bytes() for path in found if path.exists())
+
+    def listens(self, seconds: float = 120) -> str:
+        """Wait until it listens; return the address."""
+        found = _wait(lambda: LISTENING.search(self.said), seconds, self)
+        self.address = found[1].decode()
+        return self.address
+
+    def ready(self, seconds: float = 120) -> str:
+        """Wait until it computes; return the address."""
+        address = self.listens(seconds)
+        _wait(lambda: httpx.get(f"{address}/health", timeout=10).status_code == 200, seconds, self)
+        return address
+
+    def wait(self, seconds: float = 60) -> int:
+        """Return its exit code."""
+        return self.process.wait(seconds)
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+
+@contextmanager
+def served(*arguments: object, env: dict[str, str] | None = None, port: int = 0) -> Iterator[Process]:
+    """Run `embrew serve` with arguments as a process, and kill it at the end; `ready()` waits for it."""
+    process = Process(*arguments, env=env, port=port)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.send(signal.SIGKILL)
+        process.wait()
+
+
+def _wait(found: Any, seconds: float, process: Process) -> Any:
+    ends = time.monotonic() + seconds
+    while not (result := found()):
+        assert process.process.poll() is None, process.said.decode(errors="replace")[-3000:]
+        assert time.monotonic() < ends, process.said.decode(errors="replace")[-3000:]
+        time.sleep(0.05)
+    return result
+
+
+class Words:
+    """The text side of a model whose tokens are words: `prompt_name` and `num_layers` separate forward passes."""
+
+    about: dict[str, Any] = {  # noqa: RUF012
+        "model_sha": None,
+        "normalize": False,
+        "always_normalizes": False,
+        "dimensions": 2,
+        "num_layers": 4,
+        "prompts": {},
+        "contexts": [],
+        "max_length": {"query": 512, "document": 512, "other": 512},
+    }
+
+    def read(self, texts: list[Any], asked: Asked) -> Read:
+        """One token per word, and one for the template."""
+        counts = [len(text.split()) + 1 for text in texts]
+        return Read(Key(context=asked.prompt_name, num_layers=asked.num_layers), texts, counts, counts)
+
+    def tokenize(self, text: Any, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
+        """The words."""
+        return [{"id": len(word), "text": word, "special": False} for word in text.split()]
+
+
+class Lengths:
+    """The computing side: a text's vector is its length and 1.
+
+    Args:
+        seconds: that a forward pass takes.
+
+    Attributes:
+        passes: texts of each forward pass so far.
+        gate: forward passes wait for it.
+        error: what a forward pass with a text that contains `poison` raises.
+    """
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self.passes, self.error = seconds, [], RuntimeError("out of memory")
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
+        """Return the vectors."""
+        self.passes.append(list(rows))
+        self.gate.wait()
+        time.sleep(self.seconds)
+        if any("poison" in row for row in rows):
+            raise self.error
+        return [np.array([[len(row), 1]], dtype=np.float32) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """None."""
+        return {"prefix_hits": 0, "prefix_misses": 0, "prefix_bytes": 0}
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts so far, in the order in which they were computed."""
+        return [text for batch in self.passes for text in batch if text != KNOWN]
+
+
+def of_words(engine: Any, *, batch_tokens: int = 100, **settings: Any) -> Service:
+    """Return a loaded service of `Words` and an engine such as `Lengths`."""
+    reader = Words()
+    opened = Served(reader, engine, batch_tokens, reader.read([KNOWN], Asked()))
+    service = Service(Settings("words", **settings))
+    with mock.patch("embrew.serving.service.open_served", return_value=opened):
+        service.load()
+    assert service.state == "ready", service.failure
+    return service
