@@ -62,9 +62,10 @@ def serve(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve a model over HTTP: the APIs of OpenAI and of Text Embeddings Inference, and a page at /.
+    """Serve a model over HTTP, to clients of OpenAI and of TEI.
 
-    Ends at Ctrl-C or SIGTERM, once running requests are answered.
+    The APIs are those of OpenAI and of Text Embeddings Inference (TEI), and a page at / shows similarities. Ctrl-C or
+    SIGTERM ends the server, once running requests are answered.
     """
     loading(model)
     try:
