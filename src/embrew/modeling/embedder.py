@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,17 +13,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling import identity
-from embrew.modeling.embedding.batching import convert, encode_rows
-from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.embedding.batching import convert
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
-from embrew.modeling.model.prefix import Prefixes
-from embrew.modeling.prompting.contexts import PreparedContext, insert
+from embrew.modeling.prompting.contexts import PreparedContext
+from embrew.modeling.row_embedder import RowEmbedder
 from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.inputs import Text, texts_of
 from embrew.modeling.text.numbers import SIDES, flag, whole
-from embrew.modeling.text.template import Template
-from embrew.modeling.text.tokens import Row, Tokens
 
 logger = logging.getLogger(__name__)
 MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
@@ -31,12 +28,11 @@ MTEB = ("task_metadata", "hf_split", "hf_subset", "prompt_type")
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
-class Embedder(EmbeddingModel):
+class Embedder(RowEmbedder):
     """An embedding model with prompts: texts go in, vectors come out.
 
     Attributes:
         contexts: prompts with demonstrations, by name; `encode` takes these names as it does those of `prompts`.
-        prefixes: what was computed of prompts, for further calls.
     """
 
     def __init__(
@@ -49,12 +45,6 @@ class Embedder(EmbeddingModel):
     ) -> None:
         super().__init__(backbone, tokenizer, base, settings, **given)
         self.contexts: dict[str, PreparedContext] = {}
-        self.prefixes = Prefixes()
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether a prefix that all rows of a call share is computed once."""
-        return bool(self.attention.is_causal)
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""
@@ -202,83 +192,6 @@ class Embedder(EmbeddingModel):
         name = "document" if prompt_name is None and prompt is None else prompt_name
         return self.encode(inputs, name, prompt, **options)
 
-    def rows(
-        self,
-        texts: Sequence[Text],
-        *,
-        instruction: str = "",
-        context: PreparedContext | None = None,
-        max_length: int | None = None,
-    ) -> list[list[Row]]:
-        """Return the rows of texts, one per template, as `encode` makes them; without a limit, none is truncated.
-
-        Args:
-            texts: strings or lists of token ids, as `texts_of` returns them.
-            instruction: what fills `{instruction}`.
-            context: whose demonstrations precede the text.
-            max_length: limit in tokens, without those of a context.
-        """
-        parts = [
-            self._rows(template, texts, instruction, max_length, context, 0, len(texts)) for template in self.templates
-        ]
-        return [list(rows) for rows in zip(*parts, strict=True)]
-
-    def embed_rows(
-        self,
-        rows: Sequence[Row],
-        *,
-        context: PreparedContext | None = None,
-        num_layers: int | None = None,
-        batch_size: int = 32,
-        batch_tokens: int | None = None,
-    ) -> Tensor:
-        """Return pooled vectors of rows, float32 `(rows, dimensions)` on the CPU, neither truncated nor normalised.
-
-        Args:
-            rows: of one template.
-            context: with which they were made.
-            num_layers: number of layers to run.
-            batch_size: rows per batch, where `batch_tokens` is not given.
-            batch_tokens: budget of padded tokens per batch.
-
-        Raises:
-            NotFinite: a vector is not finite; names the row.
-        """
-        return self._embed(
-            lambda start, stop: list(rows[start:stop]),
-            len(rows),
-            keep=self.width,
-            unit=False,
-            context=context,
-            num_layers=num_layers,
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-            show_progress_bar=False,
-        )
-
-    def _embed(
-        self,
-        rows_of: Callable[[int, int], list[Row]],
-        total: int,
-        *,
-        keep: int,
-        unit: bool,
-        context: PreparedContext | None,
-        num_layers: int | None,
-        **batches: Any,
-    ) -> Tensor:
-        shared_by = self.prefixes.opened(self.backbone)
-
-        def embed(tokens: Tokens, count: int) -> Tensor:
-            tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = shared_by(tokens, count)
-            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
-            return nn.functional.normalize(pooled, dim=-1) if unit else pooled
-
-        ahead = self.device.type != "cpu"
-        with torch.inference_mode():
-            return encode_rows(rows_of, total, embed, keep, tokenize_ahead=ahead, share=self.shares_prefixes, **batches)
-
     def describe(self) -> dict[str, Any]:
         """Return base, settings, dtype and size, for result files."""
         return identity.describe(self)
@@ -308,16 +221,3 @@ class Embedder(EmbeddingModel):
                 raise ValueError(f"mteb gives {', '.join(batch)} and no text; an encoder reads texts only")
             texts += batch["text"]
         return texts, prompt_name, max_length
-
-    @staticmethod
-    def _rows(
-        template: Template,
-        texts: Sequence[Text],
-        instruction: str,
-        limit: int | None,
-        context: PreparedContext | None,
-        start: int,
-        stop: int,
-    ) -> list[Row]:
-        rows = template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
-        return rows if context is None else insert(rows, context.row, template)

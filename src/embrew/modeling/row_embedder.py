@@ -1,0 +1,135 @@
+"""Vectors of rows: of texts that are tokenised already, with their prompt or context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from embrew.modeling.embedding.batching import encode_rows
+from embrew.modeling.embedding.embedding_model import EmbeddingModel
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
+from embrew.modeling.model.prefix import Prefixes
+from embrew.modeling.prompting.contexts import PreparedContext, insert
+from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.text.inputs import Text
+from embrew.modeling.text.template import Template
+from embrew.modeling.text.tokens import Row, Tokens
+
+
+class RowEmbedder(EmbeddingModel):
+    """An embedding model in two steps: from texts to rows, which a server can collect, and from rows to vectors.
+
+    Attributes:
+        prefixes: what was computed of prompts, for further calls.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        base: Base,
+        settings: EncoderSettings | None = None,
+        **given: Any,
+    ) -> None:
+        super().__init__(backbone, tokenizer, base, settings, **given)
+        self.prefixes = Prefixes()
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prefix that all rows of a call share is computed once."""
+        return bool(self.attention.is_causal)
+
+    def rows(
+        self,
+        texts: Sequence[Text],
+        *,
+        instruction: str = "",
+        context: PreparedContext | None = None,
+        max_length: int | None = None,
+    ) -> list[list[Row]]:
+        """Return the rows of texts, one per template, as `encode` makes them; without a limit, none is truncated.
+
+        Args:
+            texts: strings or lists of token ids, as `texts_of` returns them.
+            instruction: what fills `{instruction}`.
+            context: whose demonstrations precede the text.
+            max_length: limit in tokens, without those of a context.
+        """
+        parts = [
+            self._rows(template, texts, instruction, max_length, context, 0, len(texts)) for template in self.templates
+        ]
+        return [list(rows) for rows in zip(*parts, strict=True)]
+
+    def embed_rows(
+        self,
+        rows: Sequence[Row],
+        *,
+        context: PreparedContext | None = None,
+        num_layers: int | None = None,
+        batch_size: int = 32,
+        batch_tokens: int | None = None,
+    ) -> Tensor:
+        """Return pooled vectors of rows, float32 `(rows, dimensions)` on the CPU, neither truncated nor normalised.
+
+        Args:
+            rows: of one template.
+            context: with which they were made.
+            num_layers: number of layers to run.
+            batch_size: rows per batch, where `batch_tokens` is not given.
+            batch_tokens: budget of padded tokens per batch.
+
+        Raises:
+            NotFinite: a vector is not finite; names the row.
+        """
+        return self._embed(
+            lambda start, stop: list(rows[start:stop]),
+            len(rows),
+            keep=self.width,
+            unit=False,
+            context=context,
+            num_layers=num_layers,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            show_progress_bar=False,
+        )
+
+    def _embed(
+        self,
+        rows_of: Callable[[int, int], list[Row]],
+        total: int,
+        *,
+        keep: int,
+        unit: bool,
+        context: PreparedContext | None,
+        num_layers: int | None,
+        **batches: Any,
+    ) -> Tensor:
+        shared_by = self.prefixes.opened(self.backbone)
+
+        def embed(tokens: Tokens, count: int) -> Tensor:
+            tokens = tokens if context is None else tokens.with_soft(context.vectors)
+            shared = shared_by(tokens, count)
+            pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
+            return nn.functional.normalize(pooled, dim=-1) if unit else pooled
+
+        ahead = self.device.type != "cpu"
+        with torch.inference_mode():
+            return encode_rows(rows_of, total, embed, keep, tokenize_ahead=ahead, share=self.shares_prefixes, **batches)
+
+    @staticmethod
+    def _rows(
+        template: Template,
+        texts: Sequence[Text],
+        instruction: str,
+        limit: int | None,
+        context: PreparedContext | None,
+        start: int,
+        stop: int,
+    ) -> list[Row]:
+        rows = template.rows(texts[start:stop], instruction=instruction, max_length=limit, first=start)
+        return rows if context is None else insert(rows, context.row, template)
