@@ -43,10 +43,13 @@ def commands() -> list[tuple[str, list[str]]]:
     return found
 
 
+APP = typer.main.get_command(app)
+
+
 @pytest.mark.parametrize(("place", "arguments"), commands())
 def test_commands_are_understood(place: str, arguments: list[str]) -> None:
     """Every option and argument shown exists; recipes that are named are shipped."""
-    command = typer.main.get_command(app)
+    command = APP
     context = command.make_context("embrew", list(arguments), resilient_parsing=False)
     rest = [*context._protected_args, *context.args]
     while rest:
