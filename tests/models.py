@@ -1,0 +1,249 @@
+"""Tiny models of every family and a tokenizer, built in memory; no network."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import typer.main
+import typer.testing
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    PhiConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    RobertaConfig,
+)
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
+from embrew.modeling.settings.pooling import Pooling
+from tests import fresh
+
+torch.set_num_threads(1)
+# Typer builds all commands anew for every call, in 0.05 s, and what it builds is the same.
+typer.testing._get_command = functools.cache(typer.main.get_command)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+CONFIGS = {
+    "llama": LlamaConfig(**GROUPED),
+    "llama-tied": LlamaConfig(**GROUPED, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=8),
+    "mistral": MistralConfig(**GROUPED, head_dim=8, sliding_window=8),
+    "gemma3": Gemma3TextConfig(
+        **GROUPED,
+        head_dim=8,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+    ),
+    "gpt-neox": GPTNeoXConfig(**SIZES),
+    "phi": PhiConfig(**SIZES),
+}
+FAMILIES = tuple(CONFIGS)
+ENCODER_SIZES: dict[str, Any] = {**SIZES, "num_hidden_layers": 3, "max_position_embeddings": 130}
+ENCODER_CONFIGS: dict[str, Any] = {
+    "bert": BertConfig(**ENCODER_SIZES),
+    "roberta": RobertaConfig(**ENCODER_SIZES),
+    "mpnet": MPNetConfig(**{**ENCODER_SIZES, "pad_token_id": 1}),  # it takes id 1 for padding, whatever one says
+    "distilbert": DistilBertConfig(
+        vocab_size=300, dim=32, hidden_dim=64, n_layers=3, n_heads=4, max_position_embeddings=130, pad_token_id=0
+    ),
+    "electra": ElectraConfig(**ENCODER_SIZES, embedding_size=16),  # input embeddings narrower than states
+    "modernbert": ModernBertConfig(
+        **ENCODER_SIZES, cls_token_id=1, sep_token_id=2, global_attn_every_n_layers=2, local_attention=16
+    ),
+}
+ENCODER_FAMILIES = tuple(ENCODER_CONFIGS)
+SENTENCES = [
+    "The quick brown fox jumps over the lazy dog near the river.",
+    "A small language model reads words and predicts what comes next.",
+    "Embeddings turn a text into a vector; close texts have close vectors.",
+    "She sells sea shells by the sea shore, and he buys them in the morning.",
+    "Numbers such as 1234 and 3.14 are text too, and so are brackets (like these).",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 300 that prefixes BOS."""
+    built = Tokenizer(models.BPE())
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    built.train_from_iterator(SENTENCES * 4, trainer)
+    built.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=built, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> Callable[[str], Path]:
+    """A saved tiny model of a family, with the tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(family: str) -> Path:
+        place = root / family
+        if not place.exists():
+            tiny_model(family).save_pretrained(place)
+            tokenizer.save_pretrained(place)
+        return place
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast
+) -> Callable[[str], Path]:
+    """A saved tiny encoder, as masked LM, and a tokenizer that puts CLS and SEP around a text."""
+    root = tmp_path_factory.mktemp("encoders")
+
+    def framed(cls: str, pad: str) -> PreTrainedTokenizerFast:
+        own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        own.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A </s>", special_tokens=[(cls, own.token_to_id(cls)), ("</s>", 2)]
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=own, pad_token=pad, cls_token=cls, sep_token="</s>", unk_token=pad
+        )
+
+    def folder(family: str) -> Path:
+        place = root / family
+        if not place.exists():
+            torch.manual_seed(0)
+            model = AutoModelForMaskedLM.from_config(ENCODER_CONFIGS[family]).eval()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.ndim == 2:
+                        parameter.normal_(0, 0.15)
+            model.save_pretrained(place)
+            framed(*(("<pad>", "<s>") if family == "mpnet" else ("<s>", "<pad>"))).save_pretrained(place)
+        return place
+
+    return folder
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification opens folders in processes that are forked from one with libraries in it: see `fresh`."""
+    from embrew.export import fresh_process
+    from embrew.modeling.storage import verification
+
+    for module in (fresh_process, verification):
+        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
+
+
+def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:
+    """Two random layers of a family, with weights large enough that every token matters."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation=attn_implementation).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.15)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.02)
+    return model
+
+
+@pytest.fixture
+def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
+    """An encoder on a tiny model; by default LLM2Comp's: memory tokens, bidirectional, LoRA with noise in it."""
+
+    def make(
+        family: str = "llama",
+        *,
+        memory_tokens: int = 3,
+        soft_prompt_tokens: int = 0,
+        attention: str = "bidirectional",
+        lora: dict[str, Any] | None = None,
+        noise: float = 0.1,
+        attn_implementation: str = "sdpa",
+        **settings: Any,
+    ) -> Encoder:
+        backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))
+        if memory_tokens:
+            backbone.add_memory(memory_tokens, seed=1)
+            settings = {
+                "template": "{instruction}{text}{memory}",
+                "pooling": Pooling("mean", "memory"),
+                **settings,
+            }
+        if soft_prompt_tokens:
+            backbone.add_soft_prompt(soft_prompt_tokens, seed=1)
+        own = as_qwen2(tokenizer) if family == "qwen2" else tokenizer
+        encoder = Encoder(backbone, own, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
+        if lora is not None:
+            backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
+            stir(backbone, noise)
+        return encoder.eval()
+
+    return make
+
+
+def as_qwen2(tokenizer: PreTrainedTokenizerFast) -> Qwen2Tokenizer:
+    """The same vocabulary in Qwen2's class, as which transformers opens every tokenizer beside a Qwen2 model."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    model = backend["model"]
+    made = Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        **{name: getattr(tokenizer, name) for name in ("pad_token", "bos_token", "eos_token")},
+    )
+    made.backend_tokenizer.post_processor = tokenizer.backend_tokenizer.post_processor
+    return made
+
+
+def stir(backbone: Backbone, noise: float = 0.1, seed: int = 2) -> None:
+    """Give LoRA's B matrices, which start at zero, some values, so that the adapter does something."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in backbone.named_parameters():
+            if "lora_B" in name:
+                parameter.copy_(noise * torch.randn(parameter.shape, generator=generator))
+
+
+def data_folder() -> Path:
+    """The folder of shared data, or skip."""
+    if "EMBREW_DATA" not in os.environ:
+        pytest.skip("set EMBREW_DATA to the folder of public data sets to run this test")
+    return Path(os.environ["EMBREW_DATA"])
