@@ -124,6 +124,7 @@ def address(encoder: Encoder) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium."""
+    sync_api.expect.set_options(timeout=60_000)
     with sync_api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
@@ -137,7 +138,7 @@ def show(browser: Any, address: str) -> Iterator[Callable[..., Shown]]:
 
     def open_page(at: str = address, **options: Any) -> Shown:
         contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(10_000)
+        contexts[-1].set_default_timeout(60_000)
         return Shown(contexts[-1].new_page(), at)
 
     yield open_page
