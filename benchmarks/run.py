@@ -25,6 +25,10 @@ from opening import BENCHMARKS as OPENING
 from openvino_encoding import BENCHMARKS as OPENVINO
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
+from serving import BENCHMARKS as SERVING
+from serving_answers import BENCHMARKS as SERVING_ANSWERS
+from serving_overload import BENCHMARKS as SERVING_OVERLOAD
+from serving_settings import BENCHMARKS as SERVING_SETTINGS
 from walls import BENCHMARKS as WALLS
 
 SUITES = (
@@ -41,6 +45,10 @@ SUITES = (
     OPENING,
     OPENVINO,
     PREFIX,
+    SERVING,
+    SERVING_ANSWERS,
+    SERVING_OVERLOAD,
+    SERVING_SETTINGS,
     WALLS,
 )
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}
