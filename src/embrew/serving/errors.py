@@ -49,6 +49,12 @@ class ApiError(Exception):
         return Response(content, self.status, {**extra, **(headers or {})}, media_type="application/json")
 
 
+def too_many_texts(given: int, most: int) -> ApiError:
+    """Return the refusal of a request with too many texts."""
+    said = f"{given} texts; at most {most} per request are allowed: send several requests"
+    return ApiError(413, said, param="input", code="too_many_texts")
+
+
 class ErrorDetail(BaseModel):
     """What is wrong."""
 

@@ -103,7 +103,7 @@ class Guard:
         if not self.keys:
             return
         kind, _, key = given.partition(" ")
-        digest = hashlib.sha256(key.strip().encode()).digest()
+        digest = hashlib.sha256(key.strip().encode("latin-1")).digest()
         found = [hmac.compare_digest(digest, known) for known in self.keys]
         if kind.lower() != "bearer" or not any(found):
             raise ApiError(

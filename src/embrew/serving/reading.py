@@ -11,6 +11,7 @@ from embrew.modeling.model.prefix import FRAME, WORTHWHILE
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.text.numbers import SIDES
 from embrew.modeling.text.template import Template
+from embrew.modeling.text.texts import check_text
 from embrew.modeling.text.tokens import Row, Segment
 from embrew.modeling.text.whole import tokens_before
 from embrew.runtimes.converted import shape_of
@@ -60,10 +61,7 @@ class EncoderReader(Embedder):
         self._check(asked)
         given = self._checked(texts)
         name, words, context, limit = self._resolved(asked)
-        try:
-            rows = self.rows(given, instruction=words, context=context, max_length=limit if asked.truncate else None)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="input") from None
+        rows = self._rows_of(given, asked, words, context, limit if asked.truncate else None)
         extra = 0 if context is None else len(context.row.ids)
         if not asked.truncate:
             _check_lengths(rows, limit + extra)
@@ -77,11 +75,8 @@ class EncoderReader(Embedder):
         """Return the tokens of a text: of its row, or of the text alone."""
         (text,) = self._checked([text])
         _, words, context, limit = self._resolved(asked)
-        try:
-            (row, *_), *_ = self.rows([text], instruction=words, context=context, max_length=limit)
-            found = _tokens(self.template, text, words, row)
-        except ValueError as error:
-            raise ApiError(400, str(error), param="inputs") from None
+        (row, *_), *_ = self._rows_of([text], asked, words, context, limit)
+        found = _tokens(self.template, text, words, row)
         if add_special_tokens:
             return found
         return [token for token, segment in zip(found, row.segments, strict=True) if segment == Segment.TEXT]
@@ -100,9 +95,30 @@ class EncoderReader(Embedder):
 
     def _checked(self, texts: list[Text]) -> list[Any]:
         try:
-            return self.texts_of(texts)[0]
-        except (ValueError, TypeError) as error:
+            found = self.texts_of(texts)[0]
+        except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
+        try:
+            for place, text in enumerate(found):
+                if isinstance(text, str):
+                    check_text(text, place)
+        except ValueError as error:
+            raise ApiError(400, str(error), param="input", code="invalid_unicode") from None
+        return found
+
+    def _rows_of(
+        self, texts: list[Any], asked: Asked, words: str, context: PreparedContext | None, limit: int | None
+    ) -> list[list[Row]]:
+        try:
+            return self.rows(texts, instruction=words, context=context, max_length=limit)
+        except ValueError:  # nothing else is left that can be wrong
+            named = "prompt_name" if asked.prompt is None else "prompt"
+            raise ApiError(
+                400,
+                f"the prompt leaves no room for a text within {limit} tokens; shorten it",
+                param=named,
+                code="prompt_too_long",
+            ) from None
 
     def _resolved(self, asked: Asked) -> tuple[str | None, str, PreparedContext | None, int]:
         """Return name and words of the prompt, the context, and the limit without the context's tokens."""

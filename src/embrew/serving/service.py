@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from embrew.serving.asked import Asked, Engine, Reader
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import ApiError, too_many_texts
 from embrew.serving.metrics import Metrics
 from embrew.serving.opening import BATCH_TOKENS, open_served
 from embrew.serving.processes import open_in_processes
@@ -155,9 +155,7 @@ class Service:
         """
         self.ready()
         if len(texts) > self.limits.items:
-            raise ApiError(
-                413, f"{len(texts)} texts; at most {self.limits.items} per request are allowed", param="input"
-            )
+            raise too_many_texts(len(texts), self.limits.items)
         begun = time.monotonic()
         read = await self.in_pool(lambda reader: reader.read(texts, asked))
         ticket, ended = ticket_of(read)

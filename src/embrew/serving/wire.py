@@ -1,10 +1,20 @@
-"""Bodies of requests and answers: those of OpenAI and of Text Embeddings Inference, with embrew's extensions."""
+"""Bodies of requests: those of OpenAI and of Text Embeddings Inference, with embrew's extensions."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 
 Text = str | list[int]
 Precision = Literal["float32", "int8", "binary", "ubinary"]
@@ -49,14 +59,32 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def unicode(value: str) -> str:
+    """Return a string that is valid Unicode.
+
+    Raises:
+        ValueError: it holds a lone surrogate.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a lone surrogate at character {error.start} is not valid Unicode; repair it") from None
+    return value
+
+
 Texts = Annotated[list[Text], BeforeValidator(texts_in), WithJsonSchema(TEXTS)]
+Words = Annotated[StrictStr, AfterValidator(unicode)]
 Count = Annotated[StrictInt, Field(ge=1, le=MOST_ID)]
 
 
-class Options(BaseModel):
-    """How texts are read, and what is made of their vectors."""
+class Strict(BaseModel):
+    """An object without other fields than its own."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class Reading(Strict):
+    """Which prompt and which length limit texts are read with."""
 
     input_type: Literal["query", "document"] | None = Field(
         None, description="Read texts as queries or as documents: with the prompt and the length limit of that side."
@@ -64,7 +92,12 @@ class Options(BaseModel):
     prompt_name: StrictStr | None = Field(
         None, description="Name of a prompt or of a context with demonstrations; see /info."
     )
-    prompt: StrictStr | None = Field(None, description="The words of a prompt; they take precedence over its name.")
+    prompt: Words | None = Field(None, description="The words of a prompt; they take precedence over its name.")
+
+
+class Options(Reading):
+    """How texts are read, and what is made of their vectors."""
+
     truncate: StrictBool | None = Field(
         None, description="Truncate texts beyond the limit; false: refuse them with 422. Default: the server's setting."
     )
@@ -83,8 +116,8 @@ class EmbeddingsRequest(Options):
 
     input: Texts = Field(description="Texts, or the token ids of texts, which the template surrounds.")
     model: StrictStr | None = Field(None, description="Name of the model; see /v1/models.")
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="Numbers in JSON, or little-endian bytes in base64."
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="Numbers in JSON, or little-endian bytes in base64. Default: float."
     )
     user: StrictStr | None = Field(None, description="Accepted and not used.")
 
@@ -96,24 +129,17 @@ class TeiRequest(Options):
     truncation_direction: Literal["right", "Right"] = Field("right", description="Texts lose their end.")
 
 
-class EmbedAllRequest(BaseModel):
+class EmbedAllRequest(Reading):
     """Request for the states of all tokens."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
     inputs: Texts
-    input_type: Literal["query", "document"] | None = None
-    prompt_name: StrictStr | None = None
-    prompt: StrictStr | None = None
     truncate: StrictBool | None = None
     truncation_direction: Literal["right", "Right"] = "right"
     num_layers: Count | None = None
 
 
-class Pairs(BaseModel):
+class Pairs(Strict):
     """One text and those that it is compared with."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     source_sentence: StrictStr
     sentences: list[StrictStr] = Field(min_length=1)
@@ -125,72 +151,15 @@ class SimilarityParameters(Options):
     truncation_direction: Literal["right", "Right"] = "right"
 
 
-class SimilarityRequest(BaseModel):
+class SimilarityRequest(Strict):
     """Request for cosine similarities."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     inputs: Pairs
     parameters: SimilarityParameters | None = None
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Reading):
     """Request for tokens."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     inputs: Texts
     add_special_tokens: StrictBool = Field(True, description="With the template's tokens; else those of the text.")
-    input_type: Literal["query", "document"] | None = None
-    prompt_name: StrictStr | None = None
-    prompt: StrictStr | None = None
-
-
-class Embedding(BaseModel):
-    """One vector."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """Tokens that the model read: those of the template and of prompts too, padding not."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsAnswer(BaseModel):
-    """OpenAI's list of embeddings."""
-
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    model: str
-    usage: Usage
-
-
-class Model(BaseModel):
-    """A model by name."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "embrew"
-
-
-class Models(BaseModel):
-    """The served model."""
-
-    object: Literal["list"] = "list"
-    data: list[Model]
-
-
-class Token(BaseModel):
-    """A token, and the characters of the text that it covers, where it covers any."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None = None
-    stop: int | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from embrew.serving.answers import EmbeddingsAnswer, Model, Models
 from embrew.serving.errors import ApiError, responses
 from embrew.serving.results import openai_json
 from embrew.serving.routes.embedding import ERRORS, json_response, service_of, vectors_of
-from embrew.serving.wire import EmbeddingsAnswer, EmbeddingsRequest, Model, Models
+from embrew.serving.wire import EmbeddingsRequest
 
 router = APIRouter(tags=["OpenAI"])
 

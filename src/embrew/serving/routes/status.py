@@ -40,6 +40,7 @@ async def info(request: Request) -> dict[str, Any]:
         "tokenization_workers": service.settings.tokenizers,
         "workers": service.settings.workers,
         "int8_dimensions": None if service.settings.ranges is None else len(service.settings.ranges.minimum),
+        "server": "embrew",
         "version": version("embrew"),
     }
 

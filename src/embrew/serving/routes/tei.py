@@ -8,7 +8,8 @@ import torch
 from fastapi import APIRouter, Request, Response
 from torch import nn
 
-from embrew.serving.errors import ApiError
+from embrew.serving.answers import Token
+from embrew.serving.errors import ApiError, too_many_texts
 from embrew.serving.results import as_json
 from embrew.serving.routes.embedding import ERRORS, asked_of, json_response, note, service_of, vectors_of
 from embrew.serving.wire import (
@@ -16,7 +17,6 @@ from embrew.serving.wire import (
     SimilarityParameters,
     SimilarityRequest,
     TeiRequest,
-    Token,
     TokenizeRequest,
 )
 
@@ -57,7 +57,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> list[list[Token]]
     service = service_of(request)
     service.ready()
     if len(body.inputs) > service.limits.items:
-        raise ApiError(413, f"{len(body.inputs)} texts; at most {service.limits.items} are allowed", param="inputs")
+        raise too_many_texts(len(body.inputs), service.limits.items)
     asked, special = asked_of(body, service), body.add_special_tokens
     found = await service.in_pool(
         lambda reader: [reader.tokenize(text, asked, add_special_tokens=special) for text in body.inputs]
