@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from embrew.cli import completion
 from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
 from embrew.cli.console import loading
 
@@ -20,38 +21,60 @@ KEY = "EMBREW_API_KEY"
 def serve(
     model: Model,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 = all addresses of this machine.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at; 0.0.0.0 = all addresses of this machine.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 = any free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at; 0 = any free one.")
+    ] = 8000,
     backend: ModelBackend = Backend.TORCH,
     dtype: ModelDtype = Dtype.AUTO,
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model; by default that of its folder.")
     ] = None,
     default_prompt_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Prompt or context for requests that name none.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completion.contexts,
+            help="Prompt or context for requests that name none.",
+        ),
     ] = None,
-    auto_truncate: Annotated[
-        bool, typer.Option(help="Truncate texts beyond the limit, where a request does not say; else refuse them.")
-    ] = True,
-    workers: Annotated[int, typer.Option(min=1, help="Number of processes that compute.")] = 1,
+    no_auto_truncate: Annotated[
+        bool,
+        typer.Option(
+            "--no-auto-truncate",
+            help="Refuse texts beyond the limit with 422, where a request does not say; by default they are truncated.",
+        ),
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that compute.")] = 1,
     device: Annotated[
-        list[str] | None, typer.Option(help="Device, such as cuda:0; repeatable: one worker on each.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Device, such as cuda:0; repeatable: one worker on each."),
     ] = None,
     max_batch_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of tokens per batch; 16384 on a GPU, 2048 on a CPU by default."),
+        typer.Option(min=1, metavar="N", help="Tokens per batch; by default 16384 on a GPU, 2048 on a CPU."),
     ] = None,
     max_queued_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that may wait, before 429; by default 16 batches.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Tokens that may wait, before 429; by default those of 16 batches."),
     ] = None,
-    max_concurrent_requests: Annotated[int, typer.Option(min=1, help="Requests at one time, before 429.")] = 512,
-    max_client_batch_size: Annotated[int, typer.Option(min=1, help="Texts per request, before 413.")] = 2048,
-    payload_limit: Annotated[int, typer.Option(min=1, help="Bytes of a request's body, before 413.")] = 8 * 2**20,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up with 503.")] = 300.0,
-    prefix_bytes: Annotated[int, typer.Option(min=0, help="Memory in bytes for the keys and values of prompts.")] = 256
-    * 2**20,
-    tokenization_workers: Annotated[int, typer.Option(min=1, help="Threads that tokenise.")] = 2,
+    max_concurrent_requests: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Requests at one time, before 429.")
+    ] = 512,
+    max_client_batch_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Texts per request, before 413.")
+    ] = 2048,
+    payload_limit: Annotated[
+        int, typer.Option(min=1, metavar="BYTES", help="Size of a request's body, before 413.")
+    ] = 8 * 2**20,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="Time until a request is given up with 503.")
+    ] = 300.0,
+    prefix_bytes: Annotated[
+        int, typer.Option(min=0, metavar="BYTES", help="Memory for the keys and values of prompts.")
+    ] = 256 * 2**20,
+    tokenization_workers: Annotated[int, typer.Option(min=1, metavar="N", help="Threads that tokenise.")] = 2,
     int8_ranges: Annotated[
         Path | None,
         typer.Option(metavar="VECTORS", help="Vectors by `embrew encode --precision int8`, whose ranges are used."),
@@ -64,16 +87,19 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, to clients of OpenAI and of TEI.
 
-    The APIs are those of OpenAI and of Text Embeddings Inference (TEI), and a page at / shows similarities. Ctrl-C or
-    SIGTERM ends the server, once running requests are answered.
+    TEI is Text Embeddings Inference. A page at / shows similarities.
+
+    Ctrl-C or SIGTERM ends the server, once running requests are answered.
     """
+    keys = _keys(api_key_file)
     loading(model)
     try:
         from embrew.serving.server import serve as run
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ValueError(f'{error.name} is not installed; run: pip install "embrew[serve]"') from error
     from embrew.serving.settings import Limits, Settings
 
+    ranges, ranges_of = _ranges(int8_ranges)
     limits = Limits(
         body_bytes=payload_limit,
         items=max_client_batch_size,
@@ -86,15 +112,16 @@ def serve(
         backend=backend.value,
         dtype=dtype.value,
         name=served_model_name,
-        keys=_keys(api_key_file),
-        auto_truncate=auto_truncate,
+        keys=keys,
+        auto_truncate=not no_auto_truncate,
         default_prompt_name=default_prompt_name,
         batch_tokens=max_batch_tokens,
         prefix_bytes=prefix_bytes,
         workers=max(workers, len(device or ())),
         devices=tuple(device or ()),
         tokenizers=tokenization_workers,
-        ranges=_ranges(int8_ranges),
+        ranges=ranges,
+        ranges_of=ranges_of,
         limits=limits,
     )
     run(settings, host=host, port=port)
@@ -102,20 +129,24 @@ def serve(
 
 def _keys(file: Path | None) -> tuple[str, ...]:
     """Return the API keys of a file, or that of the environment; none: no key is needed."""
-    if file is None:
-        return tuple(filter(None, [os.environ.get(KEY, "").strip()]))
-    keys = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
-    if not keys:
-        raise ValueError(f"{file} holds no API key; write one per line")
+    where = KEY if file is None else str(file)
+    text = os.environ.get(KEY, "") if file is None else file.read_bytes().decode("utf-8-sig", errors="replace")
+    keys = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if file is not None and not keys:
+        raise ValueError(f"{where} holds no API key; write one per line")
+    for number, key in enumerate(keys, 1):
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ValueError(f"API key {number} of {where} cannot be sent in a header; use ASCII without spaces")
     return keys
 
 
-def _ranges(folder: Path | None) -> Ranges | None:
+def _ranges(folder: Path | None) -> tuple[Ranges | None, str | None]:
+    """Return the ranges of int8 codes that a folder of vectors was written with, and the hash of its model."""
     if folder is None:
-        return None
+        return None, None
     from embrew.corpus import read_vectors
 
-    found = read_vectors(folder).ranges
-    if found is None:
+    found = read_vectors(folder)
+    if found.ranges is None:
         raise ValueError(f"{folder} has no int8 ranges; make it with `embrew encode --precision int8`")
-    return found
+    return found.ranges, found.manifest.made_of["model_hash"]

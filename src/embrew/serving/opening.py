@@ -45,10 +45,11 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
 
     Raises:
         FileNotFoundError: no such folder, recipe or model.
-        ValueError: a damaged folder, other vectors than those of the export, an unknown default prompt.
+        ValueError: a damaged folder, other vectors than those of the export, an unknown default prompt or device, int8
+            ranges of another model.
     """
-    if device is not None and device.startswith("cuda"):
-        torch.cuda.set_device(device)
+    if device is not None:
+        _use(device)
     model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend)
     if device is not None:
         model.to(torch.device(device))
@@ -63,9 +64,24 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
         _verify(model, Path(settings.model))
         reader = StockReader(model, default_prompt_name=settings.default_prompt_name)
         engine = StockEngine(model)
+    if settings.ranges_of not in (None, reader.about["model_sha"]):
+        raise ValueError("the int8 ranges are of vectors of another model, or dtype; encode a corpus with this one")
     known = reader.read([KNOWN], Asked())
     engine.compute(known.key, known.rows)
     return Served(reader, engine, tokens, known)
+
+
+def _use(name: str) -> None:
+    """Make a CUDA device the one that kernels run on; refuse a device that is not there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name!r}; write it as cpu or cuda:0") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ValueError(f"device={name!r}; PyTorch finds {count} CUDA devices on this machine")
+        torch.cuda.set_device(device)
 
 
 def _verify(model: torch.nn.Module, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 from collections.abc import Iterator
@@ -59,8 +60,7 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     def loaded() -> None:
         server.should_exit = server.should_exit or service.failure is not None
 
-    shown = f"[{host}]" if ":" in host else host
-    logger.info("listening at http://%s:%d", shown, listening.getsockname()[1])
+    _tell(settings, host, listening)
     service.load_in_thread(loaded)
     server.run(sockets=[listening])
     if service.failure is not None:
@@ -72,6 +72,14 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ValueError(
-            f"cannot listen at {host}:{port} ({error.strerror}); choose another --port or --host"
-        ) from error
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address
+        raise ValueError(f"cannot listen at {host}:{port} ({reason}); choose another --port or --host") from error
+
+
+def _tell(settings: Settings, host: str, listening: socket.socket) -> None:
+    """Log the addresses, and warn where others can use the server without a key."""
+    numeric, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    logger.info("listening at %s (page), %s/v1 (OpenAI's API)", address, address)
+    if not settings.keys and not ipaddress.ip_address(numeric).is_loopback:
+        logger.warning("anyone who reaches %s can use the server: it has no API key; see --api-key-file", address)

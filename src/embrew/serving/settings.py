@@ -53,6 +53,7 @@ class Settings:
         devices: one per worker, such as `cuda:0`; none: the default device.
         tokenizers: threads that tokenise.
         ranges: of int8 codes; None: `precision: int8` is not offered.
+        ranges_of: hash of the model that they are of; None: it is not compared.
         limits: of requests.
     """
 
@@ -69,6 +70,7 @@ class Settings:
     devices: tuple[str, ...] = ()
     tokenizers: int = 2
     ranges: Ranges | None = None
+    ranges_of: str | None = None
     limits: Limits = Limits()
 
     @property

@@ -1,0 +1,197 @@
+"""`embrew serve`: what it refuses before and while it opens a model, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.modeling.encoder import Encoder
+from embrew.serving import server
+from embrew.serving.opening import open_served
+from embrew.serving.settings import Settings
+from embrew.text_encoder.precision import Ranges
+from tests.fresh import Fresh
+
+KEY = "EMBREW_API_KEY"
+
+
+def serve(*arguments: object, env: dict[str, str] | None = None) -> Any:
+    """Run `embrew serve nano`, which must not begin to serve."""
+    with mock.patch.object(server.uvicorn.Server, "run", side_effect=AssertionError("it serves")):
+        return CliRunner().invoke(app, ["serve", "nano", "--port", "0", *map(str, arguments)], env=env)
+
+
+def settings_of(*arguments: object, env: dict[str, str] | None = None) -> Settings:
+    """The settings that `embrew serve nano` would serve with."""
+    with mock.patch.object(server, "serve") as called:
+        done = CliRunner().invoke(app, ["serve", "nano", *map(str, arguments)], env=env)
+    assert done.exit_code == 0, done.output
+    found: Settings = called.call_args.args[0]
+    return found
+
+
+def test_options_become_settings() -> None:
+    plain = settings_of(env={KEY: ""})
+    assert plain == Settings("nano")
+    given = ("--no-auto-truncate", "--device", "cuda:0", "--device", "cuda:1", "--timeout", "3", "--payload-limit", "9")
+    found = settings_of(*given, "--max-client-batch-size", "8", "--dtype", "bfloat16", env={KEY: ""})
+    assert (found.auto_truncate, found.workers, found.devices) == (False, 2, ("cuda:0", "cuda:1"))
+    assert (found.limits.timeout, found.limits.body_bytes, found.limits.items) == (3.0, 9, 8)
+    assert found.dtype == "bfloat16"
+
+
+def test_keys_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes("\ufeffone\r\n\r\n two \n".encode())
+    assert settings_of("--api-key-file", file, env={KEY: "three"}).keys == ("one", "two")
+    assert settings_of(env={KEY: " three\n"}).keys == ("three",)
+    assert settings_of(env={KEY: " "}).keys == ()
+    assert "three" not in repr(settings_of(env={KEY: "three"}))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no-such: No such file or directory"),
+        (b"", "holds no API key; write one per line"),
+        (b" \n\n", "holds no API key; write one per line"),
+        (b"fine\nzwei W\xc3\xb6rter\n", "API key 2 of"),
+        (b"\xff\xfe\x00secret", "API key 1 of"),
+        (b"one two", "use ASCII without spaces"),
+    ],
+)
+def test_a_key_file_that_holds_no_usable_key_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / ("no-such" if content is None else "keys")
+    if content is not None:
+        file.write_bytes(content)
+    done = serve("--api-key-file", file)
+    assert done.exit_code == 1 and said in done.output, done.output
+    assert "secret" not in done.output and "rter" not in done.output and "it serves" not in done.output
+
+
+def test_a_key_in_the_environment_is_checked_and_not_shown() -> None:
+    done = serve(env={KEY: "geheim mit Leerzeichen"})
+    assert done.exit_code == 1 and f"API key 1 of {KEY}" in done.output and "geheim" not in done.output
+
+
+def test_a_folder_of_keys_is_refused(tmp_path: Path) -> None:
+    done = serve("--api-key-file", tmp_path)
+    assert done.exit_code == 1 and f"{tmp_path}: Is a directory" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--port", "65536"), "--port"),
+        (("--workers", "0"), "--workers"),
+        (("--max-batch-tokens", "0"), "--max-batch-tokens"),
+        (("--timeout", "0"), "--timeout"),
+        (("--backend", "tensorrt"), "--backend"),
+        (("--no-such",), "--no-such"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    done = serve(*arguments)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_an_address_that_cannot_be_used_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = serve("--port", port, env={KEY: ""})
+    assert done.exit_code == 1
+    assert f"cannot listen at 127.0.0.1:{port} (Address already in use); choose another --port" in done.output
+    done = serve("--host", "203.0.113.7", env={KEY: ""})  # TEST-NET-3: no machine has it
+    assert done.exit_code == 1 and "cannot listen at 203.0.113.7" in done.output
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
+@pytest.mark.parametrize("keys", [(), ("k",)])
+def test_a_server_without_a_key_that_others_can_reach_says_so(
+    host: str, keys: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="embrew")
+    try:
+        listening = server._listen(host, 0)
+    except ValueError:
+        pytest.skip("no IPv6 here")
+    with listening:
+        server._tell(Settings("nano", keys=keys), host, listening)
+        port = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    assert f"listening at http://{shown}:{port} (page)" in caplog.text
+    assert ("it has no API key" in caplog.text) == (not keys and host in ("0.0.0.0", "::"))
+
+
+CODE = """
+import sys
+sys.modules[sys.argv.pop(1)] = None  # as if it were not installed
+from embrew.cli import main
+main()
+"""
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("uvicorn", "prometheus_client", "orjson")]
+
+
+@pytest.mark.parametrize("name", ["fastapi", *SLOW])
+def test_a_missing_extra_is_named(name: str) -> None:
+    done = Fresh([sys.executable, "-c", CODE, name, "serve", "nano", "--port", "0"])
+    _, said = done.communicate(60)
+    assert done.poll() == 1
+    assert said.decode().splitlines()[-1] == f'error: {name} is not installed; run: pip install "embrew[serve]"'
+
+
+def test_ranges_of_another_model_are_refused() -> None:
+    ranges = Ranges((0.0,), (1.0,))
+    assert open_served(Settings("nano", ranges=ranges)).reader.about["dimensions"] == 256
+    with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
+        open_served(Settings("nano", ranges=ranges, ranges_of="0" * 64))
+
+
+@pytest.mark.slow
+def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": str(i), "text": f"text {i}"}) + "\n" for i in range(4)))
+    for folder, options in (("codes", ("--precision", "int8", "--truncate-dim", "8")), ("plain", ())):
+        done = CliRunner().invoke(app, ["encode", "nano", str(corpus), str(tmp_path / folder), *options])
+        assert done.exit_code == 0, done.output
+    found = settings_of("--int8-ranges", tmp_path / "codes", env={KEY: ""})
+    assert found.ranges is not None and len(found.ranges.minimum) == 8
+    assert open_served(found).reader.about["dimensions"] == 256
+    encoder = Encoder.from_pretrained("nano", pooling="mean")
+    encoder.save_pretrained(tmp_path / "mean", verify="off")
+    with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
+        open_served(replace(found, model=str(tmp_path / "mean")))
+    for folder, said in (("plain", "has no int8 ranges"), ("no-such", "holds no vectors")):
+        done = serve("--int8-ranges", tmp_path / folder, env={KEY: ""})
+        assert done.exit_code == 1 and said in done.output
+
+
+@pytest.mark.parametrize(
+    ("device", "said"), [("kuda", "write it as cpu or cuda:0"), ("cuda:64", "PyTorch finds . CUDA devices")]
+)
+def test_a_device_that_is_not_there_is_refused(device: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        open_served(Settings("nano"), device)
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_opened_ends_the_server_with_one_error(tmp_path: Path) -> None:
+    """In the process that listens: the address is known before the model is opened."""
+    command = [sys.executable, "-m", "embrew", "serve", "nano", "--port", "0", "--default-prompt-name", "faq"]
+    done = Fresh(command, env={**os.environ, KEY: ""}, cwd=tmp_path)
+    _, said = done.communicate(120)
+    lines = said.decode().splitlines()
+    assert done.poll() == 1, lines
+    assert [line for line in lines if "faq" in line] == ["error: prompt_name='faq'; this encoder has document, query"]
