@@ -87,8 +87,13 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
     assert AutoConfig.from_pretrained(tmp_path / "stock").is_causal is False
 
 
-def test_verified_in_a_fresh_process(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
-    """The one default-run test of full verification; a folder that fails it is removed."""
+@pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
+def test_verified_in_a_fresh_process(
+    process: str, request: pytest.FixtureRequest, make_encoder: Callable[..., Encoder], tmp_path: Path
+) -> None:
+    """Full verification; tests/modeling/storage/test_saving.py starts a new interpreter by default."""
+    if process == "fork":
+        request.getfixturevalue("forked")
     encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})
     export_encoder(encoder, tmp_path / "stock", max_length=64)
     parity = json.loads((tmp_path / "stock" / "parity.json").read_text())
