@@ -29,13 +29,15 @@ async def _refused(request: Request, error: ApiError) -> Response:
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str))
+    first, *others = error.errors()
+    where = _field(first)
     if not where:
         return ApiError(400, _of_body(request, first), code="invalid_body").response()
     match first["type"]:
         case "missing":
-            said = f"{where} is missing; this field is required"
+            unknown = [_field(other) for other in others if other["type"] == "extra_forbidden"]
+            but = f"; {unknown[0]} is no field of this request" if unknown else ""
+            said = f"{where} is missing, which is required{but}"
         case "extra_forbidden":
             said = f"{where} is no field of this request; leave it out, or see /openapi.json for those that there are"
         case _:
@@ -56,6 +58,10 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
         case _:
             said = str(error.detail)
     return ApiError(error.status_code, said, code=code).response(headers)
+
+
+def _field(error: Mapping[str, Any]) -> str:
+    return ".".join(part for part in error["loc"][1:] if isinstance(part, str))
 
 
 def _of_body(request: Request, error: Mapping[str, Any]) -> str:
