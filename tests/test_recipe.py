@@ -31,7 +31,7 @@ def minimal(**encoder):
 
 def test_every_shipped_yaml_is_listed():
     launches = [name for name in FILES if name not in SHIPPED]
-    assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/zero2"]
+    assert launches == list_launches() == ["launch/ddp", "launch/fsdp2", "launch/ray-serve", "launch/zero2"]
     assert list_recipes() == SHIPPED
     assert {name.partition("/")[0] for name in SHIPPED} == {path.name for path in FOLDER.iterdir()} - {"launch"}
     assert {"llm2comp/nano", "baselines/mean"} <= set(SHIPPED)

@@ -29,7 +29,7 @@ def bash(line: str) -> dict[str, str]:
         ("embrew evaluate m --suite ev", ["evidence"]),
         ("embrew table results --suite qu", ["quick"]),
         ("embrew train r --sweep lbr/", ["lbr/ratio", "lbr/share"]),
-        ("embrew recipe copy launch/", ["launch/ddp", "launch/fsdp2", "launch/zero2"]),
+        ("embrew recipe copy launch/", ["launch/ddp", "launch/fsdp2", "launch/ray-serve", "launch/zero2"]),
         ("embrew train launch/", []),
         (f"embrew context remove {OLD}/encoders/nano f", ["foxes"]),
         (f"embrew evaluate {OLD}/encoders/nano --context ", ["foxes"]),

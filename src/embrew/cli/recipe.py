@@ -33,7 +33,7 @@ NameOrLaunch = Annotated[
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the shipped recipes, the configurations for several GPUs, and the sweeps."""
+    """List the shipped recipes, the configurations for several GPUs or a cluster, and the sweeps."""
     from embrew.config.shipped import list_shipped, read_shipped
     from embrew.recipe import Recipe, list_launches, list_recipes, read_launch, read_recipe
 
@@ -45,7 +45,7 @@ def list_(as_json: AsJson = False) -> None:
     sweeps = {name: _headline(read_shipped("sweeps", name, what="sweep")[0]) for name in list_shipped("sweeps")}
     console = out()
     console.print(_table("recipe", "method and model", recipes, models))
-    console.print(_table("\nlaunch", "\nfor accelerate launch --config_file (embrew recipe copy NAME)", launches))
+    console.print(_table("\nlaunch", "\nfor accelerate or Ray Serve (embrew recipe copy NAME)", launches))
     console.print(_table("\nsweep", "\nfor embrew train RECIPE --sweep NAME", sweeps))
     print_json(
         {
@@ -101,8 +101,8 @@ def copy(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
 ) -> None:
-    """Copy a recipe, or a configuration for several GPUs, to a file, with its comments."""
-    from embrew.recipe import list_launches, read_launch, read_recipe
+    """Copy a recipe, or a configuration for several GPUs or a cluster, to a file, with its comments."""
+    from embrew.recipe import launch_command, list_launches, read_launch, read_recipe
 
     launch = name in list_launches()
     text = read_launch(name) if launch else read_recipe(name)[0]
@@ -111,8 +111,10 @@ def copy(
         raise FileExistsError(f"{target} exists; give another file, or --overwrite to replace it")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
-    use = f"accelerate launch --config_file {target} -m embrew train RECIPE" if launch else f"embrew train {target}"
-    out().print(f"{target}: train {'' if launch else 'it '}with {use} --output DIR", markup=False, soft_wrap=True)
+    use = (
+        f"use it with {launch_command(name, target)}" if launch else f"train it with embrew train {target} --output DIR"
+    )
+    out().print(f"{target}: {use}", markup=False, soft_wrap=True)
 
 
 @app.command()

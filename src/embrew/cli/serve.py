@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from embrew.cli import completion
 from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
 from embrew.cli.console import loading
-
-if TYPE_CHECKING:
-    from embrew.text_encoder.precision import Ranges
-
-KEY = "EMBREW_API_KEY"
 
 
 def serve(
@@ -81,7 +75,9 @@ def serve(
     ] = None,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"File with one API key per line; without it, {KEY} of the environment."),
+        typer.Option(
+            metavar="FILE", help="File with one API key per line; without it, EMBREW_API_KEY of the environment."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -91,15 +87,16 @@ def serve(
 
     Ctrl-C or SIGTERM ends the server, once running requests are answered.
     """
-    keys = _keys(api_key_file)
+    from embrew.serving.settings import Limits, Settings, read_keys, read_ranges
+
+    keys = read_keys(api_key_file)
     loading(model)
     try:
         from embrew.serving.server import serve as run
     except ModuleNotFoundError as error:
         raise ValueError(f'{error.name} is not installed; run: pip install "embrew[serve]"') from error
-    from embrew.serving.settings import Limits, Settings
 
-    ranges, ranges_of = _ranges(int8_ranges)
+    ranges, ranges_of = read_ranges(int8_ranges)
     limits = Limits(
         body_bytes=payload_limit,
         items=max_client_batch_size,
@@ -125,28 +122,3 @@ def serve(
         limits=limits,
     )
     run(settings, host=host, port=port)
-
-
-def _keys(file: Path | None) -> tuple[str, ...]:
-    """Return the API keys of a file, or that of the environment; none: no key is needed."""
-    where = KEY if file is None else str(file)
-    text = os.environ.get(KEY, "") if file is None else file.read_bytes().decode("utf-8-sig", errors="replace")
-    keys = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if file is not None and not keys:
-        raise ValueError(f"{where} holds no API key; write one per line")
-    for number, key in enumerate(keys, 1):
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise ValueError(f"API key {number} of {where} cannot be sent in a header; use ASCII without spaces")
-    return keys
-
-
-def _ranges(folder: Path | None) -> tuple[Ranges | None, str | None]:
-    """Return the ranges of int8 codes that a folder of vectors was written with, and the hash of its model."""
-    if folder is None:
-        return None, None
-    from embrew.corpus import read_vectors
-
-    found = read_vectors(folder)
-    if found.ranges is None:
-        raise ValueError(f"{folder} has no int8 ranges; make it with `embrew encode --precision int8`")
-    return found.ranges, found.manifest.made_of["model_hash"]

@@ -2,7 +2,7 @@
 
 from embrew.recipe.encoder import EncoderConfig, MaxLengthConfig, PromptsConfig
 from embrew.recipe.evaluation import DevRows, EvaluationConfig, UniformityConfig
-from embrew.recipe.files import list_launches, list_recipes, read_launch, read_recipe
+from embrew.recipe.files import launch_command, list_launches, list_recipes, read_launch, read_recipe
 from embrew.recipe.recipe import Recipe
 from embrew.recipe.stage import BatchConfig, DataConfig, MixConfig, StageConfig
 
@@ -18,6 +18,7 @@ __all__ = [
     "Recipe",
     "StageConfig",
     "UniformityConfig",
+    "launch_command",
     "list_launches",
     "list_recipes",
     "read_launch",

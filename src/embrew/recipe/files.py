@@ -6,7 +6,8 @@ from pathlib import Path
 
 from embrew.config.shipped import list_shipped, read_shipped
 
-LAUNCH = "launch/"  # folder of accelerate's configurations, among the recipes
+LAUNCH = "launch/"  # folder of configurations of launchers, among the recipes
+RAY_SERVE = "launch/ray-serve"  # the only one that serves a model; the others are accelerate's, and train
 
 
 def list_recipes() -> list[str]:
@@ -15,7 +16,7 @@ def list_recipes() -> list[str]:
 
 
 def list_launches() -> list[str]:
-    """Return the names of the shipped configurations of accelerate's launcher, such as `launch/fsdp2`."""
+    """Return the names of the shipped configurations of accelerate and of Ray Serve, such as `launch/fsdp2`."""
     return [name for name in list_shipped("recipes") if name.startswith(LAUNCH)]
 
 
@@ -29,15 +30,22 @@ def read_recipe(name_or_path: str | Path) -> tuple[str, str]:
     if str(name_or_path) in list_launches():
         raise ValueError(
             f"{name_or_path} is a launcher configuration, not a recipe: embrew recipe copy {name_or_path} FILE, then "
-            "accelerate launch --config_file FILE -m embrew train RECIPE --output DIR"
+            f"{launch_command(str(name_or_path), 'FILE')}"
         )
     return read_shipped("recipes", name_or_path, what="recipe", among=list_recipes())
 
 
 def read_launch(name: str) -> str:
-    """Return the YAML text of a shipped configuration of accelerate's launcher.
+    """Return the YAML text of a shipped configuration of accelerate or of Ray Serve.
 
     Raises:
         FileNotFoundError: no such configuration.
     """
     return read_shipped("recipes", name, what="configuration", among=list_launches())[0]
+
+
+def launch_command(name: str, file: str | Path) -> str:
+    """Return the command that reads a copy of a launcher configuration."""
+    if name == RAY_SERVE:
+        return f"serve run {file}"
+    return f"accelerate launch --config_file {file} -m embrew train RECIPE --output DIR"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from embrew.text_encoder.precision import Ranges
 
+KEY = "EMBREW_API_KEY"
 MIB = 2**20
 
 
@@ -77,3 +80,36 @@ class Settings:
     def names(self) -> tuple[str, ...]:
         """What a request may call the model: its short name, and what the server was started with."""
         return tuple(dict.fromkeys((self.name or self.model.rstrip("/").rpartition("/")[2], self.model)))
+
+
+def read_keys(file: Path | None) -> tuple[str, ...]:
+    """Return the API keys of a file, one per line, or that of the environment; none: no key is needed.
+
+    Raises:
+        ValueError: the file holds none, or a header cannot hold one.
+    """
+    where = KEY if file is None else str(file)
+    text = os.environ.get(KEY, "") if file is None else file.read_bytes().decode("utf-8-sig", errors="replace")
+    keys = tuple(line.strip() for line in text.splitlines() if line.strip())
+    if file is not None and not keys:
+        raise ValueError(f"{where} holds no API key; write one per line")
+    for number, key in enumerate(keys, 1):
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise ValueError(f"API key {number} of {where} cannot be sent in a header; use ASCII without spaces")
+    return keys
+
+
+def read_ranges(folder: Path | None) -> tuple[Ranges | None, str | None]:
+    """Return the ranges of int8 codes that a folder of vectors was written with, and the hash of its model.
+
+    Raises:
+        ValueError: its vectors are no int8 codes.
+    """
+    if folder is None:
+        return None, None
+    from embrew.corpus import read_vectors
+
+    found = read_vectors(folder)
+    if found.ranges is None:
+        raise ValueError(f"{folder} has no int8 ranges; make it with `embrew encode --precision int8`")
+    return found.ranges, found.manifest.made_of["model_hash"]
