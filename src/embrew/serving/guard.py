@@ -38,8 +38,12 @@ class Guard:
             return
         begun = time.monotonic()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path = scope["path"] if scope["path"] in PATHS else "other"
-        facts: dict[str, Any] = {"id": _request_id(headers), "path": path, "status": GONE}
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # of an application under a prefix
+        facts: dict[str, Any] = {
+            "id": _request_id(headers),
+            "path": path if path in PATHS else "other",
+            "status": GONE,
+        }
         scope["facts"] = facts
 
         async def sending(message: Message) -> None:
@@ -51,6 +55,8 @@ class Guard:
             await send(message)
 
         try:
+            if path not in OPEN:
+                self._check_key(headers.get("authorization", ""))
             await self._guarded(scope, headers, receive, sending)
         except ApiError as error:
             await error.response({"connection": "close"})(scope, receive, sending)
@@ -66,8 +72,6 @@ class Guard:
             self.service.metrics.request({**facts, "seconds": round(time.monotonic() - begun, 6)})
 
     async def _guarded(self, scope: Scope, headers: MutableMapping[str, str], receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN:
-            self._check_key(headers.get("authorization", ""))
         if scope["method"] in ("GET", "HEAD"):
             await self.app(scope, receive, send)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -43,10 +43,14 @@ class Embeddings:
     app: FastAPI  # set by `serve.ingress`
 
     def check_health(self) -> None:
-        """Raise if nothing can be computed any more, so that Ray starts another replica."""
+        """Raise if nothing can be computed any more, so that Ray starts another replica.
+
+        Raises:
+            RuntimeError: the reason.
+        """
         service: Service = self.app.state.service
         if service.state == "broken":
-            service.ready()
+            raise RuntimeError(service.why)
 
 
 class WithoutRequestId:
@@ -71,34 +75,41 @@ def app(args: dict[str, Any]) -> Application:
     """Return the application: a deployment `Embeddings`, whose number of replicas and resources are set in Ray.
 
     Args:
-        args: the fields of `Settings` and `Limits` by name, without `keys`, `ranges`, `workers` and `devices`;
+        args: fields of `Settings` and `Limits` by name, but for `keys`, `ranges`, `workers` and `devices`;
             `api_key_file`: file with one API key per line; `int8_ranges`: folder of `embrew encode --precision int8`.
             Values may be strings, as on the command line.
 
     Raises:
         ValueError: an unknown argument, or a value that does not fit.
     """
-    settings, key_file, ranges = read_arguments(args)
+    settings, keys, ranges = read_arguments(args)
 
-    def build() -> FastAPI:
-        """Open the model in the replica, and return the application."""
-        replica = logging.getLogger("ray.serve")
-        logging.getLogger("embrew").parent = replica  # its handlers write the replica's log
-        logging.getLogger("embrew").setLevel(replica.level)
-        service = Service(replace(settings, keys=read_keys(key_file), ranges=read_ranges(ranges)))
+    def opened() -> Service:
+        service = Service(replace(settings, keys=read_keys(keys), ranges=read_ranges(ranges)))
         service.load()
         if service.failure is not None:
             raise service.failure
-        found = create_app(service)
+        return service
+
+    return deployed(opened, settings.limits)
+
+
+def deployed(opened: Callable[[], Service], limits: Limits) -> Application:
+    """Return the application of a service, which every replica opens."""
+
+    def build() -> FastAPI:
+        replica = logging.getLogger("ray.serve")
+        logging.getLogger("embrew").parent = replica  # its handlers write the replica's log
+        logging.getLogger("embrew").setLevel(replica.level)
+        found = create_app(opened())
         found.add_middleware(WithoutRequestId)
         return found
 
-    limits = settings.limits
     deployment = serve.deployment(
         serve.ingress(build)(Embeddings),
         name="Embeddings",
         max_ongoing_requests=limits.concurrent + SPARE,
-        max_queued_requests=limits.concurrent,
+        max_queued_requests=limits.concurrent,  # for the first free replica; more: 503
         graceful_shutdown_timeout_s=limits.drain + 5,
         graceful_shutdown_wait_loop_s=0.5,
     )
@@ -120,10 +131,8 @@ def read_arguments(args: Mapping[str, Any]) -> tuple[Settings, Path | None, Path
         given = Arguments.model_validate(args).model_dump()
     except ValidationError as error:
         raise ValueError(explain(error, Arguments, args)) from None
-    keys, ranges = (
-        None if path is None else path.absolute() for path in (given.pop("api_key_file"), given.pop("int8_ranges"))
-    )
+    files = [None if file is None else file.absolute() for file in map(given.pop, ("api_key_file", "int8_ranges"))]
     limits = Limits(**{field.name: given.pop(field.name) for field in fields(Limits)})
     if Path(given["model"]).exists():
         given["model"] = str(Path(given["model"]).absolute())
-    return Settings(**given, limits=limits), keys, ranges
+    return Settings(**given, limits=limits), files[0], files[1]

@@ -49,6 +49,7 @@ class Service:
     Attributes:
         state: `loading`, `ready`, `draining` or `broken`.
         failure: why the model could not be opened.
+        why: what a broken service answers.
         created: when the service began, in seconds since 1970.
     """
 
@@ -61,7 +62,7 @@ class Service:
         self.queue = Queue(settings.limits.queued_tokens or BATCHES * self.batch_tokens)
         self.metrics = Metrics(self.queue)
         self.reader: Reader | None = None
-        self._why = ""
+        self.why = ""
         self._readers: queue.SimpleQueue[Reader] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(settings.tokenizers, thread_name_prefix="embrew-tokenizer")
         self._engines: Sequence[Engine] = ()
@@ -132,7 +133,7 @@ class Service:
         """
         if self.state == "ready" and self.reader is not None:
             return self.reader
-        said = {"loading": "the model is being loaded", "draining": "the server stops"}.get(self.state, self._why)
+        said = {"loading": "the model is being loaded", "draining": "the server stops"}.get(self.state, self.why)
         raise ApiError(503, f"{said}; try again later", code=self.state, retry_after=5)
 
     async def in_pool(self, work: Callable[[Reader], Result]) -> Result:
@@ -194,8 +195,8 @@ class Service:
     def _break(self, why: str) -> None:
         """Refuse everything from now on: nothing can be computed."""
         logger.error("the server no longer computes: %s", why)
-        self.state, self._why = "broken", f"the model computes nothing: {why}"
-        self._fail_all(ApiError(503, self._why, code="broken", retry_after=30))
+        self.state, self.why = "broken", f"the model computes nothing: {why}"
+        self._fail_all(ApiError(503, self.why, code="broken", retry_after=30))
 
     def _fail_all(self, error: ApiError) -> None:
         for ticket in list(self._tickets):
