@@ -1,0 +1,376 @@
+"""On a local Ray, replicas give the answers of `embrew serve`, and others take the place of those that end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import psutil
+import pytest
+import yaml
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.prompting.contexts import Context
+from embrew.modeling.prompting.vectors import start
+from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
+from embrew.recipe import read_launch
+from embrew.serving.application import create_app
+from embrew.serving.settings import Limits, Settings
+from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
+from tests.serving.running import Lengths, of_words
+
+ROOT = Path(__file__).parents[2]
+KEY = "a key of the tests"
+FILES = {"api_key_file", "int8_ranges"}
+STRINGS = [text for text in TEXTS if isinstance(text, str)]
+MODEL = "/shared/encoders/supervised"
+slow = pytest.mark.slow
+
+
+def shipped() -> dict[str, Any]:
+    return yaml.safe_load(read_launch("launch/ray-serve"))
+
+
+def test_the_arguments_in_the_shipped_file_are_settings_at_their_defaults():
+    text = read_launch("launch/ray-serve")
+    (application,) = shipped()["applications"]
+    assert application["import_path"] == "embrew.serving.ray:app" and application["args"] == {"model": MODEL}
+    offered = re.findall(r"^ {6}# (\w+: \S+)", text, re.MULTILINE)
+    args = yaml.safe_load("\n".join(offered))
+    known = {field.name: field.default for kind in (Settings, Limits) for field in fields(kind)}
+    assert set(args) | {"model"} == set(known) - {"keys", "ranges", "limits", "workers", "devices"} | FILES
+    assert known["model"] is MISSING
+    assert {name: args[name] for name in known if name in args and name != "name"} == {
+        name: value for name, value in known.items() if name in args and name != "name"
+    }
+
+
+def test_routes_and_keys_of_an_application_under_a_prefix():
+    service = of_words(Lengths(), keys=("k",))
+
+    async def ask(path: str, **headers: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app=create_app(service), root_path="/two")
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.get(path, headers=headers)
+
+    assert asyncio.run(ask("/two/health")).status_code == asyncio.run(ask("/two/")).status_code == 200
+    assert asyncio.run(ask("/two/info")).status_code == 401
+    metrics = asyncio.run(ask("/two/metrics", authorization="Bearer k"))
+    assert 'embrew_requests_total{path="/health",status="200"} 1.0' in metrics.text
+
+
+# On a local Ray
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Cluster:
+    """`serve run` of three applications: the shipped one, one of two replicas with a key, and a model of words."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        port = free_port()
+        config = yaml.safe_load(read_launch("launch/ray-serve").replace(MODEL, str(model)))
+        config["http_options"]["port"] = port
+        replica = {"name": "Embeddings", "ray_actor_options": {"num_cpus": 0.1}, "health_check_period_s": 1}
+        two = {
+            "name": "two",
+            "import_path": "embrew.serving.ray:app",
+            "route_prefix": "/two",
+            "runtime_env": {"env_vars": {"EMBREW_API_KEY": KEY}},
+            "args": {"model": "nano", "name": "small", "items": 3, "body_bytes": 1000, "timeout": 60},
+            "deployments": [{**replica, "num_replicas": 2}],
+        }
+        words = {
+            "name": "words",
+            "import_path": "tests.serving.on_ray:app",
+            "route_prefix": "/words",
+            "args": {"concurrent": 2, "timeout": 5, "drain": 10},
+            "deployments": [replica],
+        }
+        config["applications"] += [two, words]
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        self.root = f"http://127.0.0.1:{port}"
+        self.log = folder / "log"
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        serve = [sys.executable, "-m", "ray.serve.scripts", "run", "config.yaml"]
+        self.process = subprocess.Popen(
+            serve, cwd=folder, env=env, stdout=self.log.open("wb"), stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def wait(self, found: Callable[[], Any], seconds: float = 420) -> None:
+        ends = time.monotonic() + seconds
+        while not found():
+            assert self.process.poll() is None and time.monotonic() < ends, self.log.read_text()[-5000:]
+            time.sleep(0.3)
+
+    def healthy(self, prefix: str = "") -> bool:
+        try:
+            return httpx.get(f"{self.root}{prefix}/health", timeout=20).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def replicas(self, name: str) -> set[int]:
+        title = f"ray::ServeReplica:{name}:Embeddings"
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return {process.pid for process in found if process.is_running() and title in _title(process)}
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Encoder]:
+    """A folder of an encoder with prompts, two limits, an adapter and a context; and the encoder, opened."""
+    made = Encoder.from_pretrained(
+        "nano", pooling="last", prompts=PROMPTS, max_length=LIMITS, demonstrations=Demonstrations()
+    )
+    start(made)
+    made.add_context("sea", Context("Find it: ", (Demonstration("sea?", "The sea is deep."),)))
+    made.backbone.add_lora({"r": 4, "lora_alpha": 8})
+    folder = tmp_path_factory.mktemp("ray") / "encoder"
+    made.save_pretrained(folder, verify="off")
+    return folder, Encoder.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster(encoder: tuple[Path, Encoder], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
+    found = Cluster(tmp_path_factory.mktemp("cluster"), encoder[0])
+    try:
+        for prefix in ("", "/two", "/words"):
+            found.wait(lambda prefix=prefix: found.healthy(prefix))
+        found.wait(lambda: len(found.replicas("two")) == 2)
+        yield found
+    finally:
+        found.process.send_signal(signal.SIGINT)
+        found.process.wait(60)
+
+
+@slow
+def test_ray_accepts_the_shipped_file():
+    schema = pytest.importorskip("ray.serve.schema", reason='pip install "embrew[ray,serve]" to run this test')
+    from ray.serve.config import AutoscalingConfig
+
+    read = schema.ServeDeploySchema.model_validate(shipped())
+    (deployment,) = read.applications[0].deployments
+    assert deployment.autoscaling_config == shipped()["applications"][0]["deployments"][0]["autoscaling_config"]
+    assert set(deployment.autoscaling_config) <= set(AutoscalingConfig.model_fields)
+    assert AutoscalingConfig(**deployment.autoscaling_config).max_replicas == 4
+    assert set(shipped()["applications"][0]) <= set(schema.ServeApplicationSchema.model_fields)
+    assert set(shipped()) <= set(schema.ServeDeploySchema.model_fields)
+
+
+@slow
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({}, "model is missing"),
+        ({"model": "nano", "batch_tokns": 3}, "unknown key batch_tokns.*did you mean 'batch_tokens'"),
+        ({"model": "nano", "concurrent": "many"}, "concurrent='many'; allowed: a valid integer"),
+        ({"model": "nano", "workers": 2}, "workers: Ray starts workers; set num_replicas"),
+        ({"model": "nano", "keys": ["k"]}, "unknown key keys"),
+    ],
+)
+def test_arguments_that_do_not_fit(args, words):
+    pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
+    from embrew.serving.ray import app
+
+    with pytest.raises(ValueError, match=words):
+        app(args)
+
+
+@slow
+def test_arguments_of_the_command_line_are_strings(tmp_path, monkeypatch):
+    pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
+    from embrew.serving.ray import read_arguments
+
+    (tmp_path / "encoder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = {"model": "encoder", "batch_tokens": "64", "auto_truncate": "false", "drain": "2.5", "api_key_file": "k"}
+    settings, keys, ranges = read_arguments(given)
+    assert settings == Settings(
+        str(tmp_path / "encoder"), batch_tokens=64, auto_truncate=False, limits=Limits(drain=2.5)
+    )
+    assert (keys, ranges) == (tmp_path / "k", None)
+    assert read_arguments({"model": "org/model"})[0].model == "org/model"
+
+
+@slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"input_type": "query"},
+        {"input_type": "document", "dimensions": 12},
+        {"prompt_name": "sea", "num_layers": 1},
+        {"prompt": "a title: ", "normalize": False},
+        {"input_type": "query", "precision": "binary"},
+    ],
+    ids=str,
+)
+def test_vectors_are_those_of_encode(asked, cluster, encoder):
+    body = {"input": STRINGS, **asked}
+    answer = httpx.post(f"{cluster.root}/v1/embeddings", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    right = wanted(encoder[1], STRINGS, asked)
+    given = np.array([row["embedding"] for row in answer.json()["data"]], dtype=right.dtype)
+    check_same(given, right, asked)
+    assert len(answer.headers.get_list("x-request-id")) == 1
+
+
+@slow
+def test_every_route_and_its_prefix(cluster):
+    key = {"authorization": f"Bearer {KEY}"}
+    for prefix, headers in (("", {}), ("/two", key)):
+        with httpx.Client(base_url=cluster.root + prefix, headers=headers, timeout=60) as client:
+            assert "<title>" in client.get("/").text
+            assert client.get("/info").json()["dimensions"] > 0
+            assert "embrew_requests_total" in client.get("/metrics").text
+            assert set(client.get("/openapi.json").json()["paths"]) >= {"/embed", "/v1/embeddings"}
+            assert len(client.post("/embed", json={"inputs": ["a", "b"]}).json()) == 2
+            found = client.post("/similarity", json={"inputs": {"source_sentence": "a", "sentences": ["a"]}}).json()
+            assert found == pytest.approx([1.0], abs=1e-5)
+            assert client.post("/tokenize", json={"inputs": "a"}).json()[0][0]["special"]
+            assert len(client.post("/embed_all", json={"inputs": "a"}).json()[0]) >= 2
+
+
+@slow
+def test_the_client_of_openai_and_a_key(cluster):
+    right = openai.OpenAI(base_url=f"{cluster.root}/two/v1", api_key=KEY, max_retries=0)
+    answer = right.embeddings.create(model="small", input=["a fox", "a sea"], dimensions=8)
+    assert [len(row.embedding) for row in answer.data] == [8, 8]
+    wrong = openai.OpenAI(base_url=f"{cluster.root}/two/v1", api_key="no key", max_retries=0)
+    with pytest.raises(openai.AuthenticationError, match="no valid API key"):
+        wrong.embeddings.create(model="small", input="a")
+    for path, status in (("/health", 200), ("/", 200), ("/info", 401), ("/metrics", 401)):
+        assert httpx.get(f"{cluster.root}/two{path}", timeout=20).status_code == status
+    assert KEY not in cluster.log.read_text()
+
+
+@slow
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/two/v1/embeddings", {"input": []}, 400),
+        ("/two/v1/embeddings", {"input": "a", "speed": 3}, 400),
+        ("/two/v1/embeddings", {"input": "a", "model": "gpt"}, 404),
+        ("/two/v1/embedding", {"input": "a"}, 404),
+        ("/two/v1/embeddings", {"input": ["a"] * 4}, 413),
+        ("/two/v1/embeddings", {"input": "a" * 2000}, 413),
+        ("/two/v1/embeddings", {"input": [10**6]}, 422),
+        ("/embed", {"inputs": "a " * 200, "input_type": "query", "truncate": False}, 422),
+    ],
+)
+def test_errors_are_those_of_openai(path, body, status, cluster):
+    answer = httpx.post(f"{cluster.root}{path}", json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=20)
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@slow
+def test_too_many_requests_are_refused_with_429_and_slow_ones_with_503(cluster):
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/words/embed", json={"inputs": "wait 1"})
+
+    async def many() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=cluster.root, timeout=60) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(12)))
+
+    answers = asyncio.run(many())
+    assert Counter(answer.status_code for answer in answers) == {200: 2, 429: 10}
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert all(answer.json()["error"]["code"] == "too_many_requests" for answer in refused)
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    late = httpx.post(f"{cluster.root}/words/embed", json={"inputs": "wait 6"}, timeout=60)
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "timeout")
+    assert int(late.headers["retry-after"]) >= 1
+
+
+@slow
+def test_a_replica_that_is_killed_is_replaced_and_the_other_answers_meanwhile(cluster):
+    client = httpx.Client(base_url=f"{cluster.root}/two", headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+    before = client.post("/embed", json={"inputs": "a fox"}).json()
+    first = cluster.replicas("two")
+    assert len(first) == 2
+    victim = min(first)
+    os.kill(victim, signal.SIGKILL)
+    statuses: list[int] = []
+
+    def recovered() -> bool:
+        statuses.append(client.post("/embed", json={"inputs": "a fox"}).status_code)
+        now = cluster.replicas("two")
+        return len(now) == 2 and victim not in now and cluster.healthy("/two")
+
+    cluster.wait(recovered)
+    assert sum(status != 200 for status in statuses) <= 2, statuses
+    assert statuses[-1] == 200
+    assert np.allclose(client.post("/embed", json={"inputs": "a fox"}).json(), before, atol=1e-6)
+
+
+@slow
+def test_requests_while_the_only_replica_is_replaced(cluster):
+    def ask(text: str) -> httpx.Response:
+        return httpx.post(f"{cluster.root}/words/embed", json={"inputs": text}, timeout=120)
+
+    (only,) = cluster.replicas("words")
+    with ThreadPoolExecutor() as pool:
+        lost = pool.submit(ask, "wait 4")
+        time.sleep(1)
+        os.kill(only, signal.SIGKILL)
+        assert lost.result().status_code == 500
+        answers = list(pool.map(ask, ["abc"] * 6))
+    assert Counter(answer.status_code for answer in answers) == {200: 2, 503: 4}  # two may wait, as two may run
+    assert all(answer.json() == [[3.0, 1.0]] for answer in answers if answer.status_code == 200)
+    assert len(cluster.replicas("words")) == 1
+
+
+@slow
+def test_a_replica_that_computes_nothing_any_more_is_replaced(cluster):
+    (first,) = cluster.replicas("words")
+    broken = httpx.post(f"{cluster.root}/words/embed", json={"inputs": "break"}, timeout=60)
+    assert broken.status_code == 503
+    cluster.wait(lambda: (now := cluster.replicas("words")) and first not in now and cluster.healthy("/words"))
+    assert httpx.post(f"{cluster.root}/words/embed", json={"inputs": "abc"}, timeout=60).json() == [[3.0, 1.0]]
+
+
+@slow
+def test_a_replica_that_is_stopped_finishes_its_requests(cluster):
+    """The last test: the application is deleted."""
+    connect = "import ray; from ray import serve; ray.init('auto', namespace='serve'); print()"
+    stop = subprocess.Popen(
+        [sys.executable, "-c", f"{connect}; input(); serve.delete('words')"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    stop.stdout.readline()  # it is connected to the cluster
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(httpx.post, f"{cluster.root}/words/embed", json={"inputs": "wait 4"}, timeout=60)
+        time.sleep(0.5)
+        stop.communicate(b"\n", 60)
+    assert (answer.result().status_code, answer.result().json()) == (200, [[6.0, 1.0]])
+    assert stop.returncode == 0
+    assert not cluster.replicas("words")
