@@ -52,7 +52,7 @@ def test_the_arguments_in_the_shipped_file_are_settings_at_their_defaults():
     offered = re.findall(r"^ {6}# (\w+: \S+)", text, re.MULTILINE)
     args = yaml.safe_load("\n".join(offered))
     known = {field.name: field.default for kind in (Settings, Limits) for field in fields(kind)}
-    assert set(args) | {"model"} == set(known) - {"keys", "ranges", "limits", "workers", "devices"} | FILES
+    assert set(args) | {"model"} == set(known) - {"keys", "ranges", "ranges_of", "limits", "workers", "devices"} | FILES
     assert known["model"] is MISSING
     assert {name: args[name] for name in known if name in args and name != "name"} == {
         name: value for name, value in known.items() if name in args and name != "name"

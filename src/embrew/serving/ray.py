@@ -19,7 +19,14 @@ from embrew.serving.application import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Limits, Settings, read_keys, read_ranges
 
-NOT_GIVEN = ("keys", "ranges", "limits", "workers", "devices")  # fields of `Settings` that are no arguments
+NOT_GIVEN = (
+    "keys",
+    "ranges",
+    "ranges_of",
+    "limits",
+    "workers",
+    "devices",
+)  # fields of `Settings` that are no arguments
 SPARE = 16  # requests of a replica beyond `limits.concurrent`: probes, and those that it refuses with 429
 
 
@@ -82,10 +89,11 @@ def app(args: dict[str, Any]) -> Application:
     Raises:
         ValueError: an unknown argument, or a value that does not fit.
     """
-    settings, keys, ranges = read_arguments(args)
+    settings, key_file, folder = read_arguments(args)
 
     def opened() -> Service:
-        service = Service(replace(settings, keys=read_keys(keys), ranges=read_ranges(ranges)))
+        ranges, ranges_of = read_ranges(folder)
+        service = Service(replace(settings, keys=read_keys(key_file), ranges=ranges, ranges_of=ranges_of))
         service.load()
         if service.failure is not None:
             raise service.failure

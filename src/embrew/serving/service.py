@@ -78,7 +78,7 @@ class Service:
                 self._engines = [served.engine]
         except Exception as error:
             self.failure = error
-            self.state, self._why = "broken", f"the model cannot be opened: {error}"
+            self.state, self.why = "broken", f"the model cannot be opened: {error}"
             return
         self.reader, self.batch_tokens = served.reader, served.batch_tokens
         self.queue.most = self.limits.queued_tokens or BATCHES * served.batch_tokens
