@@ -29,6 +29,7 @@ from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.recipe import read_launch
 from embrew.serving.application import create_app
+from embrew.serving.ray import app, read_arguments
 from embrew.serving.settings import Limits, Settings
 from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Lengths, of_words
@@ -184,7 +185,6 @@ def test_ray_accepts_the_shipped_file():
     assert set(shipped()) <= set(schema.ServeDeploySchema.model_fields)
 
 
-@slow
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -196,18 +196,11 @@ def test_ray_accepts_the_shipped_file():
     ],
 )
 def test_arguments_that_do_not_fit(args, words):
-    pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
-    from embrew.serving.ray import app
-
     with pytest.raises(ValueError, match=words):
         app(args)
 
 
-@slow
 def test_arguments_of_the_command_line_are_strings(tmp_path, monkeypatch):
-    pytest.importorskip("ray.serve", reason='pip install "embrew[ray,serve]" to run this test')
-    from embrew.serving.ray import read_arguments
-
     (tmp_path / "encoder").mkdir()
     monkeypatch.chdir(tmp_path)
     given = {"model": "encoder", "batch_tokens": "64", "auto_truncate": "false", "drain": "2.5", "api_key_file": "k"}

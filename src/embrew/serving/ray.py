@@ -6,18 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from ray import serve
-from ray.serve import Application
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embrew.config.validation_errors import explain
 from embrew.serving.application import create_app
 from embrew.serving.service import Service
 from embrew.serving.settings import Limits, Settings, read_keys, read_ranges
+
+if TYPE_CHECKING:
+    from ray.serve import Application
 
 NOT_GIVEN = (
     "keys",
@@ -103,7 +104,15 @@ def app(args: dict[str, Any]) -> Application:
 
 
 def deployed(opened: Callable[[], Service], limits: Limits) -> Application:
-    """Return the application of a service, which every replica opens."""
+    """Return the application of a service, which every replica opens.
+
+    Raises:
+        ImportError: Ray Serve is not installed.
+    """
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise ImportError(f'{error.name} is not installed; run: pip install "embrew[ray,serve]"') from error
 
     def build() -> FastAPI:
         replica = logging.getLogger("ray.serve")
