@@ -18,7 +18,7 @@ import numpy as np
 import uvicorn
 
 from embrew.serving.application import create_app
-from embrew.serving.asked import Asked, Key, Read
+from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.opening import KNOWN, Served
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
@@ -28,9 +28,9 @@ LISTENING = re.compile(rb"listening at (http://\S+)")
 
 
 @contextmanager
-def running(service: Service) -> Iterator[str]:
+def running(service: Service, **given: Any) -> Iterator[str]:
     """Run the application of a service, loaded or not, on a free port in a thread; yields the address."""
-    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_config=None, access_log=False)
+    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_config=None, access_log=False, **given)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
     thread.start()
@@ -142,7 +142,7 @@ class Words:
         return [{"id": len(word), "text": word, "special": False} for word in text.split()]
 
 
-class Lengths:
+class Lengths(Engine):
     """The computing side: a text's vector is its length and 1.
 
     Args:

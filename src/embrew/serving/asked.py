@@ -13,6 +13,10 @@ from embrew.serving.wire import Text
 Side = Literal["query", "document"]
 
 
+class WorkerDied(ChildProcessError):
+    """What computes has ended."""
+
+
 @dataclass(frozen=True)
 class Asked:
     """How a request wants its texts to be read.
@@ -94,7 +98,24 @@ class Engine(Protocol):
     """The side of a model that computes."""
 
     def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
-        """Return the result for each text: float32 `(templates, dimensions)`, or states `(tokens, hidden)`."""
+        """Return the result for each text: float32 `(templates, dimensions)`, or states `(tokens, hidden)`.
+
+        Raises:
+            WorkerDied: the process that computes ended.
+            Exception: these texts cannot be computed.
+        """
 
     def counts(self) -> dict[str, int]:
         """Return `prefix_hits`, `prefix_misses` and `prefix_bytes` so far."""
+
+    def restart(self) -> None:
+        """Start what computes afresh, after it has ended or computes nothing any more.
+
+        Raises:
+            WorkerDied: that is not possible.
+        """
+        raise WorkerDied("only a new process computes again")
+
+    def close(self) -> None:
+        """End what computes, where that is a process of its own."""
+        return

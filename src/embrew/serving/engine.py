@@ -11,10 +11,10 @@ from embrew.modeling.embedder import Embedder
 from embrew.modeling.embedding.batching import batches_of
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.text.tokens import Row, Tokens
-from embrew.serving.asked import Key
+from embrew.serving.asked import Engine, Key
 
 
-class EncoderEngine:
+class EncoderEngine(Engine):
     """Vectors, and states of tokens, of rows that an `EncoderReader` made.
 
     Args:

@@ -8,7 +8,7 @@ import hmac
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -62,6 +62,10 @@ class Guard:
             await error.response({"connection": "close"})(scope, receive, sending)
         except ConnectionResetError:
             pass
+        except asyncio.CancelledError:  # by uvicorn, since the server has waited long enough
+            if facts["status"] == GONE:
+                stops = ApiError(503, "the server stops", code="draining", retry_after=5)
+                await stops.response({"connection": "close"})(scope, receive, sending)
         except Exception:
             logger.exception("request %s failed", facts["id"])
             if facts["status"] == GONE:
@@ -97,7 +101,9 @@ class Guard:
                         code="too_many_bytes",
                         retry_after=self.service.queue.expected(),
                     )
-            await self._until_gone(self.app(scope, _replay(bytes(body)), send), receive)
+            messages: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+            body.clear()
+            await self._until_gone(self.app(scope, _replay(messages), send), receive)
         finally:
             self.running -= 1
             self.bytes -= held
@@ -125,7 +131,7 @@ class Guard:
         """
         most, size = self.limits.body_bytes, 0
         declared = headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > most:
+        if declared.isdecimal() and int(declared) > most:
             raise _too_large(most)
         ends = time.monotonic() + self.limits.body_timeout
         while True:
@@ -149,7 +155,7 @@ class Guard:
     async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:
         """Answer a request; cancel the work when its client goes."""
         work = asyncio.ensure_future(answering)
-        gone = asyncio.ensure_future(receive())
+        gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -164,6 +170,11 @@ class Guard:
             gone.cancel()
 
 
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def _too_large(most: int) -> ApiError:
     return ApiError(413, f"the body is larger than {most} bytes; send fewer texts per request", code="body_too_large")
 
@@ -175,9 +186,7 @@ def _request_id(headers: MutableMapping[str, str]) -> str:
     return given if plain else uuid.uuid4().hex
 
 
-def _replay(body: bytes) -> Callable[[], Awaitable[Message]]:
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
+def _replay(messages: list[Message]) -> Receive:
     async def receive() -> Message:
         if messages:
             return messages.pop()

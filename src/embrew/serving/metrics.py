@@ -9,7 +9,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from embrew.serving.queueing import Entry, Queue
+from embrew.serving.queueing import Queue
+from embrew.serving.tickets import Entry
 
 logger = logging.getLogger(__name__)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 
 logger = logging.getLogger(__name__)
+ANSWERING = 5  # seconds for answers on their way, and for bodies that are still received
+ENDING = 5.0  # seconds for the batches that are being computed
 
 
 class Server(uvicorn.Server):
@@ -26,9 +30,15 @@ class Server(uvicorn.Server):
         self.service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Finish the requests that are being answered; refuse others."""
+        """Refuse further requests, and finish those that are being answered; a second Ctrl-C ends at once."""
+        if sig == signal.SIGINT and self.service.state == "draining":
+            self.should_exit = self.force_exit = True
         self.service.drain()
-        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether the server ends now."""
+        self.should_exit = self.should_exit or self.service.drained()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -51,9 +61,8 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     """
     listening = _listen(host, port)
     service = Service(settings)
-    drain = int(settings.limits.drain) + 5
     config = uvicorn.Config(
-        create_app(service), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=drain
+        create_app(service), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=ANSWERING
     )
     server = Server(config, service)
 
@@ -65,6 +74,9 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     server.run(sockets=[listening])
     if service.failure is not None:
         raise service.failure
+    if not service.close(ENDING):
+        logging.shutdown()
+        os._exit(0)  # a thread in a forward pass, which nothing can stop, would abort an interpreter that ends
 
 
 def _listen(host: str, port: int) -> socket.socket:

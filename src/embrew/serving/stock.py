@@ -9,7 +9,7 @@ import numpy as np
 
 from embrew.modeling.text.numbers import SIDES
 from embrew.modeling.text.texts import check_text
-from embrew.serving.asked import Asked, Key, Read
+from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.errors import ApiError
 from embrew.serving.wire import Text
 from embrew.text_encoder.hashes import model_hash
@@ -131,7 +131,7 @@ class StockReader:
         return text
 
 
-class StockEngine:
+class StockEngine(Engine):
     """The computing side: `SentenceTransformer.encode`."""
 
     def __init__(self, model: SentenceTransformer) -> None:

@@ -6,16 +6,30 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from embrew.serving.asked import Engine, Read
+import numpy as np
+
+from embrew.serving.asked import Engine, Read, WorkerDied
 from embrew.serving.errors import ApiError
-from embrew.serving.queueing import TRIES, Entry, Queue
+from embrew.serving.queueing import Queue
+from embrew.serving.tickets import Entry, Ticket
 
 logger = logging.getLogger(__name__)
 
 
-class WorkerDied(Exception):
-    """The process that computes has ended."""
+class EngineError(Exception):
+    """An error of an engine in another process.
+
+    Args:
+        kind: the built-in class by which users see it.
+        name: of its own class.
+        message: of the error.
+    """
+
+    def __init__(self, kind: type[Exception], name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.kind, self.message = kind, message
 
 
 class Worker(threading.Thread):
@@ -25,9 +39,9 @@ class Worker(threading.Thread):
         queue: what waits.
         engine: computes it.
         batch_tokens: tokens that are taken at one time.
-        report: called with texts and seconds of every batch.
         known: a text that the engine can compute, to tell a text that it cannot compute from a broken engine.
-        broken: called with the error of a broken engine.
+        report: called with the computed texts of every batch, and its seconds.
+        broken: called with the reason where the thread ends since the engine computes nothing any more.
     """
 
     def __init__(
@@ -46,15 +60,37 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Compute batches."""
-        while (batch := self.queue.take(self.batch_tokens)) is not None:
-            begun = time.monotonic()
-            try:
-                self._compute(batch)
-            except WorkerDied as error:
-                batch = self._again(batch, error)
-            seconds = time.monotonic() - begun
+        try:
+            while (batch := self.queue.take(self.batch_tokens)) is not None:
+                self._run(batch)
+        except WorkerDied as error:
+            self.broken(str(error))
+        except Exception as error:
+            logger.exception("a worker ended")
+            self.broken(_said(error))
+
+    def _run(self, batch: list[Entry]) -> None:
+        """Compute a batch. Where the engine ends meanwhile, each text is tried once more, alone."""
+        begun, died = time.monotonic(), None
+        try:
+            self._compute(batch)
+        except WorkerDied as error:
+            logger.warning("a worker ended while it computed %d texts: %s", len(batch), error)
+            died = error
+        seconds = time.monotonic() - begun
+        computed = [entry for entry in batch if entry.ticket.results[entry.place] is not None]
+        missing = [entry for entry in batch if entry.ticket.results[entry.place] is None]
+        if died and not batch[0].again:
+            self.queue.put_back(missing)
+            self.queue.done(computed, seconds)
+        else:
+            if died:
+                self._fail(missing, "the process that computes ended twice")
             self.queue.done(batch, seconds)
-            self.report(batch, seconds)
+        if computed:
+            self.report(computed, seconds)
+        if died:
+            self._restart(died)
 
     def _compute(self, batch: Sequence[Entry]) -> None:
         """Compute texts that share a forward pass; a failing batch is halved until the failing text is alone."""
@@ -67,40 +103,35 @@ class Worker(threading.Thread):
         except WorkerDied:
             raise
         except Exception as error:
-            logger.warning("computing %d texts failed: %s: %s", len(alive), type(error).__name__, error)
+            logger.warning("computing %d texts failed: %s", len(alive), _said(error))
             if len(alive) == 1:
-                if self._works():
-                    self._fail(alive, f"{type(error).__name__}: {error}")
-                return
-            self._compute(alive[: len(alive) // 2])
-            self._compute(alive[len(alive) // 2 :])
+                self._check()
+                self._fail(alive, _said(error))
+            else:
+                self._compute(alive[: len(alive) // 2])
+                self._compute(alive[len(alive) // 2 :])
             return
         seconds = time.monotonic() - begun
-        for ticket in {id(entry.ticket): entry.ticket for entry in alive}.values():
-            ticket.computing += seconds
+        found: dict[Ticket, list[tuple[int, np.ndarray]]] = {}
         for entry, result in zip(alive, results, strict=True):
-            entry.ticket.finish(entry.place, result)
+            found.setdefault(entry.ticket, []).append((entry.place, result))
+        for ticket, of_ticket in found.items():
+            ticket.finish(of_ticket, seconds)
 
-    def _again(self, batch: list[Entry], error: WorkerDied) -> list[Entry]:
-        """Queue those texts again whose worker ended, each to be computed alone; return the others."""
-        left = [entry for entry in batch if not entry.ticket.cancelled and entry.ticket.results[entry.place] is None]
-        logger.warning("a worker ended while it computed %d texts: %s", len(left), error)
-        if left and left[0].tries + 1 < TRIES:
-            self.queue.put_back(left)
-            return [entry for entry in batch if entry not in left]
-        self._fail(left, "the process that computes ended twice")
-        return batch
-
-    def _works(self) -> bool:
-        """Whether the engine still computes a text that it computed before."""
+    def _check(self) -> None:
+        """Raise `WorkerDied` if the engine fails at a text, too, that it computed before."""
         try:
             self.engine.compute(self.known.key, self.known.rows)
         except WorkerDied:
             raise
         except Exception as error:
-            self.broken(f"{type(error).__name__}: {error}")
-            return False
-        return True
+            raise WorkerDied(_said(error)) from error
+
+    def _restart(self, died: WorkerDied) -> None:
+        try:
+            self.engine.restart()
+        except WorkerDied as error:
+            raise WorkerDied(f"{died}; {error}") from died
 
     @staticmethod
     def _fail(entries: Sequence[Entry], why: str) -> None:
@@ -108,3 +139,50 @@ class Worker(threading.Thread):
             entry.ticket.fail(
                 ApiError(422, f"text {entry.place} cannot be embedded: {why}", param="input", code="not_embedded")
             )
+
+
+class Workers:
+    """One worker per engine; they are started.
+
+    Args:
+        queue: what waits.
+        engines: what computes it.
+        broken: called with the reason where all workers have ended.
+        **given: as of `Worker`.
+    """
+
+    def __init__(self, queue: Queue, engines: Sequence[Engine], *, broken: Callable[[str], None], **given: Any) -> None:
+        self.engines, self.broken = engines, broken
+        self._threads = [Worker(queue, engine, broken=self._end, **given) for engine in engines]
+        self._ended: list[str] = []
+        self._closed = False
+        for thread in self._threads:
+            thread.start()
+
+    def counts(self) -> dict[str, int]:
+        """Return the sums of what engines count."""
+        counts = [engine.counts() for engine in self.engines]
+        return {name: sum(count[name] for count in counts) for name in counts[0]}
+
+    def close(self, wait: float) -> bool:
+        """End the engines, once the queue is closed; return whether the workers ended within `wait` seconds."""
+        self._closed = True
+        for engine in self.engines:
+            engine.close()
+        ends = time.monotonic() + wait
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _end(self, why: str) -> None:
+        if self._closed:
+            return
+        self._ended.append(why)
+        if len(self._ended) == len(self._threads):
+            self.broken(why)
+        else:
+            logger.error("%d of %d workers ended: %s", len(self._ended), len(self._threads), why)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,350 @@
+"""Texts, clients and engines that fail: every request is answered, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from embrew.serving.asked import Key, WorkerDied
+from embrew.serving.service import Service
+from embrew.serving.settings import Limits
+from tests.serving.running import KNOWN, Lengths, of_words, running
+
+CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=None))
+
+
+def until(found: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until something is so."""
+    ends = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(0.005)
+
+
+def embed(address: str, *texts: str, **options: Any) -> httpx.Response:
+    return CLIENT.post(f"{address}/embed", json={"inputs": list(texts), **options})
+
+
+def raw(address: str, *parts: bytes) -> socket.socket:
+    """A connection on which these bytes were sent."""
+    host, port = address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    for part in parts:
+        connection.sendall(part)
+    return connection
+
+
+def post(body: bytes, **headers: object) -> bytes:
+    lines = {"host": "x", "content_type": "application/json", "content_length": len(body), **headers}
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+    return f"POST /embed HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    found = b""
+    while part := connection.recv(65536):
+        found += part
+    return found
+
+
+def assert_empty(service: Service) -> None:
+    """No request, no text, no byte of a body is counted any more."""
+    until(lambda: (service.queue.tokens, service.queue.texts) == (0, 0))
+    assert not service._tickets
+    assert not service.queue._waiting
+    assert not service.in_pool.running
+
+
+@pytest.fixture
+def engine() -> Iterator[Lengths]:
+    made = Lengths()
+    yield made
+    made.gate.set()
+
+
+@pytest.fixture
+def clients() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(70) as pool:
+        yield pool
+
+
+def test_one_bad_text_fails_its_own_request_only(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+    service = of_words(engine)
+    with running(service) as address:
+        engine.gate.clear()
+        texts = [["fine", "also poison" if i == 31 else f"text {i}"] for i in range(64)]
+        asked = [clients.submit(embed, address, *each) for each in texts]
+        until(lambda: service.queue.texts == 128)
+        engine.gate.set()
+        answers = [each.result() for each in asked]
+        assert [i for i, answer in enumerate(answers) if answer.status_code != 200] == [31]
+        assert answers[31].status_code == 422
+        assert answers[31].json()["error"]["message"] == "text 1 cannot be embedded: RuntimeError: out of memory"
+        assert answers[5].json() == [[4.0, 1.0], [6.0, 1.0]]
+        assert httpx.get(f"{address}/health").status_code == 200
+    assert_empty(service)
+
+
+def test_texts_of_a_client_that_went_away_are_not_computed(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+    service = of_words(engine, batch_tokens=10)
+    with running(service) as address:
+        engine.gate.clear()
+        first = clients.submit(embed, address, "first")
+        until(lambda: engine.passes)
+        gone = raw(address, post(json.dumps({"inputs": [f"gone {i}" for i in range(50)]}).encode()))
+        until(lambda: service.queue.texts == 51)
+        last = clients.submit(embed, address, "last")
+        until(lambda: service.queue.texts == 52)
+        gone.close()
+        until(lambda: service.queue.texts == 2)  # they no longer count, though the engine has not moved
+        engine.gate.set()
+        assert (first.result().status_code, last.result().status_code) == (200, 200)
+        assert engine.texts == ["first", "last"]
+        metrics = httpx.get(f"{address}/metrics").text
+    assert "embrew_dropped_texts 50.0" in metrics
+    assert "embrew_texts_total 2.0" in metrics
+    assert 'embrew_requests_total{path="/embed",status="499"} 1.0' in metrics
+    assert_empty(service)
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+def test_oversized_bodies(engine: Lengths, declared: bool) -> None:
+    service = of_words(engine, limits=Limits(body_bytes=100_000, bodies_bytes=250_000))
+    with running(service) as address:
+        parts = [b'{"inputs": ["'] + [b"x" * 50_000] * 40
+        for _ in range(5):  # what was held of the refused ones is released
+            answer = httpx.post(
+                f"{address}/embed",
+                content=b"".join(parts) if declared else iter(parts),
+                headers={"content-type": "application/json"},
+            )
+            assert answer.status_code == 413
+            assert answer.headers["connection"] == "close"
+            assert answer.json()["error"]["code"] == "body_too_large"
+        assert embed(address, "x" * 90_000).status_code == 200
+    assert engine.texts == ["x" * 90_000]
+    assert_empty(service)
+
+
+def test_the_connection_ends_with_an_early_refusal(engine: Lengths) -> None:
+    """What follows on it could be the rest of the refused body."""
+    with running(of_words(engine, limits=Limits(body_bytes=100))) as address:
+        connection = raw(address, post(b"", content_length=5000), post(b'{"inputs": "a"}'))
+        assert rest(connection).count(b"HTTP/1.1 ") == 1
+
+
+def test_requests_in_one_packet_are_answered_in_order(engine: Lengths) -> None:
+    requests = [b'{"inputs": "a"}', b'{"inputs": 5}', b'{"inputs": "bcd"}']
+    with running(of_words(engine)) as address:
+        connection = raw(address, b"".join(map(post, requests[:2])) + post(requests[2], connection="close"))
+        said = rest(connection)
+    assert [part[:3] for part in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400", b"200"]
+    assert said.endswith(b"[[3.0,1.0]]")
+
+
+def test_a_slow_body_is_given_up(engine: Lengths) -> None:
+    service = of_words(engine, limits=Limits(body_timeout=0.2))
+    with running(service) as address:
+        connection = raw(address, post(b'{"inputs": "a"}', content_length=50))
+        said = rest(connection)
+        assert said.startswith(b"HTTP/1.1 408")
+        assert b"body_timeout" in said
+        left = raw(address, post(b'{"inputs": "a"}', content_length=50))
+        left.close()  # a client that goes before its body is complete
+        assert embed(address, "b").status_code == 200
+        until(lambda: 'status="499"} 1.0' in httpx.get(f"{address}/metrics").text)
+    assert engine.texts == ["b"]
+
+
+def assert_refused(answer: httpx.Response, code: str) -> None:
+    assert answer.status_code == 429
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+def test_refusals_under_load(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+    limits = Limits(concurrent=4, queued_tokens=20, bodies_bytes=10_000)
+    service = of_words(engine, limits=limits)
+    with running(service) as address:
+        engine.gate.clear()
+        asked = [clients.submit(embed, address, "a b c d e f g h")]
+        until(lambda: engine.passes)
+        asked.append(clients.submit(embed, address, "a b c d e f g h"))
+        until(lambda: service.queue.tokens == 18)
+        assert_refused(embed(address, "a b"), "queue_full")
+        assert_refused(embed(address, "x" * 10_000), "too_many_bytes")
+        asked.append(clients.submit(embed, address, "a"))
+        until(lambda: service.queue.tokens == 20)
+        slow = raw(address, post(b"{", content_length=50))  # the fourth
+        until(lambda: embed(address, "a").json()["error"]["code"] == "too_many_requests")
+        assert_refused(embed(address, "a"), "too_many_requests")
+        assert httpx.get(f"{address}/health").status_code == 200
+        slow.close()
+        engine.gate.set()
+        assert [each.result().status_code for each in asked] == [200] * 3
+        until(lambda: embed(address, "a b").status_code == 200)
+    assert_empty(service)
+
+
+def test_time_out(engine: Lengths) -> None:
+    service = of_words(engine, batch_tokens=5, limits=Limits(timeout=0.3))
+    with running(service) as address:
+        engine.gate.clear()
+        answer = embed(address, *["a b c"] * 20)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "timeout"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert service.queue.texts == 1, "only what is being computed"
+        engine.gate.set()
+        assert embed(address, "next").json() == [[4.0, 1.0]]
+    assert engine.texts == ["a b c", "next"]
+    assert_empty(service)
+
+
+class Broken(Lengths):
+    """Computes until `broken`; from then on nothing, as a GPU after an illegal access."""
+
+    broken = False
+
+    def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
+        if self.broken:
+            self.gate.wait()
+            raise RuntimeError("illegal memory access")
+        return super().compute(key, rows)
+
+
+def test_an_engine_that_computes_nothing_any_more(clients: ThreadPoolExecutor) -> None:
+    engine = Broken()
+    service = of_words(engine)
+    with running(service) as address:
+        assert embed(address, "a").status_code == 200
+        engine.gate.clear()
+        engine.broken = True
+        asked = [clients.submit(embed, address, "a", num_layers=i % 4 + 1) for i in range(16)]
+        until(lambda: service.queue.texts == 16)
+        engine.gate.set()
+        for answer in (each.result() for each in asked):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "broken"
+            assert "illegal memory access" in answer.json()["error"]["message"]
+        assert httpx.get(f"{address}/health").status_code == 503
+        assert embed(address, "a").status_code == 503
+    assert_empty(service)
+
+
+class Mortal(Lengths):
+    """Ends at texts with a name in `deadly`, as often as that says; counts how often it was started again."""
+
+    def __init__(self, **deadly: int) -> None:
+        super().__init__()
+        self.deadly, self.starts = deadly, 0
+
+    def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
+        self.passes.append(list(rows))
+        self.gate.wait()
+        for row in rows:
+            if self.deadly.get(row, 0):
+                self.deadly[row] -= 1
+                raise WorkerDied("killed by signal 9")
+        return [np.array([[len(row), 1]], dtype=np.float32) for row in rows]
+
+    def restart(self) -> None:
+        self.starts += 1
+
+
+def test_a_text_that_ends_the_worker_once_is_computed_and_twice_is_refused(clients: ThreadPoolExecutor) -> None:
+    engine = Mortal(once=1, always=100)
+    service = of_words(engine)
+    with running(service) as address:
+        engine.gate.clear()
+        asked = [clients.submit(embed, address, f"text {i}") for i in range(10)]
+        asked.append(clients.submit(embed, address, "x", "once"))
+        asked.append(clients.submit(embed, address, "x", "y", "always"))
+        until(lambda: service.queue.texts == 15)
+        engine.gate.set()
+        answers = [each.result() for each in asked]
+        assert [answer.status_code for answer in answers] == [200] * 11 + [422]
+        assert answers[10].json() == [[1.0, 1.0], [4.0, 1.0]]
+        assert answers[11].json()["error"]["message"].startswith("text 2 cannot be embedded")
+        assert engine.starts == 101 - engine.deadly["always"]
+    assert_empty(service)
+
+
+def test_draining_finishes_what_runs_and_refuses_the_rest(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+    service = of_words(engine, batch_tokens=10)
+    with running(service) as address:
+        engine.gate.clear()
+        asked = [clients.submit(embed, address, f"text {i}") for i in range(8)]
+        until(lambda: service.queue.texts == 8)
+        service.drain()
+        assert not service.drained()
+        refused = embed(address, "late")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert "retry-after" in refused.headers
+        assert httpx.get(f"{address}/health").status_code == 503
+        engine.gate.set()
+        assert [each.result().status_code for each in asked] == [200] * 8
+        until(service.drained)
+    assert "late" not in engine.texts
+
+
+def test_what_is_not_finished_in_time_is_answered(engine: Lengths, clients: ThreadPoolExecutor) -> None:
+    service = of_words(engine, batch_tokens=10, limits=Limits(drain=0.2))
+    with running(service) as address:
+        engine.gate.clear()
+        asked = [clients.submit(embed, address, f"text {i}") for i in range(8)]
+        until(lambda: service.queue.texts == 8)
+        service.drain()
+        until(service.drained)
+        assert [each.result().json()["error"]["code"] for each in asked] == ["draining"] * 8
+        engine.gate.set()
+    assert len(engine.texts) <= 2
+
+
+def test_a_request_that_the_server_cancels_is_answered(engine: Lengths) -> None:
+    """uvicorn cancels what still runs when it ends; the answer would be its own 500."""
+    service = of_words(engine)
+    engine.gate.clear()
+    with running(service, timeout_graceful_shutdown=1) as address:
+        connection = raw(address, post(b'{"inputs": "a"}'))
+        until(lambda: engine.passes)
+    said = rest(connection)
+    assert said.startswith(b"HTTP/1.1 503")
+    assert b"draining" in said
+    engine.gate.set()
+    assert_empty(service)
+
+
+def test_a_random_mixture_leaves_nothing_behind(clients: ThreadPoolExecutor) -> None:
+    """Successes, bad texts, deaths, refusals, clients that go: each is answered, and all counts return to 0."""
+    engine = Mortal(once=1, twice=2)
+    service = of_words(engine, batch_tokens=12, limits=Limits(queued_tokens=400))
+
+    def ask(i: int) -> int:
+        if i % 10 == 3:
+            connection = raw(address, post(json.dumps({"inputs": [f"gone {i}"] * 5}).encode()))
+            time.sleep(0.001 * (i % 7))
+            connection.close()
+            return 0
+        text = {5: "once", 6: "twice"}.get(i, f"text {i}")
+        return embed(address, text, "b", num_layers=i % 3 + 1).status_code
+
+    with running(service) as address:
+        found = list(clients.map(ask, range(150)))
+        assert set(found) <= {0, 200, 422, 429}
+        assert found.count(422) == 1
+        assert found.count(200) > 50
+        assert_empty(service)
+        assert KNOWN not in engine.texts
+    until(lambda: not {thread.name for thread in threading.enumerate()} & {"embrew-worker", "embrew-tokenizer_0"})
