@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -62,6 +62,7 @@ class Service:
         self.in_pool = TokenizerPool(settings.tokenizers)
         self._ready, self.why = False, ""
         self._stops: float | None = None  # when requests that are not finished get 503
+        self._loader: threading.Thread | None = None
         self._workers: Workers | None = None
         self._tickets: set[Ticket] = set()
 
@@ -107,7 +108,8 @@ class Service:
             self.load()
             done()
 
-        threading.Thread(target=run, name="embrew-loader", daemon=True).start()
+        self._loader = threading.Thread(target=run, name="embrew-loader", daemon=True)
+        self._loader.start()
 
     def drain(self) -> None:
         """Accept no further requests; may be called in a signal handler."""
@@ -123,11 +125,12 @@ class Service:
         return late > LATE or not (self._tickets or self.in_pool.running)
 
     def close(self, wait: float = 0.0) -> bool:
-        """End the workers; return whether they have ended within `wait` seconds."""
+        """End the workers; return whether all threads but those that tokenise have ended within `wait` seconds."""
         self.drain()
         self.queue.close()
         self.in_pool.close()
-        return self._workers is None or self._workers.close(wait)
+        loading = self._loader is not None and self._loader.is_alive()
+        return not loading and (self._workers is None or self._workers.close(wait))
 
     def ready(self) -> Reader:
         """Return the text side of the model.
@@ -160,16 +163,10 @@ class Service:
                 code="timeout",
                 retry_after=self.queue.expected(),
             ) from None
-        waited = (ticket.started or ticket.arrived) - ticket.arrived
-        self.metrics.waiting.observe(waited)
-        results: Any = ticket.results
-        tokens = sum(ticket.read.tokens)
-        times = {
-            "x-tokenization-time": ticket.arrived - begun,
-            "x-queue-time": waited,
-            "x-inference-time": ticket.computing,
-        }
-        headers = {name: f"{1000 * value:.1f}" for name, value in times.items()}
+        times = ticket.times(begun)
+        self.metrics.waiting.observe(times["queue"])
+        headers = {f"x-{name}-time": f"{1000 * seconds:.1f}" for name, seconds in times.items()}
+        tokens, results = sum(ticket.read.tokens), cast("list[np.ndarray]", ticket.results)  # none is missing
         return Computed(results, tokens, {**headers, "x-compute-tokens": str(tokens)})
 
     async def _computed(self, read: Read) -> Ticket:

@@ -50,6 +50,11 @@ class Ticket:
                 return
         self._done()
 
+    def times(self, begun: float) -> dict[str, float]:
+        """Return the seconds of tokenising, which began at `begun`, of waiting, and of computing."""
+        waited = (self.started or self.arrived) - self.arrived
+        return {"tokenization": self.arrived - begun, "queue": waited, "inference": self.computing}
+
     def fail(self, error: ApiError) -> None:
         """End the waiting with an error, unless it has ended."""
         with self._lock:
