@@ -11,8 +11,9 @@ import numpy as np
 from embrew.modeling.storage.loading import quiet
 from embrew.parity.conditions import Key, Measurements, measure
 from embrew.parity.diagnosis import Verdict, diagnose
-from embrew.parity.reference import Reference, open_reference
+from embrew.parity.reference import Reference, reference_of_encoder, reference_of_export
 from embrew.parity.runtimes import Kind, open_runtime
+from embrew.parity.runtimes.embrew import EmbrewServer
 from embrew.parity.tolerance import Tolerance, tolerance
 from embrew.parity.truncation import truncated_at
 from embrew.parity.vectors import Agreement, agreement
@@ -115,9 +116,11 @@ def compare(
         raise ValueError(f"min_cosine={min_cosine}; give a cosine above 0, at most 1")
     chosen = None if kind is None else Kind(kind)
     with quiet():
-        reference = open_reference(a)
+        export = reference_of_export(a)
     with quiet():
         runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
+    with quiet():
+        reference = export or reference_of_encoder(a, by_methods=isinstance(runtime, EmbrewServer))
     limit = tolerance(reference, runtime, against) if min_cosine is None else Tolerance(min_cosine, "")
     with progress(None, "compare", "text", shown=show_progress_bar) as bar:
         found = measure(runtime, reference, progress=bar.update)

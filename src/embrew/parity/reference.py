@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from embrew.export import wrong_vectors
 from embrew.export.wrong_vectors import WrongVectors
 from embrew.files.checksums import Damaged, file_sha256, read_checksums
 from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
+from embrew.modeling.storage.verification import TEXTS
+from embrew.modeling.text.numbers import SIDES
 
 AGAIN = "make the export again"
 
@@ -25,7 +28,7 @@ class Prompt:
 
     Attributes:
         name: of the prompt; None: the text has none.
-        words: the prompt itself.
+        words: the prompt itself; where prompts are given by name only, this name.
         method: method of Sentence-Transformers that applies it: `encode_query`, `encode_document` or `encode`.
         is_default: whether that method applies it where no prompt is named.
         is_context: whether it is a context, which an encoder does not count towards the limit of a text.
@@ -62,7 +65,8 @@ class Reference:
     Attributes:
         name: the encoder or export.
         cases: texts by prompt.
-        max_length: limit in tokens of every text, template and prompt included.
+        max_length: limit in tokens of every text, template and prompt included; texts that are longer are compared on
+            their own.
         weights: type of the weights of each runtime that the export is for.
         is_bf16: whether the encoder computed these vectors in bfloat16.
         least_cosine: cosine that texts had to reach when an export in int8 was verified; None: it is not in int8.
@@ -85,12 +89,12 @@ class Reference:
         return int(self.cases[0].vectors.shape[1])
 
 
-def open_reference(name: str) -> Reference:
-    """Return the reference vectors of an export, whose model is not opened, or of an encoder's folder.
+def reference_of_export(name: str) -> Reference | None:
+    """Return the reference vectors of an export, whose model is not opened; None: the folder is that of an encoder.
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: a folder with neither; an encoder that no export can reproduce; damaged files.
+        ValueError: a folder of neither; damaged files.
     """
     folder = Path(name)
     if os.path.lexists(folder / EXPORT.file):
@@ -98,11 +102,25 @@ def open_reference(name: str) -> Reference:
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {name}; give the folder of an encoder, or of an export with {EXPORT.file}")
     if any(os.path.lexists(folder / file) for file in (ENCODER.file, "run.json")):
-        return _of_encoder(name)
+        return None
     raise ValueError(
         f"{name} has no {EXPORT.file} and is no encoder of embrew, so there are no reference vectors; give the folder "
         "of an encoder, or one that embrew export made"
     )
+
+
+def reference_of_encoder(name: str, *, by_methods: bool) -> Reference:
+    """Return the reference vectors of an encoder's folder.
+
+    Args:
+        name: the folder.
+        by_methods: what its methods give, of any encoder, without vectors under faults; else those of an export that
+            would be made of it.
+
+    Raises:
+        ValueError: damaged files; an encoder that no export can reproduce, unless `by_methods`.
+    """
+    return _of_methods(name) if by_methods else _of_encoder(name)
 
 
 def _of_export(folder: Path) -> Reference:
@@ -133,6 +151,33 @@ def _of_encoder(name: str) -> Reference:
     assert isinstance(encoder, Encoder), "its folder has embrew.json"
     parts = Parts.of(Fixed.of(encoder))
     return _reference(name, parts.parity, wrong=WrongVectors.of(parts), tokenizer=None)
+
+
+def _of_methods(name: str) -> Reference:
+    """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
+    from embrew.build import open_model
+    from embrew.export.parity import long_text
+    from embrew.modeling.encoder import Encoder
+
+    encoder = open_model(name)
+    assert isinstance(encoder, Encoder), "its folder has embrew.json"
+    texts = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
+    others = [each for each in [*encoder.prompts, *encoder.contexts] if each not in SIDES]
+    cases = []
+    for asked in (*SIDES, None, *others):
+        method = f"encode_{asked}" if asked in SIDES else "encode"
+        words, context = encoder.asked(asked, None)
+        limit = encoder.max_length.get(asked or "", encoder.max_seq_length)
+        rows = encoder.rows(texts, instruction=words, context=context, max_length=limit)
+        vectors = np.asarray(getattr(encoder, method)(texts, asked, show_progress_bar=False))
+        kept = [i for i, vector in enumerate(vectors) if vector.any()]  # an empty text may have nothing to pool
+        prompt = Prompt(asked, asked or "", method, asked is None, context is not None)
+        ids = [max((list(row.ids) for row in rows[i]), key=len) for i in kept]
+        cases.append(Case(prompt, [texts[i] for i in kept], ids, vectors[kept]))
+    longest = max(len(ids) for case in cases for ids in case.ids)
+    no_faults = WrongVectors([], {}, ("", ""), {})
+    is_bf16 = encoder.backbone.dtype == torch.bfloat16
+    return Reference(name, cases, longest + 1, {}, is_bf16, None, no_faults, None)
 
 
 def _reference(

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from embrew.parity.runtimes.embrew import EmbrewServer, is_embrew
 from embrew.parity.runtimes.graphs import open_onnx, open_openvino
 from embrew.parity.runtimes.llama_cpp import open_gguf
 from embrew.parity.runtimes.ollama import Ollama
@@ -108,12 +109,12 @@ def _server(url: str, kind: Kind | None, model: str | None, timeout: float) -> R
     kind = kind or PATHS.get(end)
     server = Server(url.rstrip("/").removesuffix(end), timeout=timeout)
     kind = kind or _asked(server)
-    match kind:
-        case Kind.TEI:
-            return TextEmbeddingsInference(server)
-        case Kind.OLLAMA:
-            return Ollama(server, model)
-    return OpenAI(Server(f"{server.base}/v1", timeout=timeout), model)
+    if kind == Kind.OLLAMA:
+        return Ollama(server, model)
+    api: OpenAI | TextEmbeddingsInference = TextEmbeddingsInference(server)
+    if kind != Kind.TEI:
+        api = OpenAI(Server(f"{server.base}/v1", timeout=timeout), model)
+    return EmbrewServer(api) if is_embrew(server) else api
 
 
 def _asked(server: Server) -> Kind:

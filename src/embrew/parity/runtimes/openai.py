@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,12 @@ class OpenAI:
         self.tokenizes = True
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return vectors by the `index` of each."""
-        body = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        """Return vectors of texts."""
+        return self.vectors(texts, {})
+
+    def vectors(self, texts: Sequence[str], asked: Mapping[str, Any]) -> np.ndarray:
+        """Return vectors by the `index` of each, of a request with further fields."""
+        body = {"model": self.model, "input": list(texts), "encoding_format": "float", **asked}
         answer = self.server.post("/embeddings", body)
         source = f"{self.server.shown}/embeddings"
         try:

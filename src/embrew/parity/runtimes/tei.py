@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,17 @@ class TextEmbeddingsInference:
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return vectors of texts; a prompt that the server was started with is applied by it."""
-        return self._embed({"inputs": list(texts)}, texts)
+        return self.vectors(texts, {})
 
     def embed_named(self, texts: Sequence[str], prompt: Prompt) -> np.ndarray:
         """Return vectors of texts with `prompt_name`."""
         if prompt.name is None:
             raise Refused("the text has no prompt")
-        return self._embed({"inputs": list(texts), "prompt_name": prompt.name}, texts)
+        return self.vectors(texts, {"prompt_name": prompt.name})
 
-    def _embed(self, body: dict[str, Any], texts: Sequence[str]) -> np.ndarray:
-        answer = self.server.post("/embed", body)
+    def vectors(self, texts: Sequence[str], asked: Mapping[str, Any]) -> np.ndarray:
+        """Return vectors of a request with further fields."""
+        answer = self.server.post("/embed", {"inputs": list(texts), **asked})
         if not isinstance(answer, list):
             raise self.server.foreign(answer, "/embed", "Text Embeddings Inference")
         return checked(answer, texts, f"{self.server.shown}/embed")

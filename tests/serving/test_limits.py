@@ -1,0 +1,218 @@
+"""Each limit of the server, and API keys: what is refused, with which status and words; and that it works again."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+
+from embrew.serving.settings import Limits, Settings, read_keys
+from tests.serving.running import Lengths, of_words, running
+from tests.serving.test_refusals import ROUTES, error_of
+
+EMBED = "/embed"
+SECRET, OTHER = "first-secret-key", "second-secret-key"
+
+
+@contextmanager
+def waiting(limits: Limits, *texts: list[str]) -> Iterator[tuple[httpx.Client, Lengths]]:
+    """A server whose forward passes wait; requests of these texts are being answered."""
+    engine = Lengths()
+    service = of_words(engine, limits=limits)
+    engine.gate.clear()
+    with running(service) as address, httpx.Client(base_url=address, timeout=20) as client:
+        answers: list[httpx.Response] = []
+        threads = [
+            threading.Thread(
+                target=lambda some=some: answers.append(httpx.post(f"{address}/embed", json={"inputs": some}))
+            )
+            for some in texts
+        ]
+        for thread in threads:
+            thread.start()
+        count = sum(map(len, texts))
+        until(lambda: service.queue.texts == count)
+        yield client, engine
+        engine.gate.set()
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in answers] == [200] * len(texts)
+        assert client.post(EMBED, json={"inputs": "a"}).status_code == 200, "it computes again"
+
+
+def until(found: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not found():
+        assert time.monotonic() < ends
+        time.sleep(0.002)
+
+
+def refused(answer: httpx.Response, status: int, code: str, words: str) -> None:
+    error = error_of(answer)
+    assert (answer.status_code, error["code"]) == (status, code), answer.text
+    assert words in error["message"]
+    assert ("retry-after" in answer.headers) == (status in (429, 503))
+    if status == 429:
+        assert error["type"] == "rate_limit_error" and int(answer.headers["retry-after"]) >= 1
+
+
+def test_tokens_that_wait() -> None:
+    """A request of any size is accepted where none waits; then only what fits beside it."""
+    with waiting(Limits(queued_tokens=10), ["one two three"], ["four five six"]) as (client, _):  # 4 tokens each
+        answer = client.post(EMBED, json={"inputs": "seven eight"})
+        refused(answer, 429, "queue_full", "8 tokens wait to be computed, and at most 10 may")
+    with waiting(Limits(queued_tokens=10), ["word " * 30]) as (client, _):
+        refused(client.post(EMBED, json={"inputs": "a"}), 429, "queue_full", "31 tokens wait")
+
+
+def test_requests_at_one_time() -> None:
+    with waiting(Limits(concurrent=2), ["a"], ["b"]) as (client, _):
+        refused(client.post(EMBED, json={"inputs": "c"}), 429, "too_many_requests", "2 requests are being answered")
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200, "probes are answered"
+
+
+def test_bytes_of_all_bodies() -> None:
+    with waiting(Limits(bodies_bytes=300), ["a" * 200]) as (client, _):
+        refused(client.post(EMBED, json={"inputs": "b" * 200}), 429, "too_many_bytes", "fill the memory for them")
+
+
+def test_time_until_a_request_is_given_up() -> None:
+    engine = Lengths()
+    service = of_words(engine, limits=Limits(timeout=0.05))
+    engine.gate.clear()
+    with running(service) as address, httpx.Client(base_url=address) as client:
+        refused(client.post(EMBED, json={"inputs": "a"}), 503, "timeout", "not computed within 0.05 seconds")
+        engine.gate.set()
+        until(lambda: service.queue.texts == 0)
+        assert client.post(EMBED, json={"inputs": "a"}).status_code == 200
+
+
+def test_size_of_a_body_and_number_of_texts() -> None:
+    limits = Limits(body_bytes=400, items=3)
+    with running(of_words(Lengths(), limits=limits)) as address, httpx.Client(base_url=address) as client:
+        for path in ROUTES:
+            long = client.post(path, content=b"x" * 401, headers={"content-type": "application/json"})
+            refused(long, 413, "body_too_large", "larger than 400 bytes; send fewer texts per request")
+            assert long.headers["connection"] == "close", "what follows on the connection is the rest of the body"
+            chunked = client.post(path, content=iter([b"x" * 300, b"x" * 300]))
+            refused(chunked, 413, "body_too_large", "larger than 400 bytes")
+        for path, body in {
+            "/v1/embeddings": {"input": ["a"] * 4},
+            EMBED: {"inputs": ["a"] * 4},
+            "/embed_all": {"inputs": ["a"] * 4},
+            "/tokenize": {"inputs": ["a"] * 4},
+            "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"] * 3}},
+        }.items():
+            refused(client.post(path, json=body), 413, "too_many_texts", "4 texts; at most 3 per request are allowed")
+        assert client.post(EMBED, json={"inputs": ["a"] * 3}).status_code == 200
+
+
+def test_time_for_a_body() -> None:
+    limits = Limits(body_timeout=0.1)
+    with running(of_words(Lengths(), limits=limits)) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            head = "POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
+            connection.sendall(head.encode() + b'{"inputs"')
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408") and b"not received within 0.1 seconds" in answer
+
+
+GIVEN = (None, "", "Bearer", "Bearer ", f"Bearer {SECRET}x", f"Basic {SECRET}", SECRET, "Bearer ,", "Bearer \xff")
+GET = ("/info", "/metrics", "/v1/models", "/openapi.json", "/nope", "/health/")
+
+
+def test_apiread_keys(caplog: pytest.LogCaptureFixture) -> None:
+    """Without one of them: the page, `/health`, and nothing else. They are in no answer, log line or `repr`."""
+    service = of_words(Lengths(), keys=(SECRET, OTHER))
+    assert SECRET not in repr(service.settings) and SECRET not in repr(Settings("a", keys=(SECRET,)))
+    caplog.set_level(logging.DEBUG, "embrew")
+    said = []
+    with running(service) as address, httpx.Client(base_url=address) as client:
+        for path in ("/", "/health"):
+            assert client.get(path).status_code == 200
+        for given in GIVEN:
+            headers = {} if given is None else {"authorization": given.encode("latin-1")}
+            for method, path in [*(("POST", path) for path in ROUTES), *(("GET", path) for path in GET)]:
+                answer = client.request(method, path, headers=headers, json=ROUTES.get(path))
+                assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer", (path, given)
+                error = error_of(answer)
+                assert error["type"] == "authentication_error" and error["code"] == "invalid_api_key"
+                assert "Authorization: Bearer KEY" in error["message"]
+                said.append(answer.text)
+        for key in (SECRET, OTHER):
+            allowed = {"authorization": f"bearer {key}"}
+            for path, body in ROUTES.items():
+                if path != "/embed_all":
+                    assert client.post(path, json=body, headers=allowed).status_code == 200, (key, path)
+            for path in GET[:4]:
+                answer = client.get(path, headers=allowed)
+                assert answer.status_code == 200
+                said.append(answer.text)
+            said.append(client.post(EMBED, json={"inputs": 1}, headers=allowed).text)
+    assert "/v1/embeddings" in caplog.text
+    for text in (*said, caplog.text):
+        assert SECRET not in text and OTHER not in text
+
+
+def test_keys_are_compared_in_constant_time() -> None:
+    """Every request compares digests of the same length with all keys, also once one was found."""
+    watched = mock.patch("embrew.serving.guard.hmac.compare_digest", wraps=hmac.compare_digest)
+    with running(of_words(Lengths(), keys=(SECRET, OTHER))) as address, watched as compare:
+        for given, status in ((SECRET, 200), ("x", 401)):
+            answer = httpx.get(f"{address}/info", headers={"authorization": f"Bearer {given}"})
+            assert answer.status_code == status and compare.call_count == 2
+            assert {len(one) for call in compare.call_args_list for one in call.args} == {32}
+            compare.reset_mock()
+
+
+def test_keys_of_a_file_and_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"\n  {SECRET} \r\n\n{OTHER}\n")
+    monkeypatch.setenv("EMBREW_API_KEY", "from-environment")
+    assert read_keys(file) == (SECRET, OTHER)
+    assert read_keys(None) == ("from-environment",)
+    for empty in ("", "  "):
+        monkeypatch.setenv("EMBREW_API_KEY", empty)
+        assert read_keys(None) == ()
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="holds no API key; write one per line"):
+        read_keys(file)
+
+
+def test_other_spellings_of_open_paths_need_a_key() -> None:
+    asked: Any = {}
+
+    async def ask() -> None:
+        service = of_words(Lengths(), keys=(SECRET,))
+        with running(service) as address:
+            host, _, port = address.removeprefix("http://").partition(":")
+            for path in (
+                "/./info",
+                "//",
+                "//info",
+                "/health/../info",
+                "/health?x=/info",
+                "//health",
+                "/%69nfo",
+                "http://a/info",
+            ):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n".encode())
+                asked[path] = (await reader.read()).split(b" ")[1]
+                writer.close()
+
+    asyncio.run(ask())
+    assert asked.pop("/health?x=/info") == b"200"
+    assert set(asked.values()) == {b"401"}, asked
