@@ -129,11 +129,11 @@ def test_time_for_a_body() -> None:
     assert answer.startswith(b"HTTP/1.1 408") and b"not received within 0.1 seconds" in answer
 
 
-GIVEN = (None, "", "Bearer", "Bearer ", f"Bearer {SECRET}x", f"Basic {SECRET}", SECRET, "Bearer ,", "Bearer \xff")
+GIVEN = (None, "", "Bearer", f"Bearer {SECRET}x", f"Basic {SECRET}", SECRET, "Bearer ,", "Bearer \xff")
 GET = ("/info", "/metrics", "/v1/models", "/openapi.json", "/nope", "/health/")
 
 
-def test_apiread_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_api_keys(caplog: pytest.LogCaptureFixture) -> None:
     """Without one of them: the page, `/health`, and nothing else. They are in no answer, log line or `repr`."""
     service = of_words(Lengths(), keys=(SECRET, OTHER))
     assert SECRET not in repr(service.settings) and SECRET not in repr(Settings("a", keys=(SECRET,)))
