@@ -62,7 +62,7 @@ def test_any_order_of_calls_keeps_the_promises(seed: int) -> None:
             assert batch[0].ticket is oldest
             assert batch[0].place == oldest.results.index(None)
             if chance.random() < 0.1 and not batch[0].again:
-                queue.put_back(batch)  # the worker ended
+                queue.put_back(batch, alone=True)  # the worker ended
                 continue
             finish(batch)
             queue.done(batch, 0.01)

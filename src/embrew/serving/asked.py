@@ -14,7 +14,15 @@ Side = Literal["query", "document"]
 
 
 class WorkerDied(ChildProcessError):
-    """What computes has ended."""
+    """What computes has ended.
+
+    Attributes:
+        idle: whether it ended before it received the texts, which are not the reason then.
+    """
+
+    def __init__(self, message: str, *, idle: bool = False) -> None:
+        super().__init__(message)
+        self.idle = idle
 
 
 @dataclass(frozen=True)

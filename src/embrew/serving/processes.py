@@ -87,10 +87,12 @@ class ProcessEngine(Engine):
             EngineError: computing failed there.
             WorkerDied: the process ended.
         """
+        if self._process is None or not self._process.is_alive():
+            raise self._died(idle=True)
         try:
             self._pipe.send_bytes(pickle.dumps((key, rows)))
         except OSError as error:
-            raise self._died() from error
+            raise self._died(idle=True) from error
         results: list[np.ndarray]
         results, self._counts = self._reply()
         return results
@@ -135,9 +137,7 @@ class ProcessEngine(Engine):
                 raise WorkerDied("the server stops")
             self._kill()
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(
-                target=compute_for, args=(theirs, *self._given), daemon=True, name="embrew-worker"
-            )
+            self._process = context.Process(target=compute_for, args=(theirs,), daemon=True, name="embrew-worker")
             with _signals_blocked():
                 self._process.start()
             theirs.close()
@@ -159,12 +159,12 @@ class ProcessEngine(Engine):
             raise EngineError(*values)
         return values
 
-    def _died(self) -> WorkerDied:
+    def _died(self, *, idle: bool = False) -> WorkerDied:
         assert self._process is not None
         self._process.join(1)
         code = self._process.exitcode
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return WorkerDied(f"the process that computes ended: {how}")
+        return WorkerDied(f"the process that computes ended: {how}", idle=idle)
 
 
 @contextmanager

@@ -90,15 +90,15 @@ class Queue:
             if work and seconds > 0:
                 self.speed = work / seconds if not self.speed else 0.8 * self.speed + 0.2 * work / seconds
 
-    def put_back(self, entries: Sequence[Entry]) -> None:
-        """Put texts first again whose worker ended, each to be computed alone."""
+    def put_back(self, entries: Sequence[Entry], *, alone: bool) -> None:
+        """Put texts first again whose worker ended; `alone`: each is computed alone from now on."""
         with self._changed:
             for entry in reversed(entries):
                 if entry.ticket.cancelled:
                     self._count([entry])
                     continue
                 tickets = self._waiting.setdefault(entry.ticket.read.key, OrderedDict())
-                tickets.setdefault(entry.ticket, deque()).appendleft(entry._replace(again=True))
+                tickets.setdefault(entry.ticket, deque()).appendleft(entry._replace(again=alone or entry.again))
                 tickets.move_to_end(entry.ticket, last=False)
             self._changed.notify_all()
 

@@ -70,18 +70,18 @@ class Worker(threading.Thread):
             self.broken(_said(error))
 
     def _run(self, batch: list[Entry]) -> None:
-        """Compute a batch. Where the engine ends meanwhile, each text is tried once more, alone."""
+        """Compute a batch. Where the engine ends while it computes, each text is tried once more, alone."""
         begun, died = time.monotonic(), None
         try:
             self._compute(batch)
         except WorkerDied as error:
-            logger.warning("a worker ended while it computed %d texts: %s", len(batch), error)
+            logger.warning("a worker ended with %d texts: %s", len(batch), error)
             died = error
         seconds = time.monotonic() - begun
         computed = [entry for entry in batch if entry.ticket.results[entry.place] is not None]
         missing = [entry for entry in batch if entry.ticket.results[entry.place] is None]
-        if died and not batch[0].again:
-            self.queue.put_back(missing)
+        if died and (died.idle or not batch[0].again):
+            self.queue.put_back(missing, alone=not died.idle)
             self.queue.done(computed, seconds)
         else:
             if died:

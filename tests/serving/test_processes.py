@@ -1,0 +1,158 @@
+"""Workers in processes of their own; here they are forked from a server that has imported the libraries."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embrew.modeling.encoder import Encoder
+from embrew.serving import processes
+from embrew.serving.asked import Asked, WorkerDied
+from embrew.serving.processes import ProcessEngine, open_in_processes
+from embrew.serving.service import Service
+from embrew.serving.settings import Settings
+from embrew.serving.stock import Prompted
+from embrew.serving.worker import EngineError
+from tests.fresh import LIBRARIES
+from tests.serving.running import running
+from tests.serving.test_faults import assert_empty, embed, until
+
+TWO = Settings("nano", workers=2, batch_tokens=64)
+
+
+@pytest.fixture(autouse=True)
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of new interpreters, which import for seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(LIBRARIES))
+    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda kind: context)
+    monkeypatch.setattr(processes, "WAITS", (0.0, 0.01, 0.01))
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [f"text {i} " + "of some words " * (i % 5) for i in range(24)]
+
+
+@pytest.fixture(scope="module")
+def expected(texts: list[str]) -> np.ndarray:
+    return np.asarray(Encoder.from_pretrained("nano").encode(texts))
+
+
+def engines_of(service: Service) -> list[ProcessEngine]:
+    assert service._workers is not None
+    return [engine for engine in service._workers.engines if isinstance(engine, ProcessEngine)]
+
+
+def pid(engine: ProcessEngine) -> int:
+    assert engine._process is not None
+    found = engine._process.pid
+    assert found is not None
+    return found
+
+
+def is_gone(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().split(")")[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service(TWO)
+    made.load()
+    assert made.failure is None, made.failure
+    yield made
+    pids = [pid(engine) for engine in engines_of(made)]
+    made.close()
+    until(lambda: all(map(is_gone, pids)))
+
+
+def test_a_worker_that_is_killed_while_it_computes(
+    service: Service, texts: list[str], expected: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both workers are stopped, hold a batch, and one of them is killed: every request gets its vectors."""
+    first, second = engines_of(service)
+    dead = pid(first)
+    with running(service) as address, ThreadPoolExecutor(len(texts)) as clients:
+        for engine in (first, second):
+            os.kill(pid(engine), signal.SIGSTOP)
+        asked = [clients.submit(embed, address, text) for text in texts]
+        until(lambda: sum(len(t) for each in service.queue._waiting.values() for t in each.values()) < len(texts) - 2)
+        until(lambda: service.queue.texts == len(texts))
+        os.kill(dead, signal.SIGKILL)
+        os.kill(pid(second), signal.SIGCONT)
+        answers = [each.result() for each in asked]
+        assert [answer.status_code for answer in answers] == [200] * len(texts)
+        found = np.array([answer.json()[0] for answer in answers], dtype=np.float32)
+        assert np.abs(found - expected).max() < 1e-5
+        until(lambda: "the worker was started again" in caplog.text, 60)
+        assert "killed by signal 9" in caplog.text
+        assert pid(first) != dead
+        assert len(first.compute(*_known(service))) == 1
+    assert_empty(service)
+
+
+def _known(service: Service) -> tuple:
+    assert service.reader is not None
+    read = service.reader.read(["a text"], Asked())
+    return read.key, read.rows
+
+
+def test_what_crosses_between_processes() -> None:
+    """The text side is small, computes the same rows, and errors keep their class and message."""
+    served, engines = open_in_processes(Settings("nano", workers=1))
+    try:
+        assert len(pickle.dumps(served.reader)) < 400_000, "its tokenizer's vocabulary; the weights have 6 MB"
+        (engine,) = engines
+        read = served.reader.read(["one", "two words"], Asked())
+        vectors = np.stack(engine.compute(read.key, read.rows))[:, 0]
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        assert np.abs(vectors - np.asarray(Encoder.from_pretrained("nano").encode(["one", "two words"]))).max() < 1e-6
+        with pytest.raises(EngineError, match="AttributeError: 'Prompted' object has no attribute"):
+            engine.compute(read.key, [[Prompted("", "no row")]])
+        assert len(engine.compute(read.key, read.rows)) == 2, "it lives on"
+        assert engine.counts()["prefix_bytes"] == 0
+    finally:
+        for engine in engines:
+            engine.close()
+    with pytest.raises(WorkerDied, match="did not start again"):
+        engine.restart()
+
+
+def test_errors_of_opening_reach_the_user(tmp_path: Path) -> None:
+    service = Service(Settings(str(tmp_path), workers=2))
+    service.load()
+    alone = Service(Settings(str(tmp_path)))
+    alone.load()
+    assert service.state == "broken"
+    assert type(service.failure) is type(alone.failure)
+    assert str(service.failure) == str(alone.failure)
+
+
+def test_a_worker_that_cannot_start_again_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its folder is gone; the server says that it computes nothing any more, and does not try for ever."""
+    folder = tmp_path / "encoder"
+    Encoder.from_pretrained("nano").save_pretrained(folder)
+    service = Service(Settings(str(folder), workers=2))
+    service.load()
+    assert service.failure is None
+    with running(service) as address:
+        folder.rename(tmp_path / "elsewhere")
+        for engine in engines_of(service):
+            os.kill(pid(engine), signal.SIGKILL)
+        until(lambda: all(is_gone(pid(engine)) for engine in engines_of(service)))
+        answers = [embed(address, "a") for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [503, 503]
+        assert "did not start again" in answers[0].json()["error"]["message"]
+        assert caplog.text.count("a worker did not start:") == 2 * 3
+    assert_empty(service)
