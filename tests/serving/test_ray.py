@@ -61,17 +61,23 @@ def test_the_arguments_in_the_shipped_file_are_settings_at_their_defaults():
 
 
 def test_routes_and_keys_of_an_application_under_a_prefix():
-    service = of_words(Lengths(), keys=("k",))
+    service = of_words(Lengths(), keys=("k",), limits=Limits(items=1))
 
-    async def ask(path: str, **headers: str) -> httpx.Response:
+    async def ask(path: str, body: Any = None, key: str = "k") -> httpx.Response:
         transport = httpx.ASGITransport(app=create_app(service), root_path="/two")
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.get(path, headers=headers)
+        headers = {"authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers) as client:
+            return await (client.get(path) if body is None else client.post(path, json=body))
 
-    assert asyncio.run(ask("/two/health")).status_code == asyncio.run(ask("/two/")).status_code == 200
-    assert asyncio.run(ask("/two/info")).status_code == 401
-    metrics = asyncio.run(ask("/two/metrics", authorization="Bearer k"))
-    assert 'embrew_requests_total{path="/health",status="200"} 1.0' in metrics.text
+    assert [asyncio.run(ask(f"/two{path}", key="no")).status_code for path in ("/health", "/", "/info")] == [
+        200,
+        200,
+        401,
+    ]
+    assert 'embrew_requests_total{path="/health",status="200"} 1.0' in asyncio.run(ask("/two/metrics")).text
+    for path, field in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+        answer = asyncio.run(ask(f"/two{path}", {field: ["a", "b"]}))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, field)
 
 
 # On a local Ray

@@ -62,8 +62,10 @@ class Guard:
             await error.response({"connection": "close"})(scope, receive, sending)
         except ConnectionResetError:
             pass
-        except asyncio.CancelledError:  # by uvicorn, since the server has waited long enough
-            if facts["status"] == GONE:
+        except asyncio.CancelledError:
+            if self.service.state != "draining":
+                raise  # by Ray Serve: the client has gone
+            if facts["status"] == GONE:  # by uvicorn: the server has waited long enough
                 stops = ApiError(503, "the server stops", code="draining", retry_after=5)
                 await stops.response({"connection": "close"})(scope, receive, sending)
         except Exception:

@@ -23,7 +23,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 async def _refused(request: Request, error: ApiError) -> Response:
-    if error.param == "input" and request.url.path != "/v1/embeddings":
+    if error.param == "input" and request.scope["facts"]["path"] != "/v1/embeddings":
         error.param = "inputs"  # its name on the other routes
     return error.response()
 
