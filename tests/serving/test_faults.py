@@ -111,7 +111,7 @@ def test_texts_of_a_client_that_went_away_are_not_computed(engine: Lengths, clie
         assert (first.result().status_code, last.result().status_code) == (200, 200)
         assert engine.texts == ["first", "last"]
         metrics = httpx.get(f"{address}/metrics").text
-    assert "embrew_dropped_texts 50.0" in metrics
+    assert "embrew_dropped_texts_total 50.0" in metrics
     assert "embrew_texts_total 2.0" in metrics
     assert 'embrew_requests_total{path="/embed",status="499"} 1.0' in metrics
     assert_empty(service)
@@ -319,6 +319,7 @@ def test_a_request_that_the_server_cancels_is_answered(engine: Lengths) -> None:
     with running(service, timeout_graceful_shutdown=1) as address:
         connection = raw(address, post(b'{"inputs": "a"}'))
         until(lambda: engine.passes)
+        service.drain()
     said = rest(connection)
     assert said.startswith(b"HTTP/1.1 503")
     assert b"draining" in said

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily as Total
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from embrew.serving.queueing import Queue
 from embrew.serving.tickets import Entry
@@ -18,19 +22,17 @@ FILL = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
-class Metrics:
+class Metrics(Collector):
     """What a server counts and measures.
 
     Args:
         queue: whose length is shown.
+        counts: returns what the engines count; nothing before the model is opened.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, counts: Callable[[], Mapping[str, int]]) -> None:
+        self.queue, self.counts = queue, counts
         registry = self.registry = CollectorRegistry()
-
-        def gauge(name: str, text: str, value: Any) -> None:
-            Gauge(name, text, registry=registry).set_function(value)
-
         self.requests = Counter("embrew_requests", "Requests by path and status", ["path", "status"], registry=registry)
         self.seconds = Histogram(
             "embrew_request_seconds",
@@ -49,19 +51,19 @@ class Metrics:
         self.batch_texts = Histogram("embrew_batch_texts", "Texts of a batch", registry=registry, buckets=COUNTS)
         self.tokens = Counter("embrew_tokens", "Tokens computed", registry=registry)
         self.texts = Counter("embrew_texts", "Texts computed", registry=registry)
-        gauge("embrew_queue_tokens", "Tokens that wait or are computed", lambda: queue.tokens)
-        gauge("embrew_queue_texts", "Texts that wait or are computed", lambda: queue.texts)
-        gauge("embrew_dropped_texts", "Texts dropped since their client had gone", lambda: queue.dropped)
+        registry.register(self)
 
-    def show_counts(self, counts: Any) -> None:
-        """Show what engines count; `counts` returns it."""
-        for name, text in (
-            ("prefix_hits", "Forward passes that found the keys and values of their prompt"),
-            ("prefix_misses", "Forward passes that computed them"),
-            ("prefix_bytes", "Memory of the keys and values of prompts"),
-        ):
-            shown = Gauge(f"embrew_{name}", text, registry=self.registry)
-            shown.set_function(lambda name=name: counts()[name])  # type: ignore[misc]
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the queue and the engines count; Prometheus' client calls it for an answer."""
+        queue, counts = self.queue, self.counts()
+        yield Gauge("embrew_queue_tokens", "Tokens that wait or are computed", queue.tokens)
+        yield Gauge("embrew_queue_texts", "Texts that wait or are computed", queue.texts)
+        yield Total("embrew_dropped_texts", "Texts dropped since their client had gone", queue.dropped)
+        if counts:
+            said = "Forward passes that found the keys and values of their prompt"
+            yield Total("embrew_prefix_hits", said, counts["prefix_hits"])
+            yield Total("embrew_prefix_misses", "Forward passes that computed them", counts["prefix_misses"])
+            yield Gauge("embrew_prefix_bytes", "Memory of the keys and values of prompts", counts["prefix_bytes"])
 
     def batch(self, entries: Sequence[Entry], seconds: float, batch_tokens: int) -> None:
         """Record a batch."""

@@ -57,7 +57,7 @@ class Service:
         self.created = int(time.time())
         self.batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]
         self.queue = Queue(settings.limits.queued_tokens or BATCHES * self.batch_tokens)
-        self.metrics = Metrics(self.queue)
+        self.metrics = Metrics(self.queue, lambda: self._workers.counts() if self._workers else {})
         self.reader: Reader | None = None
         self.in_pool = TokenizerPool(settings.tokenizers)
         self._ready, self.why = False, ""
@@ -96,7 +96,6 @@ class Service:
             report=lambda batch, seconds: self.metrics.batch(batch, seconds, self.batch_tokens),
             broken=self._break,
         )
-        self.metrics.show_counts(self._workers.counts)
         self._ready = True
         if self.state == "ready":
             logger.info("%s is ready", self.settings.names[0])
