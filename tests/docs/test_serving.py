@@ -151,8 +151,13 @@ def client(address: str) -> Any:
 @pytest.mark.slow
 def test_openai(client: Any) -> None:
     texts = ["how do I reset the counter?", "where is the manual?"]
-    right = Encoder.from_pretrained("nano").encode_query(texts, truncate_dim=128, num_layers=4)
-    assert np.abs(np.array(client("openai")["vectors"]) - right).max() < 1e-5
+    found, right = client("openai"), Encoder.from_pretrained("nano").encode_query(texts, truncate_dim=128, num_layers=4)
+    assert np.abs(np.array(found["vectors"]) - right).max() < 1e-5
+    create, asked = found["client"].embeddings.create, {"precision": "ubinary", "num_layers": 4}
+    numbers = create(model="nano", input=texts, dimensions=128, encoding_format="float", extra_body=asked)
+    assert (np.array([item.embedding for item in numbers.data]) == np.packbits(right > 0, axis=1)).all()
+    coded = create(model="nano", input=texts, dimensions=128, extra_body=asked)
+    assert len(coded.data[0].embedding) == 128 / 8 / 4, "the client reads the bytes as float32"
 
 
 @pytest.mark.slow
