@@ -97,6 +97,7 @@ def test_the_log_line_has_the_printed_fields(address: str, caplog: pytest.LogCap
     asked = {name: printed[name] for name in ("input_type", "dimensions", "num_layers")}
     texts = ["how do I reset the counter?", "where is the manual?"]
     httpx.post(f"{address}/v1/embeddings", json={"input": texts, **asked})
+    httpx.get(f"{address}/health")  # the line of a request is written after its answer
     (line,) = [json.loads(record.message) for record in caplog.records if '"/v1/embeddings"' in record.message]
     assert list(line) == list(printed)
     assert {**line, "id": 0, "seconds": 0} == {**printed, "id": 0, "seconds": 0}
