@@ -216,3 +216,14 @@ def test_other_spellings_of_open_paths_need_a_key() -> None:
     asyncio.run(ask())
     assert asked.pop("/health?x=/info") == b"200"
     assert set(asked.values()) == {b"401"}, asked
+
+
+def test_states_of_several_texts_are_limited_to_those_of_a_batch() -> None:
+    """Their answer is larger than vectors by the number of tokens; one text is always answered."""
+    with running(of_words(Lengths(), batch_tokens=6)) as address:
+        for inputs, status in ((["a", "b c"], 200), (["a b", "c d e"], 413), (["a b c d e f g"], 200)):
+            answer = httpx.post(f"{address}/embed_all", json={"inputs": inputs})
+            assert answer.status_code == status, answer.text
+            if status == 413:
+                assert error_of(answer)["code"] == "too_many_states"
+                assert "states of 7 tokens; at most 6" in error_of(answer)["message"]

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 
 from embrew.modeling.embedder import Embedder
-from embrew.modeling.embedding.batching import batches_of
+from embrew.modeling.embedding.batching import NotFinite, batches_of
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.text.tokens import Row, Tokens
 from embrew.serving.asked import Engine, Key
+
+NOT_FINITE = "a NaN or infinite embedding; the model's weights are broken"
 
 
 class EncoderEngine(Engine):
@@ -32,12 +34,15 @@ class EncoderEngine(Engine):
         context = None if key.context is None else self.encoder.contexts[key.context]
         if key.states:
             return self._states(key, [each[0] for each in rows], context)
-        parts = [
-            self.encoder.embed_rows(
-                of_template, context=context, num_layers=key.num_layers, batch_tokens=self.batch_tokens
-            )
-            for of_template in zip(*rows, strict=True)
-        ]
+        try:
+            parts = [
+                self.encoder.embed_rows(
+                    of_template, context=context, num_layers=key.num_layers, batch_tokens=self.batch_tokens
+                )
+                for of_template in zip(*rows, strict=True)
+            ]
+        except NotFinite:  # its text is named by its place in the batch, which says nothing to a client
+            raise ValueError(NOT_FINITE) from None
         return list(torch.stack(parts, dim=1).numpy())
 
     def counts(self) -> dict[str, int]:
@@ -57,4 +62,15 @@ class EncoderEngine(Engine):
                 states = self.encoder.hidden_states(tokens.to(self.encoder.device), num_layers=key.num_layers)
             for place, i in enumerate(batch):
                 found[i] = states[place].float().cpu()[tokens.attention_mask[place].bool()].numpy()
-        return found
+        return check_finite(found)
+
+
+def check_finite(results: list[np.ndarray]) -> list[np.ndarray]:
+    """Return results whose values are all finite.
+
+    Raises:
+        ValueError: one is not.
+    """
+    if not all(np.isfinite(result).all() for result in results):
+        raise ValueError(NOT_FINITE)
+    return results

@@ -55,6 +55,12 @@ def too_many_texts(given: int, most: int) -> ApiError:
     return ApiError(413, said, param="input", code="too_many_texts")
 
 
+def too_many_states(given: int, most: int) -> ApiError:
+    """Return the refusal of a request for the states of more tokens than a batch has, whose answer would be large."""
+    said = f"states of {given} tokens; at most {most} per request are allowed, or one text: send several requests"
+    return ApiError(413, said, param="input", code="too_many_states")
+
+
 class ErrorDetail(BaseModel):
     """What is wrong."""
 

@@ -20,8 +20,7 @@ from embrew.serving.stock import StockEngine, StockReader
 
 logger = logging.getLogger(__name__)
 KNOWN = "a text that every model can embed"
-BATCH_TOKENS = {"cpu": 2048}
-ON_GPU = 16_384
+ON_CPU, ON_GPU = 2048, 16_384  # tokens per batch
 
 
 class Served(NamedTuple):
@@ -53,7 +52,7 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
     model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend)
     if device is not None:
         model.to(torch.device(device))
-    tokens = settings.batch_tokens or BATCH_TOKENS.get(model.device.type, ON_GPU)
+    tokens = settings.batch_tokens or (ON_CPU if model.device.type == "cpu" else ON_GPU)
     reader: Reader
     engine: Engine
     if isinstance(model, Embedder):

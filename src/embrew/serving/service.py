@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from embrew.serving.asked import Asked, Engine, Read, Reader
-from embrew.serving.errors import ApiError, too_many_texts
+from embrew.serving.errors import ApiError, too_many_states, too_many_texts
 from embrew.serving.metrics import Metrics
-from embrew.serving.opening import BATCH_TOKENS, open_served
+from embrew.serving.opening import ON_CPU, open_served
 from embrew.serving.processes import open_in_processes
 from embrew.serving.queueing import Queue
 from embrew.serving.settings import Settings
@@ -55,7 +55,7 @@ class Service:
         self.settings, self.limits = settings, settings.limits
         self.failure: Exception | None = None
         self.created = int(time.time())
-        self.batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]
+        self.batch_tokens = settings.batch_tokens or ON_CPU
         self.queue = Queue(settings.limits.queued_tokens or BATCHES * self.batch_tokens)
         self.metrics = Metrics(self.queue, lambda: self._workers.counts() if self._workers else {})
         self.reader: Reader | None = None
@@ -154,7 +154,10 @@ class Service:
         begun = time.monotonic()
         try:
             async with asyncio.timeout(self.limits.timeout):
-                ticket = await self._computed(await self.in_pool(lambda reader: reader.read(texts, asked)))
+                read = await self.in_pool(lambda reader: reader.read(texts, asked))
+                if asked.states and len(texts) > 1 and sum(read.tokens) > self.batch_tokens:
+                    raise too_many_states(sum(read.tokens), self.batch_tokens)
+                ticket = await self._computed(read)
         except TimeoutError:
             raise ApiError(
                 503,

@@ -10,6 +10,7 @@ import numpy as np
 from embrew.modeling.text.numbers import SIDES
 from embrew.modeling.text.texts import check_text
 from embrew.serving.asked import Asked, Engine, Key, Read
+from embrew.serving.engine import check_finite
 from embrew.serving.errors import ApiError
 from embrew.serving.wire import Text
 from embrew.text_encoder.hashes import model_hash
@@ -148,10 +149,8 @@ class StockEngine(Engine):
             convert_to_numpy=not key.states,
         )
         if key.states:
-            return [states.float().cpu().numpy() for states in found]
-        if not np.isfinite(found).all():
-            raise ValueError("a NaN or infinite embedding")
-        return list(np.asarray(found, dtype=np.float32)[:, None])
+            return check_finite([states.float().cpu().numpy() for states in found])
+        return check_finite(list(np.asarray(found, dtype=np.float32)[:, None]))
 
     def counts(self) -> dict[str, int]:
         """Return zeros: prefixes are not kept."""

@@ -3,9 +3,11 @@
 import base64
 import hashlib
 import re
+from functools import cache
 from importlib import resources
 
 
+@cache
 def page() -> tuple[bytes, dict[str, str]]:
     """Return the page and its response headers.
 

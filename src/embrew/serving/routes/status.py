@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -41,7 +40,7 @@ async def info(request: Request) -> dict[str, Any]:
         "workers": service.settings.workers,
         "int8_dimensions": None if service.settings.ranges is None else len(service.settings.ranges.minimum),
         "server": "embrew",
-        "version": version("embrew"),
+        "version": request.app.version,
     }
 
 
