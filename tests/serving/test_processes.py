@@ -139,6 +139,7 @@ def test_errors_of_opening_reach_the_user(tmp_path: Path) -> None:
     assert str(service.failure) == str(alone.failure)
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_again_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its folder is gone; the server says that it computes nothing any more, and does not try for ever."""
     folder = tmp_path / "encoder"

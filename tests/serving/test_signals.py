@@ -77,9 +77,10 @@ def test_a_port_in_use_and_a_model_that_cannot_be_opened(tmp_path: Path) -> None
             assert second.said.count(b"cannot listen at") == 1
             assert b"Traceback" not in second.said
     for more in ((), ("--workers", 2)):
-        with served(tmp_path, *more) as process:
+        with served(tmp_path / "nothing", *more) as process:
             assert process.wait(120) == 1
             assert process.said.count(b"is not nano, not a folder with config.json") == 1
+            assert process.said.count(b"error: ") == 1
             assert b"Traceback" not in process.said
 
 

@@ -28,6 +28,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+        self.ended = True  # whether the threads of the service ended, too
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Refuse further requests, and finish those that are being answered; a second Ctrl-C ends at once."""
@@ -39,6 +40,11 @@ class Server(uvicorn.Server):
         """Return whether the server ends now."""
         self.should_exit = self.should_exit or self.service.drained()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the last answers, then for the workers, while signals are still handled."""
+        await super().shutdown(sockets)
+        self.ended = self.service.close(ENDING)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,7 +80,7 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     server.run(sockets=[listening])
     if service.failure is not None:
         raise service.failure
-    if not service.close(ENDING):
+    if not server.ended:
         logging.shutdown()
         os._exit(0)  # a thread in a forward pass, which nothing can stop, would abort an interpreter that ends
 
