@@ -20,6 +20,7 @@ import uvicorn
 from embrew.serving.application import create_app
 from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.opening import KNOWN, Served
+from embrew.serving.server import IDLE
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from tests.fresh import Fresh
@@ -30,7 +31,8 @@ LISTENING = re.compile(rb"listening at (http://\S+)")
 @contextmanager
 def running(service: Service, **given: Any) -> Iterator[str]:
     """Run the application of a service, loaded or not, on a free port in a thread; yields the address."""
-    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_config=None, access_log=False, **given)
+    options: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_keep_alive": IDLE, **given}
+    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
     thread.start()

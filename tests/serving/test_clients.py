@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ from embrew.serving.settings import Limits
 from tests.conftest import SENTENCES
 from tests.evaluation.test_mteb import local_task, task_metadata, texts
 from tests.serving.encoders import LIMITS, check_same, made, serving_copy, wanted
-from tests.serving.running import Lengths, of_words, running
+from tests.serving.running import Lengths, of_words, running, served
 
 openai = pytest.importorskip("openai")
 slow = pytest.mark.slow
@@ -50,11 +52,11 @@ def test_openai(address: str, encoder: Encoder) -> None:
     for answer in answers:  # the client asks for base64 unless it is told otherwise
         assert [item.index for item in answer.data] == list(range(len(many)))
         assert answer.object == "list" and answer.model == model.id and answer.data[0].object == "embedding"
-        check_same(array(answer), right, "openai")
+        check_same(array(answer), right, {})
     assert array(answers[0]).tobytes() == array(answers[1]).tobytes(), "base64 and float: the same bits"
     assert isinstance(create(model="tiny", input="a", encoding_format="base64").data[0].embedding, str)
     short = array(create(model="tiny", input=many[:3], dimensions=8))
-    check_same(short, wanted(encoder, many[:3], {"dimensions": 8}), "dimensions")
+    check_same(short, wanted(encoder, many[:3], {"dimensions": 8}), {})
     asked = {"input_type": "query", "prompt_name": "long", "num_layers": 1, "normalize": False}
     check_same(array(create(model="tiny", input=many[:3], extra_body=asked)), wanted(encoder, many[:3], asked), asked)
 
@@ -130,6 +132,18 @@ def _until(found: Callable[[], bool]) -> None:
 
 
 @slow
+def test_a_connection_that_was_idle_is_answered() -> None:
+    """Clients keep connections for about 5 seconds; one that the server closes just then would lose a request."""
+    with served("nano") as process:
+        host, _, port = process.ready().removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            for idle in (0, 7):
+                time.sleep(idle)
+                connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@slow
 def test_huggingface_hub(address: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where `HF_HUB_OFFLINE` is set: it refuses all addresses then, also those of this machine."""
     from huggingface_hub import InferenceClient, constants
@@ -140,7 +154,7 @@ def test_huggingface_hub(address: str, encoder: Encoder, monkeypatch: pytest.Mon
     asked = {"prompt_name": "query", "normalize": False, "dimensions": 8}
     check_same(given, wanted(encoder, SENTENCES, asked), asked)
     given = client.feature_extraction(SENTENCES[0], truncation_direction="right")
-    check_same(given, wanted(encoder, SENTENCES[:1], {}), "one text")
+    check_same(given, wanted(encoder, SENTENCES[:1], {}), {})
     cosines = InferenceClient(f"{address}/similarity").sentence_similarity(SENTENCES[0], SENTENCES[1:])
     vectors = wanted(encoder, SENTENCES, {})
     assert np.abs(np.array(cosines) - vectors[1:] @ vectors[0]).max() < 2e-6
@@ -154,12 +168,12 @@ def test_langchain(address: str, encoder: Encoder, monkeypatch: pytest.MonkeyPat
     plain = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
     many = [f"{text} {number}" for number in range(20) for text in SENTENCES] + ["", "\n a \n"]
     given = np.array(plain.embed_documents(many), dtype=np.float32)
-    check_same(given, wanted(encoder, many, {}), "documents")
+    check_same(given, wanted(encoder, many, {}), {})
     query = OpenAIEmbeddings(
         **options, check_embedding_ctx_length=False, dimensions=8, model_kwargs={"extra_body": {"input_type": "query"}}
     )
     given = np.array([query.embed_query(SENTENCES[0])], dtype=np.float32)
-    check_same(given, wanted(encoder, SENTENCES[:1], {"input_type": "query", "dimensions": 8}), "query")
+    check_same(given, wanted(encoder, SENTENCES[:1], {"input_type": "query", "dimensions": 8}), {})
 
     import tiktoken
 
@@ -183,11 +197,11 @@ def test_llama_index(address: str, encoder: Encoder) -> None:
     options: dict[str, Any] = {"api_base": f"{address}/v1", "api_key": "any", "model_name": "tiny"}
     model = OpenAIEmbedding(**options)
     given = np.array(model.get_text_embedding_batch([*SENTENCES, "a\nb"]), dtype=np.float32)
-    check_same(given, wanted(encoder, [*SENTENCES, "a b"], {}), "documents")
+    check_same(given, wanted(encoder, [*SENTENCES, "a b"], {}), {})
     asked = {"input_type": "query"}
     query = OpenAIEmbedding(**options, dimensions=8, additional_kwargs={"extra_body": asked})
     given = np.array([query.get_query_embedding(SENTENCES[0])], dtype=np.float32)
-    check_same(given, wanted(encoder, SENTENCES[:1], {**asked, "dimensions": 8}), "query")
+    check_same(given, wanted(encoder, SENTENCES[:1], {**asked, "dimensions": 8}), {})
 
 
 @slow

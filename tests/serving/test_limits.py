@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import httpx
 import pytest
 
-from embrew.serving.settings import Limits, Settings, read_keys
+from embrew.serving.settings import Limits, Settings
 from tests.serving.running import Lengths, of_words, running
 from tests.serving.test_refusals import ROUTES, error_of
 
@@ -87,17 +85,6 @@ def test_bytes_of_all_bodies() -> None:
         refused(client.post(EMBED, json={"inputs": "b" * 200}), 429, "too_many_bytes", "fill the memory for them")
 
 
-def test_time_until_a_request_is_given_up() -> None:
-    engine = Lengths()
-    service = of_words(engine, limits=Limits(timeout=0.05))
-    engine.gate.clear()
-    with running(service) as address, httpx.Client(base_url=address) as client:
-        refused(client.post(EMBED, json={"inputs": "a"}), 503, "timeout", "not computed within 0.05 seconds")
-        engine.gate.set()
-        until(lambda: service.queue.texts == 0)
-        assert client.post(EMBED, json={"inputs": "a"}).status_code == 200
-
-
 def test_size_of_a_body_and_number_of_texts() -> None:
     limits = Limits(body_bytes=400, items=3)
     with running(of_words(Lengths(), limits=limits)) as address, httpx.Client(base_url=address) as client:
@@ -116,17 +103,6 @@ def test_size_of_a_body_and_number_of_texts() -> None:
         }.items():
             refused(client.post(path, json=body), 413, "too_many_texts", "4 texts; at most 3 per request are allowed")
         assert client.post(EMBED, json={"inputs": ["a"] * 3}).status_code == 200
-
-
-def test_time_for_a_body() -> None:
-    limits = Limits(body_timeout=0.1)
-    with running(of_words(Lengths(), limits=limits)) as address:
-        host, _, port = address.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
-            head = "POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
-            connection.sendall(head.encode() + b'{"inputs"')
-            answer = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 408") and b"not received within 0.1 seconds" in answer
 
 
 GIVEN = (None, "", "Bearer", f"Bearer {SECRET}x", f"Basic {SECRET}", SECRET, "Bearer ,", "Bearer \xff")
@@ -175,20 +151,6 @@ def test_keys_are_compared_in_constant_time() -> None:
             assert answer.status_code == status and compare.call_count == 2
             assert {len(one) for call in compare.call_args_list for one in call.args} == {32}
             compare.reset_mock()
-
-
-def test_keys_of_a_file_and_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"\n  {SECRET} \r\n\n{OTHER}\n")
-    monkeypatch.setenv("EMBREW_API_KEY", "from-environment")
-    assert read_keys(file) == (SECRET, OTHER)
-    assert read_keys(None) == ("from-environment",)
-    for empty in ("", "  "):
-        monkeypatch.setenv("EMBREW_API_KEY", empty)
-        assert read_keys(None) == ()
-    file.write_text("\n")
-    with pytest.raises(ValueError, match="holds no API key; write one per line"):
-        read_keys(file)
 
 
 def test_other_spellings_of_open_paths_need_a_key() -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 
 from embrew.serving.guard import Guard
 from embrew.serving.refusals import add_handlers
@@ -32,8 +33,10 @@ def create_app(service: Service) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.service = service
+    key = [Depends(HTTPBearer(auto_error=False))] if service.settings.keys else []  # for OpenAPI; `Guard` checks it
     for module in (openai, tei, status):
-        app.include_router(module.router)
+        app.include_router(module.router, dependencies=key)
+    app.include_router(status.public)
     app.add_middleware(Guard, service=service)
     add_handlers(app)
     return app

@@ -19,6 +19,7 @@ from embrew.serving.settings import Settings
 
 logger = logging.getLogger(__name__)
 ANSWERING = 5  # seconds for answers on their way, and for bodies that are still received
+IDLE = 75  # seconds until an idle connection is closed: longer than clients and load balancers keep theirs
 ENDING = 5.0  # seconds for the batches that are being computed
 
 
@@ -68,7 +69,12 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     listening = _listen(host, port)
     service = Service(settings)
     config = uvicorn.Config(
-        create_app(service), log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=ANSWERING
+        create_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=ANSWERING,
+        timeout_keep_alive=IDLE,
     )
     server = Server(config, service)
 

@@ -144,6 +144,7 @@ class Pairs(Strict):
 class SimilarityParameters(Options):
     """Options of a comparison."""
 
+    precision: Literal["float32"] = Field("float32", description="Cosines are of float32 vectors.")
     truncation_direction: Literal["right", "Right"] = "right"
 
 

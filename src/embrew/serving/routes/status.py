@@ -12,9 +12,10 @@ from embrew.serving.page import page
 from embrew.serving.routes.embedding import service_of
 
 router = APIRouter(tags=["status"])
+public = APIRouter(tags=["status"])  # what needs no API key
 
 
-@router.get("/health", responses=responses(503))
+@public.get("/health", responses=responses(503))
 async def health(request: Request) -> dict[str, str]:
     """Return 200 if the server computes vectors, else 503."""
     service_of(request).ready()
@@ -50,7 +51,7 @@ async def metrics(request: Request) -> Response:
     return Response(service_of(request).metrics.shown(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/", include_in_schema=False)
+@public.get("/", include_in_schema=False)
 async def root() -> Response:
     """Return the page."""
     body, headers = page()

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from torch import nn
 
 from embrew.serving.answers import Token
-from embrew.serving.errors import ApiError, too_many_texts
+from embrew.serving.errors import too_many_texts
 from embrew.serving.results import as_json
 from embrew.serving.routes.embedding import ERRORS, asked_of, json_response, note, service_of, vectors_of
 from embrew.serving.wire import (
@@ -43,8 +43,6 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     """Return the cosine of the first text and each of the others."""
     options = body.parameters or SimilarityParameters()
-    if options.precision != "float32":
-        raise ApiError(400, f"precision={options.precision}; cosines are of float32 vectors", param="precision")
     texts: list[Any] = [body.inputs.source_sentence, *body.inputs.sentences]
     vectors, computed = await vectors_of(request, texts, options)
     unit = nn.functional.normalize(torch.from_numpy(vectors), dim=-1)
