@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -78,7 +79,8 @@ class Metrics(Collector):
         """Record a request, and write its log line: one JSON object, without its texts."""
         self.requests.labels(facts["path"], str(facts["status"])).inc()
         self.seconds.labels(facts["path"]).observe(facts["seconds"])
-        logger.info("%s", json.dumps(facts))
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        logger.info("%s", json.dumps({"time": time, **facts}))
 
     def shown(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
