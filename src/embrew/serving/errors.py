@@ -49,6 +49,18 @@ class ApiError(Exception):
         return Response(content, self.status, {**extra, **(headers or {})}, media_type="application/json")
 
 
+def text_too_long(place: int, tokens: int, most: int) -> ApiError:
+    """Return the refusal of a text that must not be truncated."""
+    said = f"text {place} has {tokens} tokens with its template and prompt; at most {most} are allowed"
+    said += ": shorten it, or set truncate to true"
+    return ApiError(422, said, param="input", code="text_too_long")
+
+
+def stopping() -> ApiError:
+    """Return the refusal of a request to a server that stops."""
+    return ApiError(503, "the server stops; try again later", code="draining", retry_after=5)
+
+
 def too_many_texts(given: int, most: int) -> ApiError:
     """Return the refusal of a request with too many texts."""
     said = f"{given} texts; at most {most} per request are allowed: send several requests"

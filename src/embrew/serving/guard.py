@@ -1,4 +1,4 @@
-"""What every request passes first: its key, the limits, its body; and the end of its work when its client goes."""
+"""Middleware that checks keys, limits and bodies, and cancels the work of clients that have gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import ApiError, stopping
 from embrew.serving.service import Service
 
 logger = logging.getLogger(__name__)
@@ -66,8 +66,7 @@ class Guard:
             if self.service.state != "draining":
                 raise  # by Ray Serve: the client has gone
             if facts["status"] == GONE:  # by uvicorn: the server has waited long enough
-                stops = ApiError(503, "the server stops", code="draining", retry_after=5)
-                await stops.response({"connection": "close"})(scope, receive, sending)
+                await stopping().response({"connection": "close"})(scope, receive, sending)
         except Exception:
             logger.exception("request %s failed", facts["id"])
             if facts["status"] == GONE:

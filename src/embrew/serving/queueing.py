@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 
 from embrew.serving.asked import Key
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import ApiError, stopping
 from embrew.serving.tickets import Entry, Ticket
 
 
@@ -21,7 +21,7 @@ class Queue:
     Attributes:
         tokens: that wait or are computed.
         texts: that wait or are computed.
-        dropped: texts that were removed, since nobody waited for them any more.
+        dropped: texts that were removed, because their client had gone.
     """
 
     def __init__(self, most: int) -> None:
@@ -41,7 +41,7 @@ class Queue:
         work = sum(ticket.read.work)
         with self._changed:
             if self._closed:
-                raise ApiError(503, "the server stops; try again later", code="draining", retry_after=5)
+                raise stopping()
             if self.tokens and self.tokens + work > self.most:
                 raise ApiError(
                     429,
@@ -56,7 +56,7 @@ class Queue:
             self._changed.notify_all()
 
     def cancel(self, ticket: Ticket) -> None:
-        """Remove the texts of a request that still wait; those that are being computed are let go on."""
+        """Remove the texts of a request that still wait; those that are being computed are not interrupted."""
         with self._changed:
             ticket.cancelled = True
             entries = self._remove(ticket)

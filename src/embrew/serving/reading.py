@@ -17,7 +17,7 @@ from embrew.modeling.text.whole import tokens_before
 from embrew.runtimes.converted import shape_of
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.serving.asked import Asked, Key, Read
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
 
 
@@ -149,13 +149,7 @@ def _check_lengths(rows: Sequence[Sequence[Row]], limit: int) -> None:
     for place, each in enumerate(rows):
         longest = max(len(row.ids) for row in each)
         if longest > limit:
-            raise ApiError(
-                422,
-                f"text {place} has {longest} tokens with its template and prompt; at most {limit} are allowed: shorten "
-                "it, or set truncate to true",
-                param="input",
-                code="text_too_long",
-            )
+            raise text_too_long(place, longest, limit)
 
 
 def _frame(row: Row) -> int:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 
 from embrew.serving.asked import Asked, Engine, Read, Reader
-from embrew.serving.errors import ApiError, too_many_states, too_many_texts
+from embrew.serving.errors import ApiError, stopping, too_many_states, too_many_texts
 from embrew.serving.metrics import Metrics
 from embrew.serving.opening import ON_CPU, open_served
 from embrew.serving.processes import open_in_processes
@@ -120,7 +120,7 @@ class Service:
             return False
         late = time.monotonic() - self._stops
         if late > 0:
-            self._fail_all(ApiError(503, "the server stops", code="draining", retry_after=5))
+            self._fail_all(stopping())
         return late > LATE or not (self._tickets or self.in_pool.running)
 
     def close(self, wait: float = 0.0) -> bool:
@@ -139,8 +139,7 @@ class Service:
         """
         if self.state == "ready" and self.reader is not None:
             return self.reader
-        said = {"loading": "the model is being loaded", "draining": "the server stops"}.get(self.state, self.why)
-        raise ApiError(503, f"{said}; try again later", code=self.state, retry_after=5)
+        raise self._refusal()
 
     async def compute(self, texts: list[Text], asked: Asked) -> Computed:
         """Read texts, queue them, and wait until they are computed.
@@ -178,7 +177,7 @@ class Service:
         try:
             self.queue.put(ticket)
             if self.why:  # since the request was accepted
-                raise self._broken()
+                raise self._refusal()
             await ended.wait()
         finally:
             self.queue.cancel(ticket)  # nobody waits any more: what is left, where the client has gone, is dropped
@@ -191,10 +190,15 @@ class Service:
         """Refuse everything from now on: nothing can be computed."""
         logger.error("the server no longer computes: %s", why)
         self.why = f"the model computes nothing any more: {why}"
-        self._fail_all(self._broken())
+        self._fail_all(self._refusal())
 
-    def _broken(self) -> ApiError:
-        return ApiError(503, self.why, code="broken", retry_after=30)
+    def _refusal(self) -> ApiError:
+        """Return why nothing is computed."""
+        if self.state == "draining":
+            return stopping()
+        if self.why:
+            return ApiError(503, self.why, code="broken", retry_after=30)
+        return ApiError(503, "the model is being loaded; try again later", code="loading", retry_after=5)
 
     def _fail_all(self, error: ApiError) -> None:
         for ticket in list(self._tickets):

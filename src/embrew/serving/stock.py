@@ -11,7 +11,7 @@ from embrew.modeling.text.numbers import SIDES
 from embrew.modeling.text.texts import check_text
 from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.engine import check_finite
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
 from embrew.text_encoder.hashes import model_hash
 from embrew.text_encoder.interface import resolved_prompts
@@ -70,13 +70,7 @@ class StockReader:
         limit = self.limit or max(counts)
         for place, count in enumerate(counts):
             if count > limit and not asked.truncate:
-                raise ApiError(
-                    422,
-                    f"text {place} has {count} tokens with its prompt; at most {limit} are allowed: shorten it, or set "
-                    "truncate to true",
-                    param="input",
-                    code="text_too_long",
-                )
+                raise text_too_long(place, count, limit)
         tokens = [min(count, limit) for count in counts]
         key = Key(prompt=prompt, states=asked.states)
         return Read(key, [Prompted(prompt, text) for text in strings], tokens, tokens)

@@ -19,13 +19,13 @@ class Ticket:
     """The texts of one request. Several workers may compute them at one time.
 
     Attributes:
-        read: they, tokenised.
+        read: the texts, tokenised.
         arrived: when they were queued, in seconds of `time.monotonic`.
         started: when the first of them was taken; None: not yet.
         computing: seconds of the forward passes that they were part of.
         results: per text, what the engine returned.
         error: why they could not be computed.
-        cancelled: whether nobody waits for them any more.
+        cancelled: whether the client has gone, or got an error.
     """
 
     def __init__(self, read: Read, done: Callable[[], None]) -> None:

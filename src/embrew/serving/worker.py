@@ -36,8 +36,8 @@ class Worker(threading.Thread):
     """A thread that computes what waits in a queue, until this is closed and empty.
 
     Args:
-        queue: what waits.
-        engine: computes it.
+        queue: of texts that wait.
+        engine: what computes them.
         batch_tokens: tokens that are taken at one time.
         known: a text that the engine can compute, to tell a text that it cannot compute from a broken engine.
         report: called with the computed texts of every batch, and its seconds.
@@ -145,8 +145,8 @@ class Workers:
     """One worker per engine; they are started.
 
     Args:
-        queue: what waits.
-        engines: what computes it.
+        queue: of texts that wait.
+        engines: what computes them.
         broken: called with the reason where all workers have ended.
         **given: as of `Worker`.
     """
