@@ -16,7 +16,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens that the model read: those of the template and of prompts too, padding not."""
+    """Tokens that the model read, with those of the template and of prompts and without padding."""
 
     prompt_tokens: int
     total_tokens: int

@@ -33,7 +33,7 @@ class Asked:
         side: whose prompt and length limit are used; None: those of `encode`.
         prompt_name: of a prompt or context.
         prompt: the words themselves; they take precedence.
-        truncate: whether texts beyond the limit lose their end, or are refused.
+        truncate: whether texts beyond the limit are truncated, or refused.
         num_layers: number of layers to run; None: all.
         states: the states of all tokens are wanted, and not one vector per text.
     """
@@ -117,7 +117,7 @@ class Engine(Protocol):
         """Return `prefix_hits`, `prefix_misses` and `prefix_bytes` so far."""
 
     def restart(self) -> None:
-        """Start what computes afresh, after it has ended or computes nothing any more.
+        """Start the process that computes again, after it has ended.
 
         Raises:
             WorkerDied: that is not possible.
@@ -125,5 +125,5 @@ class Engine(Protocol):
         raise WorkerDied("only a new process computes again")
 
     def close(self) -> None:
-        """End what computes, where that is a process of its own."""
+        """End the process that computes, where there is one."""
         return

@@ -1,4 +1,4 @@
-"""What a process that computes runs; see `processes`."""
+"""The main function of a process that computes; see `processes`."""
 
 from __future__ import annotations
 

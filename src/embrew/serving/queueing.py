@@ -13,7 +13,7 @@ from embrew.serving.tickets import Entry, Ticket
 
 
 class Queue:
-    """Texts by what they share a forward pass with; the oldest decides which go next.
+    """Texts that wait, grouped by what can share a forward pass; the oldest decides which group is next.
 
     Args:
         most: tokens that may wait or be computed; more are refused, unless none wait.
@@ -64,11 +64,11 @@ class Queue:
             self._count(entries)
 
     def expected(self) -> float:
-        """Return the seconds until what waits now is computed, from 1 to 60."""
+        """Return the estimated seconds until all texts that wait are computed, from 1 to 60."""
         return min(60.0, max(1.0, self.tokens / self.speed if self.speed else 1.0))
 
     def take(self, most: int) -> list[Entry] | None:
-        """Return the oldest text and others that share its forward pass, in order; wait where there is none.
+        """Return the oldest text and others that share its forward pass, in order; wait until there is one.
 
         Args:
             most: tokens of all together; a longer text goes alone.
@@ -91,7 +91,7 @@ class Queue:
                 self.speed = work / seconds if not self.speed else 0.8 * self.speed + 0.2 * work / seconds
 
     def put_back(self, entries: Sequence[Entry], *, alone: bool) -> None:
-        """Put texts first again whose worker ended; `alone`: each is computed alone from now on."""
+        """Return texts to the front whose worker ended; `alone`: each is computed alone from now on."""
         with self._changed:
             for entry in reversed(entries):
                 if entry.ticket.cancelled:
@@ -123,7 +123,7 @@ class Queue:
         return taken
 
     def _remove(self, ticket: Ticket) -> Sequence[Entry]:
-        """Take out all that waits of a request."""
+        """Remove the texts of a request that wait, and return them."""
         tickets = self._waiting.get(ticket.read.key, OrderedDict())
         entries = tickets.pop(ticket, ())
         if not tickets:
@@ -131,7 +131,7 @@ class Queue:
         return entries
 
     def _count(self, entries: Iterable[Entry]) -> int:
-        """Count texts as no longer here; return their tokens."""
+        """Subtract texts from the counts; return their tokens."""
         works = [entry.work for entry in entries]
         self.tokens -= sum(works)
         self.texts -= len(works)

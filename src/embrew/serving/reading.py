@@ -25,7 +25,7 @@ class EncoderReader(Embedder):
     """An encoder's text side.
 
     Args:
-        encoder: whose; it is not kept.
+        encoder: the encoder, which is not kept.
         default_prompt_name: prompt or context where a request names none.
     """
 

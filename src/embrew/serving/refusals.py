@@ -1,4 +1,4 @@
-"""Every refusal as OpenAI's error object: those of the routes, and those of FastAPI and pydantic in our words."""
+"""Handlers that answer every refusal with OpenAI's error object; FastAPI's and pydantic's have embrew's messages."""
 
 from __future__ import annotations
 

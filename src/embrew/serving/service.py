@@ -68,7 +68,7 @@ class Service:
 
     @property
     def state(self) -> Literal["loading", "ready", "draining", "broken"]:
-        """What the service does."""
+        """State of the service."""
         if self._stops is not None:
             return "draining"
         return "broken" if self.why else "ready" if self._ready else "loading"
@@ -180,7 +180,7 @@ class Service:
                 raise self._refusal()
             await ended.wait()
         finally:
-            self.queue.cancel(ticket)  # nobody waits any more: what is left, where the client has gone, is dropped
+            self.queue.cancel(ticket)  # what is left, if the client has gone
             self._tickets.discard(ticket)
         if ticket.error is not None:
             raise ticket.error

@@ -1,4 +1,4 @@
-"""What `embrew serve` can be told: which model, and the limits of the server."""
+"""Settings of a server: its model and its limits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a request may call the model: its short name, and what the server was started with."""
+        """Names of the model in requests: its short name, and what the server was started with."""
         return tuple(dict.fromkeys((self.name or self.model.rstrip("/").rpartition("/")[2], self.model)))
 
 

@@ -33,7 +33,7 @@ class EngineError(Exception):
 
 
 class Worker(threading.Thread):
-    """A thread that computes what waits in a queue, until this is closed and empty.
+    """A thread that computes the texts of a queue until it is closed and empty.
 
     Args:
         queue: of texts that wait.
@@ -142,7 +142,7 @@ class Worker(threading.Thread):
 
 
 class Workers:
-    """One worker per engine; they are started.
+    """One running worker per engine.
 
     Args:
         queue: of texts that wait.

@@ -1,1 +1,1 @@
-"""The routes, by whose API they belong to."""
+"""The routes, one file per API."""

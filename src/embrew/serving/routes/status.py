@@ -1,4 +1,4 @@
-"""What the server is, how it does, and its page."""
+"""Routes about the server: its state, its metrics and its page."""
 
 from __future__ import annotations
 
