@@ -131,8 +131,8 @@ def test_oversized_bodies(engine: Lengths, declared: bool) -> None:
             assert answer.status_code == 413
             assert answer.headers["connection"] == "close"
             assert answer.json()["error"]["code"] == "body_too_large"
-        assert embed(address, "x" * 90_000).status_code == 200
-    assert engine.texts == ["x" * 90_000]
+        assert [embed(address, "x" * 90_000).status_code for _ in range(3)] == [200] * 3
+    assert engine.texts == ["x" * 90_000] * 3
     assert_empty(service)
 
 

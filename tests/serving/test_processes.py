@@ -6,22 +6,26 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.serving import processes
 from embrew.serving.asked import Asked, WorkerDied
+from embrew.serving.opening import open_served
 from embrew.serving.processes import ProcessEngine, open_in_processes
+from embrew.serving.reading import EncoderReader
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.serving.stock import Prompted
 from embrew.serving.worker import EngineError
 from tests.fresh import LIBRARIES
+from tests.serving.encoders import PROMPTS, TEXTS, made
 from tests.serving.running import running
 from tests.serving.test_faults import assert_empty, embed, until
 
@@ -129,6 +133,40 @@ def test_what_crosses_between_processes() -> None:
         engine.restart()
 
 
+@pytest.mark.parametrize("kind", ["last", "several templates", "soft prompt", "latent attention"])
+def test_the_text_side_of_every_kind_can_be_sent(make_encoder: Callable[..., Encoder], kind: str) -> None:
+    """Sent to another process and back, it reads the same rows; no parameter goes with it."""
+    encoder = made(make_encoder, kind)
+    reader = EncoderReader(encoder)
+    assert not list(reader.parameters())
+    again = pickle.loads(pickle.dumps(reader))  # noqa: S301 -- made here
+    for name in (None, *PROMPTS, *encoder.contexts):
+        asked = Asked(prompt_name=name)
+        here, there = reader.read(TEXTS, asked), again.read(TEXTS, asked)
+        assert (here.key, here.tokens, here.work) == (there.key, there.tokens, there.work)
+        assert here.rows == there.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_exports_in_processes(tmp_path: Path, backend: str) -> None:
+    """Sentence-Transformers and OpenVINO: the same vectors as in one process."""
+    encoder = Encoder.from_pretrained("nano", memory_tokens=0, pooling="mean", max_length=48)
+    export_encoder(encoder, tmp_path / "export", **({"runtimes": ["openvino"]} if backend == "openvino" else {}))
+    settings = Settings(str(tmp_path / "export"), backend=backend, workers=2)
+    here = open_served(settings)
+    read = here.reader.read(["one", "two words"], Asked())
+    there, engines = open_in_processes(settings)
+    try:
+        assert there.reader.read(["one", "two words"], Asked()).tokens == read.tokens
+        for engine in engines:
+            pairs = zip(engine.compute(read.key, read.rows), here.engine.compute(read.key, read.rows), strict=True)
+            assert all(np.abs(a - b).max() < 1e-5 for a, b in pairs)
+    finally:
+        for engine in engines:
+            engine.close()
+
+
 def test_errors_of_opening_reach_the_user(tmp_path: Path) -> None:
     service = Service(Settings(str(tmp_path), workers=2))
     service.load()
@@ -151,7 +189,7 @@ def test_a_worker_that_cannot_start_again_is_given_up(tmp_path: Path, caplog: py
         folder.rename(tmp_path / "elsewhere")
         for engine in engines_of(service):
             os.kill(pid(engine), signal.SIGKILL)
-        until(lambda: all(is_gone(pid(engine)) for engine in engines_of(service)))
+        until(lambda: not any(engine._process and engine._process.is_alive() for engine in engines_of(service)))
         answers = [embed(address, "a") for _ in range(2)]
         assert [answer.status_code for answer in answers] == [503, 503]
         assert "did not start again" in answers[0].json()["error"]["message"]
