@@ -34,6 +34,8 @@ def bash(line: str) -> dict[str, str]:
         (f"embrew context remove {OLD}/encoders/nano f", ["foxes"]),
         (f"embrew evaluate {OLD}/encoders/nano --context ", ["foxes"]),
         (f"embrew analyze sink {OLD}/encoders/nano --prompt-name f", ["foxes"]),
+        (f"embrew serve {OLD}/encoders/nano --default-prompt-name ", ["foxes"]),
+        ("embrew serve llm2comp/n", ["llm2comp/nano", "llm2comp/nano-wiki"]),
         (f"embrew context remove {OLD}/run ", []),
         ("embrew train no-such", []),
         ("embrew train llm2comp/nano --res", ["--resume"]),

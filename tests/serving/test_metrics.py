@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_a_log_line_per_request(caplog: pytest.LogCaptureFixture) -> None:
         assert [answer.status_code for answer in answers] == statuses
         client.get("/health")
     first, *others, health = lines(caplog)
-    assert first.pop("seconds") > 0
+    assert first.pop("seconds") > 0 and re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
     assert first == {
         "id": "id-1",
         "path": "/embed",
