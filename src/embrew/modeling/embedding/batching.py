@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
 MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would exceed this
-ENOUGH = 256  # real tokens that keep a core busy; smaller batches are filled up, padded or not
+ENOUGH = 128  # real tokens that keep a core busy; smaller batches are filled up, padded or not
 ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
 
 
