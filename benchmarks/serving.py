@@ -21,12 +21,12 @@ import harness
 import numpy as np
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
-from models import save_llama
 from serving_servers import Load, Server
 
 from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.loading import computes
+from models import save_llama
 
 TEXTS = 4  # per request
 REQUESTS = 512  # that differ
@@ -135,7 +135,7 @@ def best_way(place: Path, dtype: str, requests: Sequence[Sequence[str]], clients
     found = {}
     for how in WAYS:
         with fastapi(place, dtype, how) as server:
-            found[how] = server.under(requests, clients=clients, warm=4, seconds=12).rate
+            found[how] = server.under(requests, clients=clients, warm=3, seconds=8).rate
     notes = {f"texts/s of FastAPI, {how}, at first": rate for how, rate in found.items()}
     return fastapi(place, dtype, max(found, key=found.__getitem__)), notes
 
@@ -265,5 +265,5 @@ BENCHMARKS = [
         run=partial(saturated, clients=clients, dtype=dtype, rounds=rounds, warm=warm, seconds=seconds),
     )
     for dtype in ("float32", *HALF)
-    for clients, rounds, warm, seconds in ((16, 4, 5, 20), (64, 3, 16, 30))
+    for clients, rounds, warm, seconds in ((16, 3, 5, 18), (64, 3, 12, 24))
 ]

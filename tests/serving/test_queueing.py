@@ -180,3 +180,32 @@ def test_a_closed_queue_empties_and_refuses() -> None:
     assert refused.value.status == 503
     assert queue.take(BUDGET) == [Entry(ticket, 0)]
     assert queue.take(BUDGET) is None
+
+
+def gathering(queue: Queue, *, most: int = 1000, seconds: float = 100.0) -> float:
+    """Return the seconds that a worker waits after a batch that took `seconds`."""
+    begun = time.monotonic()
+    queue.gather(most, seconds)
+    return time.monotonic() - begun
+
+
+def test_a_worker_waits_for_the_clients_that_it_answered_and_not_longer() -> None:
+    """Of 100 tokens here, 50 were computed: once 40 of them are back, all 90 share the next batch."""
+    queue = Queue(1000)
+    first = ticket_with([50])
+    queue.put(first)
+    batch = queue.take(BUDGET)
+    assert batch
+    queue.put(ticket_with([50]))
+    queue.done(batch, 100.0)
+    assert gathering(queue, most=50) < 1, "a batch is full"
+    again = threading.Timer(0.1, queue.put, [ticket_with([40])])
+    again.start()
+    assert 0.09 <= gathering(queue) < 1, "they are back"
+    again.join()
+    batch = queue.take(BUDGET)
+    assert batch
+    queue.done(batch, 2.0)
+    assert 0.03 <= gathering(queue, seconds=2.0) < 1, "at most 2 % of the batch's time"
+    queue.close()
+    assert gathering(queue) < 1, "the queue is closed"

@@ -11,6 +11,8 @@ from embrew.serving.asked import Key
 from embrew.serving.errors import ApiError, stopping
 from embrew.serving.tickets import Entry, Ticket
 
+GATHERING = 0.02  # of a batch's seconds: the longest wait for the next requests of clients that it answered
+
 
 class Queue:
     """Texts that wait, grouped by what can share a forward pass; the oldest decides which group is next.
@@ -28,6 +30,7 @@ class Queue:
         self.most = most
         self.tokens = self.texts = self.dropped = 0
         self.speed = 0.0  # tokens per second, lately
+        self._before = 0  # tokens here when the last batch was computed
         self._waiting: dict[Key, OrderedDict[Ticket, deque[Entry]]] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -86,9 +89,24 @@ class Queue:
     def done(self, entries: Sequence[Entry], seconds: float) -> None:
         """Count texts as computed, after that many seconds."""
         with self._changed:
+            self._before = self.tokens
             work = self._count(entries)
             if work and seconds > 0:
                 self.speed = work / seconds if not self.speed else 0.8 * self.speed + 0.2 * work / seconds
+
+    def gather(self, most: int, seconds: float) -> None:
+        """Wait for the next requests of clients that were just answered, so that all share the next batch.
+
+        Without it, clients that wait for their answers fall into two groups, and each batch holds half of their texts.
+
+        Args:
+            most: tokens of a batch; where as many are here, or nearly as many as before the last one, nothing is waited
+                for.
+            seconds: of the last batch; at most 2 % of them are waited.
+        """
+        with self._changed:
+            enough = min(most, 0.9 * self._before)
+            self._changed.wait_for(lambda: self._closed or self.tokens >= enough, GATHERING * seconds)
 
     def put_back(self, entries: Sequence[Entry], *, alone: bool) -> None:
         """Return texts to the front whose worker ended; `alone`: each is computed alone from now on."""

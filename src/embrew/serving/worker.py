@@ -62,15 +62,16 @@ class Worker(threading.Thread):
         """Compute batches."""
         try:
             while (batch := self.queue.take(self.batch_tokens)) is not None:
-                self._run(batch)
+                seconds = self._run(batch)
+                self.queue.gather(self.batch_tokens, seconds)
         except WorkerDied as error:
             self.broken(str(error))
         except Exception as error:
             logger.exception("a worker ended")
             self.broken(_said(error))
 
-    def _run(self, batch: list[Entry]) -> None:
-        """Compute a batch. Where the engine ends while it computes, each text is tried once more, alone."""
+    def _run(self, batch: list[Entry]) -> float:
+        """Compute a batch; return the seconds. Where the engine ends meanwhile, each text is tried once more, alone."""
         begun, died = time.monotonic(), None
         try:
             self._compute(batch)
@@ -91,6 +92,7 @@ class Worker(threading.Thread):
             self.report(computed, seconds)
         if died:
             self._restart(died)
+        return seconds
 
     def _compute(self, batch: Sequence[Entry]) -> None:
         """Compute texts that share a forward pass; a failing batch is halved until the failing text is alone."""
