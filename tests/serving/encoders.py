@@ -52,7 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "pooling": Pooling("mean", "text", latents=4, heads=2),
     },
     "bidirectional": {"memory_tokens": 0, "attention": "bidirectional", "pooling": Pooling("mean", "text")},
-    "prompt after the text": {**DECODER, "template": "{text}{eos} {instruction}", "pooling": Pooling("mean", "text")},
+    "prompt after the text": {**DECODER, "template": "{text} {instruction}", "pooling": Pooling("mean", "text")},
     "default prompt": {**DECODER, "pooling": "weighted_mean", "default_prompt_name": "long"},
     "not normalised": {**DECODER, "normalize": False},
     "sliding window": {**DECODER, "family": "mistral"},
