@@ -6,19 +6,19 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, cast
+from collections.abc import Callable
+from typing import Literal, cast
 
 import numpy as np
 
-from embrew.serving.asked import Asked, Engine, Read, Reader
+from embrew.serving.asked import Asked, Read, Reader
 from embrew.serving.errors import ApiError, stopping, too_many_states, too_many_texts
 from embrew.serving.metrics import Metrics
 from embrew.serving.opening import ON_CPU, open_served
 from embrew.serving.processes import open_in_processes
 from embrew.serving.queueing import Queue
 from embrew.serving.settings import Settings
-from embrew.serving.tickets import Ticket, ticket_of
+from embrew.serving.tickets import Computed, Ticket, ticket_of
 from embrew.serving.tokenizing import TokenizerPool
 from embrew.serving.wire import Text
 from embrew.serving.worker import Workers
@@ -26,20 +26,6 @@ from embrew.serving.worker import Workers
 logger = logging.getLogger(__name__)
 BATCHES = 16  # that may wait by default
 LATE = 2.0  # seconds for the answers of requests that were not finished when the server stopped
-
-
-class Computed(NamedTuple):
-    """The texts of a request, computed.
-
-    Attributes:
-        results: per text, what the engine returned.
-        tokens: positions that the model read.
-        headers: times in milliseconds, as headers of the answer.
-    """
-
-    results: Sequence[np.ndarray]
-    tokens: int
-    headers: dict[str, str]
 
 
 class Service:
@@ -76,12 +62,11 @@ class Service:
     def load(self) -> None:
         """Open the model and start the workers; an error is kept in `failure`."""
         try:
-            engines: Sequence[Engine]
             if self.settings.workers > 1:
                 served, engines = open_in_processes(self.settings)
             else:
                 served = open_served(self.settings, *self.settings.devices)
-                engines = [served.engine]
+                engines = (served.engine,)
         except Exception as error:
             self.failure, self.why = error, f"the model cannot be opened: {error}"
             return

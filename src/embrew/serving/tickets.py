@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -86,6 +86,20 @@ class Entry(NamedTuple):
     def work(self) -> int:
         """Tokens that are computed for it."""
         return self.ticket.read.work[self.place]
+
+
+class Computed(NamedTuple):
+    """The texts of a request, computed.
+
+    Attributes:
+        results: per text, what the engine returned.
+        tokens: positions that the model read.
+        headers: times in milliseconds, as headers of the answer.
+    """
+
+    results: Sequence[np.ndarray]
+    tokens: int
+    headers: dict[str, str]
 
 
 def ticket_of(read: Read) -> tuple[Ticket, asyncio.Event]:

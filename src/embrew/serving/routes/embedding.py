@@ -11,7 +11,8 @@ from fastapi import Request, Response
 from embrew.serving.asked import Asked, Side
 from embrew.serving.errors import responses
 from embrew.serving.results import check_options, finished
-from embrew.serving.service import Computed, Service
+from embrew.serving.service import Service
+from embrew.serving.tickets import Computed
 from embrew.serving.wire import Options, Text
 
 ERRORS = responses(400, 401, 404, 405, 408, 413, 422, 429, 503)
