@@ -270,6 +270,7 @@ def test_a_text_that_ends_the_worker_once_is_computed_and_twice_is_refused(clien
         engine.gate.clear()
         asked = [clients.submit(embed, address, f"text {i}") for i in range(10)]
         asked.append(clients.submit(embed, address, "x", "once"))
+        until(lambda: service.queue.texts == 12)  # before the next one, which ends the worker too
         asked.append(clients.submit(embed, address, "x", "y", "always"))
         until(lambda: service.queue.texts == 15)
         engine.gate.set()
