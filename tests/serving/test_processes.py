@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -107,8 +108,7 @@ def test_a_worker_that_is_killed_while_it_computes(
 
 
 def _known(service: Service) -> tuple:
-    assert service.reader is not None
-    read = service.reader.read(["a text"], Asked())
+    read = asyncio.run(service.in_pool(lambda reader: reader.read(["a text"], Asked())))
     return read.key, read.rows
 
 

@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from embrew.serving.asked import Asked, Read, Reader
+from embrew.serving.asked import Asked, Read
 from embrew.serving.errors import ApiError, stopping, too_many_states, too_many_texts
 from embrew.serving.metrics import Metrics
 from embrew.serving.opening import ON_CPU, open_served
@@ -44,9 +44,9 @@ class Service:
         self.batch_tokens = settings.batch_tokens or ON_CPU
         self.queue = Queue(settings.limits.queued_tokens or BATCHES * self.batch_tokens)
         self.metrics = Metrics(self.queue, lambda: self._workers.counts() if self._workers else {})
-        self.reader: Reader | None = None
+        self._about: dict[str, Any] | None = None
         self.in_pool = TokenizerPool(settings.tokenizers)
-        self._ready, self.why = False, ""
+        self.why = ""
         self._stops: float | None = None  # when requests that are not finished get 503
         self._loader: threading.Thread | None = None
         self._workers: Workers | None = None
@@ -57,7 +57,7 @@ class Service:
         """State of the service."""
         if self._stops is not None:
             return "draining"
-        return "broken" if self.why else "ready" if self._ready else "loading"
+        return "broken" if self.why else "loading" if self._about is None else "ready"
 
     def load(self) -> None:
         """Open the model and start the workers; an error is kept in `failure`."""
@@ -70,7 +70,7 @@ class Service:
         except Exception as error:
             self.failure, self.why = error, f"the model cannot be opened: {error}"
             return
-        self.reader, self.batch_tokens = served.reader, served.batch_tokens
+        self.batch_tokens = served.batch_tokens
         self.queue.most = self.limits.queued_tokens or BATCHES * served.batch_tokens
         self.in_pool.open(served.reader)
         self._workers = Workers(
@@ -81,7 +81,7 @@ class Service:
             report=lambda batch, seconds: self.metrics.batch(batch, seconds, self.batch_tokens),
             broken=self._break,
         )
-        self._ready = True
+        self._about = served.reader.about
         if self.state == "ready":
             logger.info("%s is ready", self.settings.names[0])
 
@@ -116,14 +116,14 @@ class Service:
         loading = self._loader is not None and self._loader.is_alive()
         return not loading and (self._workers is None or self._workers.close(wait))
 
-    def ready(self) -> Reader:
-        """Return the text side of the model.
+    def ready(self) -> dict[str, Any]:
+        """Return the description of the model.
 
         Raises:
             ApiError: 503: it is being opened, the server stops, or nothing can be computed any more.
         """
-        if self.state == "ready" and self.reader is not None:
-            return self.reader
+        if self.state == "ready" and self._about is not None:
+            return self._about
         raise self._refusal()
 
     async def compute(self, texts: list[Text], asked: Asked) -> Computed:
@@ -143,12 +143,8 @@ class Service:
                     raise too_many_states(sum(read.tokens), self.batch_tokens)
                 ticket = await self._computed(read)
         except TimeoutError:
-            raise ApiError(
-                503,
-                f"not computed within {self.limits.timeout:g} seconds",
-                code="timeout",
-                retry_after=self.queue.expected(),
-            ) from None
+            said = f"not computed within {self.limits.timeout:g} seconds; try again later"
+            raise ApiError(503, said, code="timeout", retry_after=self.queue.expected()) from None
         times = ticket.times(begun)
         self.metrics.waiting.observe(times["queue"])
         headers = {f"x-{name}-time": f"{1000 * seconds:.1f}" for name, seconds in times.items()}

@@ -48,7 +48,7 @@ def asked_of(body: Reads, service: Service, *, states: bool = False) -> Asked:
 async def vectors_of(request: Request, texts: list[Text], options: Options) -> tuple[np.ndarray, Computed]:
     """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
     service = service_of(request)
-    about, ranges = service.ready().about, service.settings.ranges
+    about, ranges = service.ready(), service.settings.ranges
     check_options(options, about, ranges)
     computed = await service.compute(texts, asked_of(options, service))
     note(request, texts, options, computed)

@@ -26,7 +26,7 @@ async def health(request: Request) -> dict[str, str]:
 async def info(request: Request) -> dict[str, Any]:
     """Return the model and the server's limits; names as in Text Embeddings Inference, where it has them."""
     service = service_of(request)
-    about, limits = service.ready().about, service.limits
+    about, limits = service.ready(), service.limits
     return {
         "model_id": service.settings.names[0],
         **about,
