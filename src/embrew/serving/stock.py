@@ -48,7 +48,7 @@ class StockReader:
             "model_dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
             "backend": "torch",
             "pooling": None,
-            "normalize": False,  # a module of the model normalises, where it does
+            "normalize": "Normalize" in kinds,  # vectors of fewer dimensions too, as OpenAI and encoders do
             "always_normalizes": "Normalize" in kinds,
             "dimensions": model.get_embedding_dimension(),
             "num_layers": None,
