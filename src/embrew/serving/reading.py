@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from embrew.modeling.model.prefix import FRAME, WORTHWHILE
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.text.numbers import SIDES
 from embrew.modeling.text.template import Template
-from embrew.modeling.text.texts import check_text
+from embrew.modeling.text.texts import PREPARATIONS, check_text
 from embrew.modeling.text.tokens import Row, Segment
 from embrew.modeling.text.whole import tokens_before
 from embrew.runtimes.converted import shape_of
@@ -44,7 +44,7 @@ class EncoderReader(Embedder):
             "normalize": encoder.normalize,
             "always_normalizes": self.converted and encoder.normalizes,
             "dimensions": encoder.get_embedding_dimension(),
-            "num_layers": encoder.backbone.num_layers,
+            "num_layers": None if self.converted else encoder.backbone.num_layers,
             "prompts": dict(encoder.prompts),
             "contexts": sorted(encoder.contexts),
             "default_prompt_name": default_prompt_name or encoder.default_prompt_name,
@@ -67,12 +67,14 @@ class EncoderReader(Embedder):
             _check_lengths(rows, limit + extra)
         shared = _frame(rows[0][0]) if self.causal and not asked.states else 0
         shared = shared if shared >= WORTHWHILE else 0
-        key = Key(name if context is not None else None, words if shared else "", asked.num_layers, asked.states)
+        depth = None if asked.num_layers == self.backbone.num_layers else asked.num_layers
+        key = Key(name if context is not None else None, words if shared else "", depth, asked.states)
         tokens = [sum(len(row.ids) for row in each) for each in rows]
         return Read(key, rows, tokens, [max(1, count - shared * len(rows[0])) for count in tokens])
 
     def tokenize(self, text: Text, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
         """Return the tokens of a text: of its row, or of the text alone."""
+        self._check(asked)
         (text,) = self._checked([text])
         _, words, context, limit = self._resolved(asked)
         (row, *_), *_ = self._rows_of([text], asked, words, context, limit)
@@ -82,6 +84,9 @@ class EncoderReader(Embedder):
         return [token for token, segment in zip(found, row.segments, strict=True) if segment == Segment.TEXT]
 
     def _check(self, asked: Asked) -> None:
+        if asked.prompt and not any("{instruction}" in template.pattern for template in self.templates):
+            said = "this model's template has no place for a prompt, and would ignore it; leave it out"
+            raise ApiError(400, f"prompt: {said}", param="prompt", code="not_offered")
         layers = self.backbone.num_layers
         if asked.num_layers is not None and asked.num_layers != layers and self.converted:
             raise ApiError(
@@ -159,16 +164,24 @@ def _frame(row: Row) -> int:
 
 def _tokens(template: Template, text: Text, words: str, row: Row) -> list[dict[str, Any]]:
     """Return the tokens of a row, with the characters of the text where the text is tokenised with its prompt."""
-    tokenizer = template.tokenizer
-    places: Iterator[tuple[int, int]] = iter([])
-    if isinstance(text, str):
-        before = template.around(words)[0]
-        (encoding,) = template.strings.encode([before + text], places=True)
-        first = tokens_before(encoding, len(before)) if before else 0
-        places = iter([(a - len(before), b - len(before)) for a, b in encoding.offsets[first:]])
-    names = tokenizer.convert_ids_to_tokens(row.ids)
+    of_text = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
+    places = iter(_places(template, text, words, of_text) if isinstance(text, str) else [])
+    names = template.tokenizer.convert_ids_to_tokens(row.ids)
     found = []
     for i, name, segment in zip(row.ids, names, row.segments, strict=True):
         start, stop = next(places, (None, None)) if segment == Segment.TEXT else (None, None)
         found.append({"id": i, "text": name or "", "special": segment != Segment.TEXT, "start": start, "stop": stop})
     return found
+
+
+def _places(template: Template, text: str, words: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the characters of a text that its tokens cover; none where it was tokenised in another way."""
+    prepared, (before, after) = PREPARATIONS[template.preparation](text), template.around(words)
+    repeated = "" if template.between is None else template.between + prepared
+    for follows in (repeated + after, ""):  # a truncated text is tokenised without what follows it
+        (encoding,) = template.strings.encode([before + prepared + follows], places=True)
+        first = tokens_before(encoding, len(before)) if before else 0
+        if encoding.ids[first : first + len(ids)] == ids:
+            offsets = encoding.offsets[first : first + len(ids)]
+            return [(max(0, a - len(before)), min(b - len(before), len(text))) for a, b in offsets]
+    return []
