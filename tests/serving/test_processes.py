@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,27 @@ def test_exports_in_processes(tmp_path: Path, backend: str) -> None:
     finally:
         for engine in engines:
             engine.close()
+
+
+@pytest.mark.slow
+def test_a_worker_does_not_start_again_with_another_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its folder was written again: the server answers with the vectors of the model that it opened, or not at all."""
+    folder = tmp_path / "encoder"
+    Encoder.from_pretrained("nano").save_pretrained(folder, verify="off")
+    service = Service(Settings(str(folder), workers=2))
+    service.load()
+    assert service.failure is None
+    with running(service) as address:
+        shutil.rmtree(folder)
+        Encoder.from_pretrained("nano", pooling="mean", memory_tokens=0, template="{text}").save_pretrained(
+            folder, verify="off"
+        )
+        for engine in engines_of(service):
+            os.kill(pid(engine), signal.SIGKILL)
+        until(lambda: all(is_gone(pid(engine)) for engine in engines_of(service)))
+        answers = [embed(address, "a") for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [503, 503]
+        assert "the model has changed since" in answers[0].json()["error"]["message"]
 
 
 def test_errors_of_opening_reach_the_user(tmp_path: Path) -> None:

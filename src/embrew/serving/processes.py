@@ -39,7 +39,10 @@ def open_in_processes(settings: Settings) -> tuple[Served, Sequence[Engine]]:
     try:
         for number in range(settings.workers):
             engines.append(ProcessEngine(settings, devices[number % len(devices)], first=not number))
-        served = [engine.opened() for engine in engines]
+        served: list[Served] = []
+        for engine in engines:
+            engine.about = served[0].reader.about if served else None
+            served.append(engine.opened())
     except BaseException:
         for engine in engines:
             engine.close()
@@ -54,6 +57,9 @@ class ProcessEngine(Engine):
         settings: the model, and the number of workers that share the cores.
         device: where it computes; None: the default one.
         first: its warnings are shown; those of the others are the same.
+
+    Attributes:
+        about: the model that it must open, as its reader describes it; None: whichever it opens first.
     """
 
     def __init__(self, settings: Settings, device: str | None, *, first: bool) -> None:
@@ -61,6 +67,7 @@ class ProcessEngine(Engine):
         self._counts = {"prefix_hits": 0, "prefix_misses": 0, "prefix_bytes": 0}
         self._closed, self._starting = threading.Event(), threading.Lock()
         self._process: BaseProcess | None = None
+        self.about: dict[str, Any] | None = None
         register(self.close)  # before multiprocessing waits at exit for processes that SIGTERM does not end
         self._start()
 
@@ -68,7 +75,7 @@ class ProcessEngine(Engine):
         """Wait until the process has opened the model; return its text side.
 
         Raises:
-            ValueError, TypeError, OSError: as `open_served`.
+            ValueError, TypeError, OSError: as `open_served`; the model is another one than before.
             RuntimeError: another error, which the process has written to stderr.
             WorkerDied: the process ended.
         """
@@ -78,6 +85,9 @@ class ProcessEngine(Engine):
             if error.kind is RuntimeError:
                 raise RuntimeError(str(error)) from None
             raise error.kind(error.message) from None
+        if self.about not in (None, reader.about):
+            raise ValueError("the model has changed since the server opened it; start the server again")
+        self.about = reader.about
         return Served(reader, self, batch_tokens, known)
 
     def compute(self, key: Key, rows: Sequence[Any]) -> list[np.ndarray]:
