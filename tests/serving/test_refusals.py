@@ -87,6 +87,15 @@ REFUSED: list[Refusal] = [  # path, body, status, field, words of the message
     ("/embed_all", '{"inputs": "a", "dimensions": 1}', 400, "dimensions", "no field of this request"),
     ("/tokenize", r'{"inputs": "a", "prompt": "\ud800"}', 400, "prompt", "lone surrogate"),
     ("/tokenize", json.dumps({"inputs": "a", "prompt": "b " * 200}), 400, "prompt", "no room for a text"),
+    (OPENAI, r'{"input": "a", "prompt": "private \ud800"}', 400, "prompt", "prompt: a lone surrogate at character 8"),
+    (OPENAI, json.dumps({"input": "a", "model": "m" * 100}), 404, "model", f"model='{'m' * 60}'; this server has tiny"),
+    (
+        SIMILARITY,
+        '{"inputs": {"source_sentence": "a", "sentences": "private"}}',
+        400,
+        "inputs.sentences",
+        "inputs.sentences: Input should be a valid list",
+    ),
     (SIMILARITY, '{"inputs": {"source_sentence": "a"}}', 400, "inputs.sentences", "inputs.sentences is missing"),
     (SIMILARITY, '{"inputs": {"source_sentence": "a", "sentences": [1]}}', 400, "inputs.sentences", "valid string"),
     (SIMILARITY, r'{"inputs": {"source_sentence": "a", "sentences": ["\ud800"]}}', 400, "inputs", "lone surrogate"),
@@ -117,6 +126,18 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"} and answer.json() == {"error": error}
     assert "Traceback" not in error["message"]
     return dict(error)
+
+
+def test_a_prompt_that_the_template_would_ignore(make_encoder: Callable[..., Encoder]) -> None:
+    encoder = make_encoder(memory_tokens=0, attention="causal", pooling="last", template='"{text}" in one word:"')
+    with serving_copy(encoder) as address, httpx.Client(base_url=address) as client:
+        for path in (OPENAI, EMBED, "/embed_all", "/tokenize"):
+            field = "input" if path == OPENAI else "inputs"
+            answer = client.post(path, json={field: "a", "prompt": "find: "})
+            assert answer.status_code == 400 and error_of(answer)["param"] == "prompt", (path, answer.text)
+            assert "no place for a prompt" in answer.text
+            for harmless in ({"prompt": ""}, {"input_type": "query"}):
+                assert client.post(path, json={field: "a", **harmless}).status_code == 200, path
 
 
 def test_bodies_and_fields(tiny: Encoder) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response
 
+SHOWN = 60  # characters of a value that a message shows
 KINDS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 

@@ -10,9 +10,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from embrew.serving.errors import ApiError
+from embrew.serving.errors import SHOWN, ApiError
 
-SHOWN = 60  # characters of a value that a message shows
+OF_TEXTS = ("value_error", "list_type")  # errors whose value may be a text; it is not shown
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -41,7 +41,8 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
         case "extra_forbidden":
             said = f"{where} is no field of this request; leave it out, or see /openapi.json for those that there are"
         case _:
-            said = f"{where}{_shown(first['input'])}: {first['msg'].removeprefix('Value error, ')}"
+            given = "" if first["type"] in OF_TEXTS else _shown(first["input"])
+            said = f"{where}{given}: {first['msg'].removeprefix('Value error, ')}"
     return ApiError(400, said, param=where).response()
 
 
@@ -86,7 +87,7 @@ def _encoding(request: Request) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a short plain value as `=VALUE`; "" for others, and for texts."""
+    """Return a short plain value as `=VALUE`; "" for others."""
     if not isinstance(value, str | int | float | None):
         return ""
     text = json.dumps(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from embrew.serving.answers import EmbeddingsAnswer, Model, Models
-from embrew.serving.errors import ApiError, responses
+from embrew.serving.errors import SHOWN, ApiError, responses
 from embrew.serving.results import openai_json
 from embrew.serving.routes.embedding import ERRORS, json_response, service_of, vectors_of
 from embrew.serving.wire import EmbeddingsRequest
@@ -18,7 +18,9 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     """Return the vectors of texts."""
     names = service_of(request).settings.names
     if body.model is not None and body.model not in names:
-        raise ApiError(404, f"model={body.model!r}; this server has {names[0]}", param="model", code="model_not_found")
+        raise ApiError(
+            404, f"model={body.model[:SHOWN]!r}; this server has {names[0]}", param="model", code="model_not_found"
+        )
     vectors, computed = await vectors_of(request, body.input, body)
     base64 = body.encoding_format == "base64"
     content = openai_json(vectors, base64=base64, model=names[0], tokens=computed.tokens)
