@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import httpx
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,8 +21,10 @@ from embrew.modeling.encoder import Encoder
 from embrew.serving import server
 from embrew.serving.opening import open_served
 from embrew.serving.settings import Settings
+from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.precision import Ranges
 from tests.fresh import Fresh
+from tests.serving.running import serving
 
 KEY = "EMBREW_API_KEY"
 
@@ -156,7 +160,33 @@ def test_ranges_of_another_model_are_refused() -> None:
     ranges = Ranges((0.0,), (1.0,))
     assert open_served(Settings("nano", ranges=ranges)).reader.about["dimensions"] == 256
     with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
-        open_served(Settings("nano", ranges=ranges, ranges_of="0" * 64))
+        open_served(Settings("nano", ranges=ranges, ranges_of={"model_hash": "0" * 64, "tokenizer_sha256": None}))
+
+
+def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
+    """Vectors of another depth or length would be clipped to the ranges, and their codes would say nothing."""
+    encoder = Encoder.from_pretrained("nano")
+    vectors = np.asarray(encoder.encode(["a", "b c"], num_layers=2))
+    ranges = Ranges.fit(vectors)
+    codes = np.round((vectors[:1] - np.array(ranges.minimum)) / np.array(ranges.step)) - 128
+    of = {"model_hash": encoder.weights_hash(), "tokenizer_sha256": tokenizer_sha256(encoder), "num_layers": 2}
+    with serving("nano", ranges=ranges, ranges_of=of) as address:
+        for asked, field, said in (
+            ({"num_layers": 2}, None, ""),
+            ({"num_layers": 2, "normalize": True}, None, ""),
+            ({}, "num_layers", "vectors with num_layers=2"),
+            ({"num_layers": 3}, "num_layers", "vectors with num_layers=2"),
+            ({"num_layers": 2, "normalize": False}, "normalize", "vectors with normalize=true"),
+            ({"num_layers": 2, "dimensions": 8}, "dimensions", "vectors with dimensions=256"),
+        ):
+            body = {"inputs": ["a"], "precision": "int8", **asked}
+            answer = httpx.post(f"{address}/embed", json=body)
+            if field is None:
+                assert answer.status_code == 200, answer.text
+                assert np.abs(np.array(answer.json()) - codes).max() <= 1
+            else:
+                error = answer.json()["error"]
+                assert (answer.status_code, error["param"]) == (400, field) and said in error["message"], answer.text
 
 
 @pytest.mark.slow

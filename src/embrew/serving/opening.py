@@ -17,6 +17,7 @@ from embrew.serving.engine import EncoderEngine
 from embrew.serving.reading import EncoderReader
 from embrew.serving.settings import Settings
 from embrew.serving.stock import StockEngine, StockReader
+from embrew.text_encoder.hashes import tokenizer_sha256
 
 logger = logging.getLogger(__name__)
 KNOWN = "a text that every model can embed"
@@ -63,8 +64,14 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
         _verify(model, Path(settings.model))
         reader = StockReader(model, default_prompt_name=settings.default_prompt_name)
         engine = StockEngine(model)
-    if settings.ranges_of not in (None, reader.about["model_sha"]):
-        raise ValueError("the int8 ranges are of vectors of another model, or dtype; encode a corpus with this one")
+    of = settings.ranges_of
+    if of is not None and (of["model_hash"], of["tokenizer_sha256"]) != (
+        reader.about["model_sha"],
+        tokenizer_sha256(model),
+    ):
+        raise ValueError(
+            "the int8 ranges are of vectors of another model, tokenizer or dtype; encode a corpus with this one"
+        )
     known = reader.read([KNOWN], Asked())
     engine.compute(known.key, known.rows)
     return Served(reader, engine, tokens, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +13,18 @@ import torch
 from torch import nn
 
 from embrew.serving.errors import ApiError
+from embrew.serving.settings import Settings
 from embrew.serving.wire import Options
 from embrew.text_encoder.precision import Ranges, quantize
 
 
-def check_options(options: Options, about: Mapping[str, Any], ranges: Ranges | None) -> None:
+def check_options(options: Options, about: Mapping[str, Any], settings: Settings) -> None:
     """Raise unless the model offers these dimensions, this precision and this normalisation.
 
     Args:
         options: of a request.
         about: the model, as its reader describes it.
-        ranges: of int8 codes, where the server has some.
+        settings: of the server, which may have ranges of int8 codes.
     """
     width = about["dimensions"]
     if options.dimensions is not None and options.dimensions > width:
@@ -30,19 +32,27 @@ def check_options(options: Options, about: Mapping[str, Any], ranges: Ranges | N
     if options.normalize is False and about["always_normalizes"]:
         raise ApiError(400, "normalize=false: this model's vectors always have unit length", param="normalize")
     if options.precision == "int8":
-        if ranges is None:
-            raise ApiError(
-                400,
-                "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for float32 "
-                "or binary",
-                param="precision",
-            )
-        if len(ranges.minimum) != (options.dimensions or width):
-            raise ApiError(
-                400,
-                f"precision=int8: the server's ranges are for {len(ranges.minimum)} dimensions; set dimensions to that",
-                param="dimensions",
-            )
+        _check_ranges(options, about, settings)
+
+
+def _check_ranges(options: Options, about: Mapping[str, Any], settings: Settings) -> None:
+    """Raise unless a request's vectors are of the kind that the ranges of int8 codes are of."""
+    if settings.ranges is None:
+        raise ApiError(
+            400,
+            "precision=int8: the server has no ranges for codes; start it with --int8-ranges, or ask for float32 or "
+            "binary",
+            param="precision",
+        )
+    unit, layers = about["normalize"] or about["always_normalizes"], about["num_layers"]
+    required = {"dimensions": (options.dimensions or about["dimensions"], len(settings.ranges.minimum))}
+    if settings.ranges_of is not None:
+        required["normalize"] = (unit if options.normalize is None else options.normalize, unit)
+        required["num_layers"] = (options.num_layers or layers, settings.ranges_of["num_layers"] or layers)
+    for name, (asked, right) in required.items():
+        if asked != right:
+            said = f"precision=int8: the server's ranges are of vectors with {name}={json.dumps(right)}; ask for these"
+            raise ApiError(400, said, param=name)
 
 
 def finished(

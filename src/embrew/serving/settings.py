@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from embrew.text_encoder.precision import Ranges
 
@@ -56,7 +58,7 @@ class Settings:
         devices: one per worker, such as `cuda:0`; none: the default device.
         tokenizers: threads that tokenise.
         ranges: of int8 codes; None: `precision: int8` is not offered.
-        ranges_of: hash of the model that they are of; None: it is not compared.
+        ranges_of: what the vectors with these ranges were made of (`Manifest.made_of`); None: it is not compared.
         limits: of requests.
     """
 
@@ -73,7 +75,7 @@ class Settings:
     devices: tuple[str, ...] = ()
     tokenizers: int = 2
     ranges: Ranges | None = None
-    ranges_of: str | None = None
+    ranges_of: Mapping[str, Any] | None = None
     limits: Limits = Limits()
 
     @property
@@ -99,8 +101,8 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def read_ranges(folder: Path | None) -> tuple[Ranges | None, str | None]:
-    """Return the ranges of int8 codes that a folder of vectors was written with, and the hash of its model.
+def read_ranges(folder: Path | None) -> tuple[Ranges | None, Mapping[str, Any] | None]:
+    """Return the ranges of int8 codes that a folder of vectors was written with, and what these were made of.
 
     Raises:
         ValueError: its vectors are no int8 codes.
@@ -112,4 +114,4 @@ def read_ranges(folder: Path | None) -> tuple[Ranges | None, str | None]:
     found = read_vectors(folder)
     if found.ranges is None:
         raise ValueError(f"{folder} has no int8 ranges; make it with `embrew encode --precision int8`")
-    return found.ranges, found.manifest.made_of["model_hash"]
+    return found.ranges, found.manifest.made_of

@@ -49,7 +49,7 @@ async def vectors_of(request: Request, texts: list[Text], options: Options) -> t
     """Return the vectors of texts `(texts, dimensions)` as the request wants them, and what was computed."""
     service = service_of(request)
     about, ranges = service.ready(), service.settings.ranges
-    check_options(options, about, ranges)
+    check_options(options, about, service.settings)
     computed = await service.compute(texts, asked_of(options, service))
     note(request, texts, options, computed)
     return finished(computed.results, options, about, ranges), computed
