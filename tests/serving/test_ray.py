@@ -35,7 +35,7 @@ from tests.serving.encoders import LIMITS, PROMPTS, TEXTS, check_same, wanted
 from tests.serving.running import Lengths, of_words
 
 ROOT = Path(__file__).parents[2]
-KEY = "a key of the tests"
+KEY = "a-key-of-the-tests"
 FILES = {"api_key_file", "int8_ranges"}
 STRINGS = [text for text in TEXTS if isinstance(text, str)]
 MODEL = "/shared/encoders/supervised"
