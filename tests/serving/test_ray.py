@@ -336,13 +336,15 @@ def test_requests_while_the_only_replica_is_replaced(cluster):
         return httpx.post(f"{cluster.root}/words/embed", json={"inputs": text}, timeout=120)
 
     (only,) = cluster.replicas("words")
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(31) as pool:
         lost = pool.submit(ask, "wait 4")
         time.sleep(1)
         os.kill(only, signal.SIGKILL)
         assert lost.result().status_code == 500
-        answers = list(pool.map(ask, ["abc"] * 6))
-    assert Counter(answer.status_code for answer in answers) == {200: 2, 503: 4}  # two may wait, as two may run
+        answers = list(pool.map(ask, ["abc"] * 30))
+    statuses = Counter(answer.status_code for answer in answers)
+    assert statuses[503] == 30 - (2 + 16) and statuses[200] >= 2  # Ray keeps 18; the replica answers 2 at one time
+    assert set(statuses) <= {200, 429, 503}
     assert all(answer.json() == [[3.0, 1.0]] for answer in answers if answer.status_code == 200)
     assert len(cluster.replicas("words")) == 1
 

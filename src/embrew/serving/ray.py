@@ -126,7 +126,7 @@ def deployed(opened: Callable[[], Service], limits: Limits) -> Application:
         serve.ingress(build)(Embeddings),
         name="Embeddings",
         max_ongoing_requests=limits.concurrent + SPARE,
-        max_queued_requests=limits.concurrent,  # for the first free replica; more: 503
+        max_queued_requests=limits.concurrent + SPARE,  # also those of a burst, until Ray has assigned them; more: 503
         graceful_shutdown_timeout_s=limits.drain + 5,
         graceful_shutdown_wait_loop_s=0.5,
     )
