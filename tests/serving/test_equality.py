@@ -60,6 +60,7 @@ def prompts_of(encoder: Any) -> list[dict[str, Any]]:
 
 
 def body_of(asked: dict[str, Any], texts: list[Any], encoding: str) -> dict[str, Any]:
+    encoding = "float" if "precision" in asked else encoding  # base64 is float32
     return {"model": "tiny", "input": texts, "encoding_format": encoding, **asked}
 
 

@@ -61,6 +61,7 @@ REFUSED: list[Refusal] = [  # path, body, status, field, words of the message
     (OPENAI, '{"input": "a", "num_layers": 3}', 400, "num_layers", "num_layers=3; this model has 2 layers"),
     (OPENAI, '{"input": "a", "precision": "int8"}', 400, "precision", "start it with --int8-ranges"),
     (OPENAI, '{"input": "a", "precision": "fp8"}', 400, "precision", "precision=\"fp8\": Input should be 'float32'"),
+    (OPENAI, '{"input": "a", "encoding_format": "base64", "precision": "binary"}', 400, "encoding_format", "to float"),
     (OPENAI, '{"input": "a", "encoding_format": "hex"}', 400, "encoding_format", "'float' or 'base64'"),
     (OPENAI, '{"input": "a", "prompt": 1}', 400, "prompt", "prompt=1: Input should be a valid string"),
     (OPENAI, '{"input": "a", "prompt_name": "x"}', 400, "prompt_name", "prompt_name='x'; this encoder has document"),

@@ -113,7 +113,7 @@ class EmbeddingsRequest(Options):
     input: Texts = Field(description="Texts, or the token ids of texts, which the template surrounds.")
     model: StrictStr | None = Field(None, description="Name of the model; see /v1/models.")
     encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="Numbers in JSON, or little-endian bytes in base64. Default: float."
+        None, description="Numbers in JSON, or float32 in base64, little-endian. Default: float."
     )
     user: StrictStr | None = Field(None, description="Accepted and not used.")
 

@@ -21,8 +21,15 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         raise ApiError(
             404, f"model={body.model[:SHOWN]!r}; this server has {names[0]}", param="model", code="model_not_found"
         )
-    vectors, computed = await vectors_of(request, body.input, body)
     base64 = body.encoding_format == "base64"
+    if base64 and body.precision != "float32":  # OpenAI's client, which asks for base64, would read codes as float32
+        raise ApiError(
+            400,
+            f"encoding_format=base64 holds float32 numbers, and precision={body.precision}; set encoding_format to "
+            "float",
+            param="encoding_format",
+        )
+    vectors, computed = await vectors_of(request, body.input, body)
     content = openai_json(vectors, base64=base64, model=names[0], tokens=computed.tokens)
     return json_response(content, computed.headers)
 
