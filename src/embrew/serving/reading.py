@@ -20,6 +20,8 @@ from embrew.serving.asked import Asked, Key, Read
 from embrew.serving.errors import ApiError, text_too_long
 from embrew.serving.wire import Text
 
+CHARACTERS = 32  # of a long text, per token that is kept of it
+
 
 class EncoderReader(Embedder):
     """An encoder's text side.
@@ -178,8 +180,10 @@ def _places(template: Template, text: str, words: str, ids: Sequence[int]) -> li
     """Return the characters of a text that its tokens cover; none where it was tokenised in another way."""
     prepared, (before, after) = PREPARATIONS[template.preparation](text), template.around(words)
     repeated = "" if template.between is None else template.between + prepared
-    for follows in (repeated + after, ""):  # a truncated text is tokenised without what follows it
-        (encoding,) = template.strings.encode([before + prepared + follows], places=True)
+    beginning = prepared[: CHARACTERS * (len(ids) + 1)]  # a truncated text may be long, and is tokenised alone
+    found = (beginning, prepared + repeated + after, prepared)
+    for rendered in found if len(beginning) < len(prepared) else found[1:]:
+        (encoding,) = template.strings.encode([before + rendered], places=True)
         first = tokens_before(encoding, len(before)) if before else 0
         if encoding.ids[first : first + len(ids)] == ids:
             offsets = encoding.offsets[first : first + len(ids)]

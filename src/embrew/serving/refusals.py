@@ -74,6 +74,8 @@ def _of_body(request: Request, error: Mapping[str, Any]) -> str:
     if isinstance(error["input"], bytes):
         given = request.headers.get("content-type", "none")
         return f"the content type is {given[:SHOWN]}; send a JSON object with content-type: application/json"
+    if error["type"] == "value_error":
+        return f"the body has {error['msg'].removeprefix('Value error, ')}"
     if error["type"] == "model_attributes_type":
         return f"the body is a JSON {_kind(error['input'])}; send a JSON object"
     return f"the body has a field whose name is not valid: {error['msg']}"

@@ -8,18 +8,20 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     PlainValidator,
     StrictBool,
     StrictInt,
     StrictStr,
     WithJsonSchema,
+    model_validator,
 )
 
 Text = str | list[int]
 Precision = Literal["float32", "int8", "binary", "ubinary"]
 
-MOST_ID = 2**31 - 1
+MOST_ID, MOST_FIELDS = 2**31 - 1, 100
 TOKEN_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MOST_ID}}
 TEXTS: dict[str, Any] = {
     "anyOf": [
@@ -77,6 +79,14 @@ class Strict(BaseModel):
     """An object without other fields than its own."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def few_fields(cls, value: Any) -> Any:
+        """Return an object that does not have very many fields: pydantic makes an error of each that is unknown."""
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"{len(value)} fields; see /openapi.json for those that there are")
+        return value
 
 
 class Reading(Strict):
@@ -138,7 +148,7 @@ class Pairs(Strict):
     """One text and those that it is compared with."""
 
     source_sentence: StrictStr
-    sentences: list[StrictStr] = Field(min_length=1)
+    sentences: Annotated[list[StrictStr], FailFast()] = Field(min_length=1)
 
 
 class SimilarityParameters(Options):

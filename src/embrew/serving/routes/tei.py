@@ -49,8 +49,8 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     return json_response(as_json((unit[1:] @ unit[0]).numpy()), computed.headers)
 
 
-@router.post("/tokenize", responses=ERRORS)
-async def tokenize(body: TokenizeRequest, request: Request) -> list[list[Token]]:
+@router.post("/tokenize", response_model=list[list[Token]], responses=ERRORS)
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Return the tokens of texts as the model reads them."""
     service = service_of(request)
     service.ready()
@@ -58,6 +58,6 @@ async def tokenize(body: TokenizeRequest, request: Request) -> list[list[Token]]
         raise too_many_texts(len(body.inputs), service.limits.items)
     asked, special = asked_of(body, service), body.add_special_tokens
     found = await service.in_pool(
-        lambda reader: [reader.tokenize(text, asked, add_special_tokens=special) for text in body.inputs]
+        lambda reader: as_json([reader.tokenize(text, asked, add_special_tokens=special) for text in body.inputs])
     )
-    return [[Token(**token) for token in tokens] for tokens in found]
+    return json_response(found, {})
