@@ -66,7 +66,10 @@ class StockReader:
             )
         prompt = self._prompt(asked)
         strings = [self._checked(text, place) for place, text in enumerate(texts)]
-        counts = [len(ids) for ids in self.tokenizer([prompt + text for text in strings], truncation=False).input_ids]
+        counts = [
+            len(ids)
+            for ids in self.tokenizer([prompt + text for text in strings], truncation=False, verbose=False).input_ids
+        ]
         limit = self.limit or max(counts)
         for place, count in enumerate(counts):
             if count > limit and not asked.truncate:
