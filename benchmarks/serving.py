@@ -194,7 +194,8 @@ def in_turn(
         names = [*sides][i % len(sides) :] + [*sides][: i % len(sides)]
         for name in names:
             server, fields = sides[name]
-            loads[name].append(server.under([*requests[53 * i :], *requests[: 53 * i]], fields, **spec))
+            mixed = [*requests[53 * i :], *requests[: 53 * i]]
+            loads[name].append(server.under(mixed, fields, least=2 * spec["clients"], **spec))
             busy.append(os.getloadavg()[0])
     return loads, f"{min(busy):.1f} to {max(busy):.1f}"
 

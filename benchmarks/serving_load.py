@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
@@ -31,7 +32,9 @@ class Spec:
         bodies: of the requests, in turn.
         clients: how many send one request after the other; 0: requests are sent at `rate`, whatever is answered.
         rate: requests per second.
-        warm, seconds: how long requests are sent that do not count, and that count. Those sent are waited for.
+        warm, seconds: how long requests are sent that do not count, and that count. Those sent are waited for. Clients
+            send for up to four times as long, until each was answered and `least` answers count.
+        least: answers that must count.
         most: requests at most.
         timeout: seconds after which a request counts as unanswered.
     """
@@ -44,6 +47,7 @@ class Spec:
     rate: float = 0.0
     warm: float = 0.0
     seconds: float = 10.0
+    least: int = 0
     most: int = 50_000
     timeout: float = 120.0
 
@@ -58,8 +62,8 @@ class Found:
         samples: of the server: time, CPU seconds, resident memory in MB.
     """
 
-    begun: float
-    ended: float
+    begun: float = math.inf
+    ended: float = math.inf
     answers: list[tuple[float, float, int, str | None]] = field(default_factory=list)
     samples: list[tuple[float, float, float]] = field(default_factory=list)
 
@@ -94,22 +98,35 @@ class Connection:
 
 async def load(spec: Spec) -> Found:
     """Send requests and return what was measured."""
-    start = time.monotonic()
-    found = Found(begun=start + spec.warm, ended=start + spec.warm + spec.seconds)
+    found = Found()
     bodies = (body for body, _ in zip(cycle(body.encode() for body in spec.bodies), range(spec.most), strict=False))
     sampling = asyncio.create_task(sample(spec.pid, found))
     if spec.clients:
-        await asyncio.gather(*(closed(spec, found, bodies) for _ in range(spec.clients)))
+        await asyncio.gather(clock(spec, found), *(closed(spec, found, bodies) for _ in range(spec.clients)))
     else:
         await opened(spec, found, bodies)
     sampling.cancel()
     return found
 
 
+async def clock(spec: Spec, found: Found) -> None:
+    """Set when the time that counts begins and ends."""
+
+    async def until(seconds: float, answers: int) -> float:
+        begun = time.monotonic()
+        await asyncio.sleep(seconds)
+        while len(found.answers) < answers and time.monotonic() < begun + 4 * seconds:
+            await asyncio.sleep(0.05)
+        return time.monotonic()
+
+    found.begun = await until(spec.warm, spec.clients)
+    found.ended = await until(spec.seconds, len(found.answers) + spec.least)
+
+
 async def closed(spec: Spec, found: Found, bodies: Iterator[bytes]) -> None:
     """Send one request after the other."""
     connection = Connection(spec.port)
-    while time.monotonic() < found.ended and (body := next(bodies, None)) is not None:
+    while found.ended == math.inf and (body := next(bodies, None)) is not None:
         await answered(connection, spec, found, body, time.monotonic())
     connection.close()
 
@@ -118,6 +135,7 @@ async def opened(spec: Spec, found: Found, bodies: Iterator[bytes]) -> None:
     """Send requests when they are due."""
     idle: list[Connection] = []
     begun, running = time.monotonic(), set()
+    found.begun, found.ended = begun + spec.warm, begun + spec.warm + spec.seconds
 
     async def one(body: bytes, due: float) -> None:
         connection = idle.pop() if idle else Connection(spec.port)
