@@ -91,7 +91,7 @@ BENCHMARKS = [
             sides={"five demonstrations": {"prompt_name": "five"}, "the instruction": {"prompt_name": "plain"}},
             time=Bar(gate=1 / 1.1, target=1 / 1.1, stretch=1 / 1.05),
             latency=Bar(gate=1 / 1.1, target=1 / 1.1, stretch=1 / 1.05),
-            rounds=5,
+            rounds=3,
         ),
     ),
     Benchmark(
@@ -103,7 +103,7 @@ BENCHMARKS = [
             sides={"half of the layers": {"num_layers": LAYERS // 2}, "all layers": {}},
             time=Bar(gate=1.8, target=1.8),
             latency=None,
-            rounds=5,
+            rounds=3,
         ),
     ),
 ]
