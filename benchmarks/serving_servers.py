@@ -22,7 +22,6 @@ from serving_load import Found, Spec
 
 LOAD = Path(__file__).with_name("serving_load.py")
 PATIENCE = 120.0  # seconds to open a model
-GROUP = 0.05  # seconds within which answers count as sent together
 
 
 @dataclass(kw_only=True)
@@ -102,7 +101,7 @@ class Server:
         )
         if done.returncode:
             raise RuntimeError(f"the load generator failed\n{done.stderr[-3000:]}")
-        return Load(Found(**json.loads(done.stdout)), len(requests[0]))
+        return Load(Found(**json.loads(done.stdout)), len(requests[0]), told.clients)
 
 
 @dataclass(frozen=True)
@@ -112,10 +111,12 @@ class Load:
     Attributes:
         found: every request.
         texts: per request.
+        clients: without pause; 0: requests were sent at a rate.
     """
 
     found: Found
     texts: int
+    clients: int
 
     @property
     def counted(self) -> list[tuple[float, float, int, str | None]]:
@@ -130,16 +131,20 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Texts per second: from the first answers that count to the last ones, since answers may come in groups.
+        """Texts per second.
+
+        Of clients without pause: what all of them ask for, by the mean time of an answer (Little's law), since answers
+        come in groups, of which a count holds more or less by chance.
 
         Raises:
-            RuntimeError: there are too few answers.
+            RuntimeError: there are no answers.
         """
-        ends = sorted(end for _, end, status, _ in self.counted if status == 200)
-        after = [end for end in ends if end > ends[0] + GROUP]
-        if not after:
-            raise RuntimeError(f"{len(ends)} answers in the time that counts; it must be longer on this machine")
-        return self.texts * len(after) / (ends[-1] - ends[0])
+        good = [end - due for due, end, status, _ in self.counted if status == 200]
+        if not good:
+            raise RuntimeError("no answers in the time that counts; it must be longer on this machine")
+        if self.clients:
+            return self.texts * self.clients * len(good) / sum(good)
+        return self.texts * len(good) / (self.found.ended - self.found.begun)
 
     def latency(self, percent: float) -> float:
         """Milliseconds of requests that were answered with vectors."""
