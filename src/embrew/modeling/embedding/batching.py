@@ -21,7 +21,8 @@ Item = TypeVar("Item")
 
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
 MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would exceed this
-ENOUGH = 128  # real tokens that keep a core busy; smaller batches are filled up, padded or not
+ENOUGH = 256  # real tokens that keep a core busy; smaller batches are filled up, padded or not
+ENOUGH_TO_ENCODE = 128  # the same where there is no gradient: padding costs more than another forward pass
 ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
 
 
@@ -82,7 +83,8 @@ def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None
     The first `shared` tokens of each are not counted.
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
-    planned = plan([len(rows[i].ids) - shared for i in order], batch_size=batch_size, batch_tokens=batch_tokens)
+    lengths = [len(rows[i].ids) - shared for i in order]
+    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, enough=ENOUGH_TO_ENCODE)
     return [[order[i] for i in batch] for batch in planned]
 
 
