@@ -145,10 +145,8 @@ main()
 """
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("uvicorn", "prometheus_client", "orjson")]
-
-
-@pytest.mark.parametrize("name", ["fastapi", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fastapi", "uvicorn", "prometheus_client", "orjson"])
 def test_a_missing_extra_is_named(name: str) -> None:
     done = Fresh([sys.executable, "-c", CODE, name, "serve", "nano", "--port", "0"])
     _, said = done.communicate(60)
