@@ -7,15 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.embedding.batching import encode_rows
 from embrew.modeling.embedding.embedding_model import EmbeddingModel
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.model.base import Base
 from embrew.modeling.model.prefix import Prefixes
 from embrew.modeling.prompting.contexts import PreparedContext, insert
-from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Row, Tokens
@@ -28,16 +24,7 @@ class RowEmbedder(EmbeddingModel):
         prefixes: what was computed of prompts, for further calls.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        tokenizer: PreTrainedTokenizerBase,
-        base: Base,
-        settings: EncoderSettings | None = None,
-        **given: Any,
-    ) -> None:
-        super().__init__(backbone, tokenizer, base, settings, **given)
-        self.prefixes = Prefixes()
+    prefixes: Prefixes
 
     @property
     def shares_prefixes(self) -> bool:
