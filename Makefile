@@ -16,7 +16,7 @@ OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format docs bench bench-gpu clean
+.PHONY: help install demo test test-slow lint format docs tables bench bench-gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -73,6 +73,9 @@ format: $(VENV)/.stamp-dev ## format the code and fix what can be fixed
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+tables: $(VENV)/.stamp-core ## write tables of benchmarks/results into README and documentation
+	@$(BIN)/python scripts/result_tables.py
 
 bench: $(VENV)/.stamp-dev ## the benchmarks that run on a CPU
 	@$(OFFLINE) $(BIN)/python benchmarks/run.py $(ARGS)

@@ -1,0 +1,164 @@
+"""Tables and figures in the documentation are those of `benchmarks/results`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tables() -> ModuleType:
+    """The script, imported anew."""
+    spec = importlib.util.spec_from_file_location("result_tables", ROOT / "scripts" / "result_tables.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["result_tables"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_has_the_figures_of_the_results(tables: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main(check=True) == 0, f"run `make tables`: {capsys.readouterr().out}"
+    assert sum("<!-- table: " in page.read_text(encoding="utf-8") for page in tables.pages()) >= 2
+
+
+DEFINITION = """
+scores:
+  file: scores
+  at: rows
+  first: method
+  scale: 100
+  columns:
+    STS: {path: sts, best: max}
+    seeds: {path: sts, show: count}
+    retrieval: retrieval
+    paper: null
+  rows:
+    ours: {path: "ours, stage: 1", cells: {paper: "52.50"}}
+    before: before
+    later: null
+time:
+  first: step
+  columns:
+    ratio: {path: ratio, range: [low, high], format: .2f}
+    milliseconds: {path: ours, format: ",.0f"}
+  rows:
+    fast: {file: step, path: [measures, {what: step time}]}
+    second: {file: step, path: [measures, 1]}
+    lists: {file: step, path: runs, cells: {ratio: none}}
+"""
+SCORES = {
+    "date": "2026-11-21 06:10 UTC",
+    "rows": {
+        "ours, stage: 1": {"sts": [0.30, 0.50], "retrieval": [0.071]},
+        "before": {"sts": [0.2], "retrieval": None},
+    },
+}
+STEP = {
+    "measures": [
+        {"what": "step time", "ratio": 1.625, "low": 1.5, "high": 1.75, "ours": 1111.6},
+        {"what": "memory", "ratio": 2, "low": None, "high": None, "ours": 3.0},
+    ],
+    "runs": [{"ours": 1.0}, {"ours": 3.0}],
+}
+PAGE = "Text.\n\n<!-- table: scores -->\n<!-- /table -->\n\nIt is <!-- value: time | fast | ratio --><!-- /value -->.\n"
+# By hand: the mean of 30 and 50 is 40; deviations of ±10 give sqrt(200 / 1) = 14.14.
+EXPECTED = """Text.
+
+<!-- table: scores -->
+
+| method | STS | seeds | retrieval | paper |
+|---|---:|---:|---:|---:|
+| ours | **40.0** ± 14.1 | 2 | 7.1 | 52.50 |
+| before | 20.0 | 1 | not measured | – |
+| later | not measured | not measured | not measured | – |
+
+Source: `benchmarks/results/scores.json`, 2026-11-21. Mean ± standard deviation over seeds.
+
+<!-- /table -->
+
+It is <!-- value: time | fast | ratio -->1.62 (1.50 to 1.75)<!-- /value -->.
+"""
+
+
+@pytest.fixture
+def documents(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A README with a table and a value, definitions and results."""
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tables.yaml").write_text(DEFINITION)
+    (tmp_path / "README.md").write_text(PAGE)
+    for name, content in (("scores", SCORES), ("step", STEP)):
+        (tmp_path / "benchmarks" / "results" / f"{name}.json").write_text(json.dumps(content))
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "benchmarks" / "results")
+    monkeypatch.setattr(tables, "DEFINITIONS", tmp_path / "docs" / "tables.yaml")
+    return tmp_path
+
+
+def test_a_page_is_written_once_and_then_stays(tables: ModuleType, documents: Path) -> None:
+    assert tables.main(check=True) == 1
+    assert (documents / "README.md").read_text() == PAGE
+    assert tables.main(check=False) == 0
+    assert (documents / "README.md").read_text() == EXPECTED
+    assert tables.main(check=True) == 0
+
+
+def test_an_old_number_is_found(tables: ModuleType, documents: Path) -> None:
+    (documents / "README.md").write_text(EXPECTED.replace("7.1", "7.2"))
+    assert tables.main(check=True) == 1
+    (documents / "README.md").write_text(EXPECTED.replace("1.62", "1.63"))
+    assert tables.main(check=True) == 1
+
+
+def test_cells_of_measures_and_lists(tables: ModuleType, documents: Path) -> None:
+    cells = tables.definitions(DEFINITION)["time"].cells()
+    assert cells["fast"] == {"ratio": "1.62 (1.50 to 1.75)", "milliseconds": "1,112"}
+    assert cells["second"] == {"ratio": "2.00", "milliseconds": "3"}
+    assert cells["lists"] == {"ratio": "none", "milliseconds": "2 ± 1"}  # sqrt(2) = 1.41
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<!-- value: time | fast | ratio --><!-- /value -->", "1.62", "no page holds: ['time']"),
+        ("table: scores", "table: score", "no table score in docs/tables.yaml"),
+        ("time | fast", "time | slow", "no cell slow | ratio"),
+        ("<!-- /value -->", "", "without a counterpart"),
+        ("<!-- table: scores -->\n", "<!-- table: scores -->", "without a counterpart"),
+    ],
+)
+def test_a_wrong_page_is_refused(tables: ModuleType, documents: Path, old: str, new: str, message: str) -> None:
+    (documents / "README.md").write_text(PAGE.replace(old, new))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tables.main(check=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("before: before", "before: early", "table scores, before | STS: scores.json has no ['rows', 'early', 'sts']"),
+        ("retrieval: retrieval", "retrieval: retrieve", "has no ['rows', 'ours, stage: 1', 'retrieve']"),
+        ("range: [low, high]", "range: [low, top]", "step.json has no"),
+        ("{what: step time}", "{what: time}", "found 0 times"),
+        ("[measures, 1]", "[measures, 2]", "step.json has no ['measures', 2, 'ratio']"),
+        ("  file: scores\n", "  file: score\n", "score.json"),
+        ("  file: scores\n", "", "name a `file`"),
+        ("  at: rows\n", "  above: rows\n", "unknown keys ['above']"),
+        ("cells: {paper:", "cells: {papers:", "no columns ['papers']"),
+        ("    before: before\n", "    before: before\n    before: mean\n", "occurs twice"),
+    ],
+)
+def test_a_wrong_definition_is_refused(tables: ModuleType, documents: Path, old: str, new: str, message: str) -> None:
+    assert old in DEFINITION
+    (documents / "docs" / "tables.yaml").write_text(DEFINITION.replace(old, new))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tables.main(check=True)
