@@ -1,6 +1,6 @@
 """Draw `docs/images/methods/*.svg` from `scripts/method_pictures.yaml`: `python scripts/draw_methods.py`.
 
-A picture is a column of panels. A panel shows a sequence of labelled segments, a grid of which position attends to which,
+A picture is a column of panels. A panel shows a sequence of labelled segments, a grid of who attends to whom,
 the positions where a vector is read, and those where a loss acts. Colours follow the system's light or dark mode.
 """
 
