@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embrew.cli import app
+from embrew.comparison.models import models_of
 from embrew.data.columns import accepted_layouts
 from embrew.evaluation import evaluate, find_task, read_suite, table
 from embrew.evaluation.dev import dev_sets
@@ -20,7 +21,6 @@ from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.mteb_tasks import kind_of
 from embrew.evaluation.rows import task_rows
 from embrew.evaluation.scoring import check_settings
-from embrew.evaluation.tables import rows_of
 from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.evaluation.uncertainty import interval
 from embrew.recipe import DevRows
@@ -39,8 +39,9 @@ def prepare(task: Task, *, longer: float = 1.0, columns: Columns = None) -> Eval
     return score
 
 
-def agreement(examples: Any, scores: Any) -> float:
-    return float(((examples["predicted"] > 1.5) == examples["gold"].astype(bool)).mean())
+def agreement(examples: Any, scores: Any, times: np.ndarray) -> np.ndarray:
+    right = (examples["predicted"] > 1.5) == examples["gold"].astype(bool)
+    return times @ right / len(right)
 
 
 TOY = TaskKind(
@@ -79,7 +80,7 @@ def test_a_toy_kind_is_evaluated_and_shown(toy: Path, bag_of_words: Any, tmp_pat
     assert json.loads((tmp_path / "out" / "toy.test.run.json").read_text())["kind"] == "length"
     assert evaluate(bag_of_words, [task], output_dir=tmp_path / "out") == [result], "read back"
     assert table([result])[1][0][:5] == ["toy", "test", "share right", "75.00", "4 lengths"]
-    ((read,),) = rows_of([f"a={tmp_path / 'out'}"])[0].runs
+    ((read,),) = models_of([f"a={tmp_path / 'out'}"])[0].runs
     low, high = interval(read) or (1.0, 0.0)
     assert 0 <= low < 0.75 < high <= 1
     with pytest.raises(

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embrew.comparison.models import models_of
+from embrew.comparison.tables import grid
 from embrew.data.documents import Document
 from embrew.data.questions import Question
 from embrew.evaluation import evaluate, find_task, grid_table, read_suite, table
 from embrew.evaluation.grid import cells
 from embrew.evaluation.kinds.rag import Vectors, evaluate_rag, nearest
-from embrew.evaluation.tables import grid, rows_of
 from embrew.evaluation.task_texts import check_apart
 from tests.conftest import data_folder
 
@@ -197,7 +198,7 @@ def test_a_killed_run_goes_on_with_the_cells_that_are_missing(folder, tmp_path):
     fourth = Layered()
     evaluate(fourth, [task], output_dir=out)
     assert fourth.calls == []
-    header, rows = grid(rows_of([f"a={out}"]))
+    header, rows = grid(models_of([f"a={out}"]))
     assert dict(zip(header, rows[0], strict=True))["qa-l2-d3 dev, 2 queries + 3 documents"] == "100.00"
 
 

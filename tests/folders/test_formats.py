@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from embrew import build
+from embrew.comparison import read_folder
 from embrew.corpus import read_vectors
 from embrew.data.documents import Document
 from embrew.domain.prepare import prepare
-from embrew.evaluation import tables
 from embrew.files.checksums import check_files, digest_of, write_checksums
 from embrew.files.formats import DOMAIN, FORMATS, Format, say_missing
 from embrew.modeling.encoder import Encoder
@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[str | Callable[[], Path], Callable[[], Any]]] = {
     "export": ("export/parity.json", lambda: exported("export")),
     "vectors": ("shards/float32/embrew-vectors.json", lambda: read_vectors("shards/float32")),
     "index": (index, lambda: SearchIndex.load("letters", Letters())),
-    "result": ("results/sts.test.run.json", lambda: tables.read_folder("results")),
+    "result": ("results/sts.test.run.json", lambda: read_folder("results")),
     "sweep": ("sweep/sweep.json", swept),
     "domain": (prepared, lambda: prepare("data/docs", "data/qa.jsonl", Path("now"))),
 }

@@ -10,6 +10,7 @@ import typer
 
 from embrew.cli import (
     analyze,
+    compare,
     context,
     data,
     doctor,
@@ -44,6 +45,7 @@ app.command("domain")(domain.domain)
 app.command("evaluate")(evaluate.evaluate)
 app.command("table")(results.table)
 app.command("diff")(results.diff)
+app.command("compare")(compare.compare)
 app.command("encode")(encode.encode)
 app.command("search")(search.search)
 app.command("serve")(serve.serve)

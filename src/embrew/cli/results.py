@@ -47,11 +47,12 @@ def table(
     """Show the scores of several models side by side."""
     if output is not None and output.suffix not in (".md", ".csv"):
         raise ValueError(f"{output}: unknown format; give a .md or .csv file")
-    from embrew.evaluation.tables import as_csv, as_markdown, grid, rows_of
+    from embrew.comparison.models import models_of
+    from embrew.comparison.tables import as_csv, as_markdown, grid
     from embrew.files.writing import atomic_path
 
     named = None
-    rows = rows_of(results)
+    rows = models_of(results)
     if suite is not None:
         from embrew.evaluation.suites import read_averages
 
@@ -76,8 +77,7 @@ def table(
 
 def _scores(results: Sequence[Result], named: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """Return the scores of one seed, from 0 to 1, and the averages that it has all tasks of."""
-    from embrew.evaluation.report import averages
-    from embrew.evaluation.tables import label_of
+    from embrew.evaluation.report import averages, label_of
 
     there = {result.task for result in results}
     complete = {name: tasks for name, tasks in named.items() if there.issuperset(tasks)}
@@ -94,38 +94,49 @@ def diff(
 ) -> None:
     """Compare settings and scores of two result folders.
 
-    Differences of scores are tested by a paired bootstrap.
+    Differences of scores are tested by a paired bootstrap; p-values are corrected for the number of tasks.
     """
-    from embrew.evaluation.tables import difference
+    from embrew.comparison import Model, compare_models, differing_settings, read_folder, verdict
 
-    changed = difference(a, b)
+    comparison = compare_models([Model("A", (read_folder(a),)), Model("B", (read_folder(b),))])
+    changed = differing_settings(comparison.models)
+    tested = comparison.differences(1)
     console = out()
     settings = Table(box=None, pad_edge=False, title="settings", title_justify="left")
     for name in ("key", "A", "B"):
         settings.add_column(name, overflow="fold")
-    for key, (ours, theirs) in changed.settings.items():
-        settings.add_row(escape(key), *(escape(_value(value)) for value in (ours, theirs)))
-    console.print(settings if changed.settings else "no differences in settings")
+    for key, values in changed.items():
+        settings.add_row(escape(key), *(escape(_value(value)) for value in values))
+    console.print(settings if changed else "no differences in settings")
     scores = Table(box=None, pad_edge=False, title="scores", title_justify="left")
-    for name in ("task", "A", "B", "B - A", "95 % interval", "p"):
+    for name in ("task", "A", "B", "B - A", "95 % interval", "p", "p corrected"):
         scores.add_column(name, justify="left" if name == "task" else "right")
-    for task, (ours, theirs, test) in changed.scores.items():
-        numbers = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
-        tested = (
-            ["", ""] if test is None else [f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]", f"{test.p_value:.3f}"]
-        )
-        scores.add_row(escape(task), *numbers, *map(escape, tested))
-    console.print(scores if changed.scores else "no task in common")
-    for task, side in changed.only.items():
-        console.print(f"only in {side}: {task}", markup=False)
+    for task, one in zip(comparison.tasks, tested, strict=True):
+        ours, theirs = task.scores
+        cells = [f"{100 * ours:.2f}", f"{100 * theirs:.2f}", f"{100 * (theirs - ours):+.2f}"]
+        if one is not None:
+            test = one.test
+            interval = f"[{100 * test.low:+.1f}, {100 * test.high:+.1f}]"
+            cells += [escape(interval), f"{test.p_value:.3f}", f"{one.corrected:.3f}"]
+        scores.add_row(escape(task.label), *cells)
+    console.print(scores if comparison.tasks else "no task that can be compared")
+    for left_out in comparison.left_out:
+        console.print(f"not compared: {left_out.task}: {left_out.reason}", markup=False)
+    sentences = verdict(comparison) if comparison.tasks else []
+    for sentence in sentences:
+        console.print(sentence, markup=False)
     print_json(
         {
-            "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.settings.items()},
+            "settings": {key: {"a": ours, "b": theirs} for key, (ours, theirs) in changed.items()},
             "scores": {
-                task: {"a": ours, "b": theirs, **({} if test is None else {"difference": vars(test)})}
-                for task, (ours, theirs, test) in changed.scores.items()
+                task.label: {
+                    **dict(zip("ab", task.scores, strict=True)),
+                    **({} if one is None else {"difference": {**vars(one.test), "corrected": one.corrected}}),
+                }
+                for task, one in zip(comparison.tasks, tested, strict=True)
             },
-            "only": changed.only,
+            "left_out": {one.task: one.reason for one in comparison.left_out},
+            "verdict": sentences,
         }
     )
 

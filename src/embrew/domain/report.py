@@ -11,8 +11,8 @@ from typing import Any
 from embrew.analysis.plots import new_figure, save_figure
 from embrew.analysis.separation import Separation
 from embrew.analysis.separation_plots import draw_separation
+from embrew.comparison.tables import as_markdown
 from embrew.evaluation import Result
-from embrew.evaluation.tables import as_markdown
 from embrew.evaluation.uncertainty import compare
 from embrew.files.writing import atomic_path, write_json
 

@@ -22,8 +22,8 @@ import numpy as np
 from embrew.evaluation import evaluate
 from embrew.evaluation.dev import dev_sets, dev_task
 from embrew.evaluation.find import find_task
+from embrew.evaluation.report import label_of
 from embrew.evaluation.rows import split_names
-from embrew.evaluation.tables import label_of
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.modeling.encoder import Encoder

@@ -117,6 +117,11 @@ def _sidecar_file(path: Path) -> Path:
     return path.with_suffix(".run.json")
 
 
+def label_of(result: Result) -> str:
+    """Return a task with its split and size, as in table headers."""
+    return f"{result.task} {result.split}, {size_of(result.counts)}"
+
+
 def averages(results: Sequence[Result], named: Mapping[str, Sequence[str]] | None = None) -> dict[str, float]:
     """Return means of main scores: per kind, over the kinds' means, over all tasks (where several), and `named` ones.
 

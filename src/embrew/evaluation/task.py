@@ -43,8 +43,9 @@ class TaskKind:
         grid: Settings that may be lists of numbers; each combination becomes a task.
         file_settings: Settings that name a file in the data folder.
         mteb_types: MTEB's task types of this kind.
-        statistic: Main score of a bootstrap sample, from the sampled examples by column and the result's scores; None
-            if the examples have a column `score`, whose mean is the main score.
+        statistic: Main scores of bootstrap samples, `(samples,)`, from the examples by column, the result's scores, and
+            how often each example is in each sample, `(samples, examples)`; None if the examples have a column
+            `score`, whose mean is the main score.
     """
 
     name: str
@@ -61,7 +62,7 @@ class TaskKind:
     grid: tuple[str, ...] = ()
     file_settings: tuple[str, ...] = ()
     mteb_types: tuple[str, ...] = ()
-    statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any]], float] | None = None
+    statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None
 
     @property
     def settings(self) -> list[str]:

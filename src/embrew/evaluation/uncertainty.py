@@ -1,17 +1,21 @@
 """Uncertainty of scores: bootstrap intervals over a task's examples, and paired tests between two models.
 
-Examples are drawn with replacement (Efron 1979); two models are compared on the same draws
-(Berg-Kirkpatrick, Burkett and Klein, "An Empirical Investigation of Statistical Significance in NLP", 2012).
+Examples are drawn with replacement (Efron 1979); two models are compared on the same draws (Berg-Kirkpatrick, Burkett
+and Klein, "An Empirical Investigation of Statistical Significance in NLP", 2012). Where a model has several seeds, a
+seed is drawn with replacement too. P-values of several tests are corrected by Holm's method (1979).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
+
+SAMPLES = 2000
+LEVEL = 0.05  # of tests; intervals hold 1 - LEVEL
+_BLOCK = 1_000_000  # drawn examples that are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -24,48 +28,126 @@ class Difference:
     p_value: float
 
 
-def interval(result: Result, *, samples: int = 1000, seed: int = 0) -> tuple[float, float] | None:
+def interval(result: Result, *, samples: int = SAMPLES, seed: int = 0) -> tuple[float, float] | None:
     """Return the 95 % bootstrap interval of a main score; None if the result has no examples."""
     if not result.examples:
         return None
-    scores = _samples(result, _draws(_count(result.examples), samples, seed))
-    low, high = np.quantile(scores, [0.025, 0.975])
-    return float(low), float(high)
+    return quantiles(bootstrap([result], samples=samples, seed=seed))
 
 
-def compare(a: Result, b: Result, *, samples: int = 1000, seed: int = 0) -> Difference | None:
+def compare(a: Result, b: Result, *, samples: int = SAMPLES, seed: int = 0) -> Difference | None:
     """Return the paired bootstrap of two results of one task; None if one has no examples.
 
     Raises:
         ValueError: the two results are not of the same examples.
     """
-    if not a.examples or not b.examples:
+    return compare_seeds([a], [b], samples=samples, seed=seed)
+
+
+def compare_seeds(
+    a: Sequence[Result], b: Sequence[Result], *, samples: int = SAMPLES, seed: int = 0
+) -> Difference | None:
+    """Return the paired bootstrap of two models with one result per seed; None if a result has no examples.
+
+    Raises:
+        ValueError: the results are not of the same examples.
+    """
+    if not all(result.examples for result in (*a, *b)):
         return None
-    count = _count(a.examples)
-    if count != _count(b.examples) or a.examples.get("gold") != b.examples.get("gold"):
-        raise ValueError(f"{a.task}: the two results are of different examples; evaluate both models on the same data")
-    draws = _draws(count, samples, seed)
-    differences = _samples(b, draws) - _samples(a, draws)
-    low, high = np.quantile(differences, [0.025, 0.975])
+    check_same_examples([*a, *b])
+    differences = bootstrap(b, samples=samples, seed=seed) - bootstrap(a, samples=samples, seed=seed, model=1)
+    return of_samples(differences, main_score(b) - main_score(a))
+
+
+def check_same_examples(results: Sequence[Result]) -> None:
+    """Raise if results of one task are of different examples."""
+    first, *others = results
+    for other in others:
+        same = _count(first) == _count(other) and all(
+            first.examples[name] == other.examples[name]
+            for name in ("gold", "query")
+            if name in first.examples and name in other.examples
+        )
+        if not same:
+            raise ValueError(
+                f"{first.task}: the two results are of different examples; evaluate both models on the same data"
+            )
+
+
+def main_score(results: Sequence[Result]) -> float:
+    """Return the mean of main scores over seeds."""
+    return sum(result.main_score for result in results) / len(results)
+
+
+def bootstrap(results: Sequence[Result], *, samples: int = SAMPLES, seed: int = 0, model: int = 0) -> np.ndarray:
+    """Return main scores of bootstrap samples, float64 `(samples,)`: means over drawn seeds of a model.
+
+    Args:
+        results: One result per seed, of the same examples.
+        samples: Number of samples.
+        seed: Random seed of the examples; the same for models that are compared.
+        model: Random seed of the drawn seeds; another one for each model, since their seeds are not paired.
+    """
+    scores = np.stack([_samples(result, samples, seed) for result in results])
+    if len(results) == 1:
+        return np.asarray(scores[0])
+    drawn = np.random.default_rng((seed, model)).integers(0, len(results), size=(len(results), samples))
+    return np.asarray(np.take_along_axis(scores, drawn, axis=0).mean(axis=0))
+
+
+def of_samples(differences: np.ndarray, observed: float) -> Difference:
+    """Return the difference whose bootstrap samples are given, `(samples,)`."""
+    low, high = quantiles(differences)
     # Ties count half on either side; one is added to numerator and denominator, so that no p-value is 0.
+    samples = len(differences)
     below = float((differences < 0).sum() + (differences == 0).sum() / 2)
     p_value = min(1.0, 2 * (min(below, samples - below) + 1) / (samples + 1))
-    return Difference(b.main_score - a.main_score, float(low), float(high), p_value)
+    return Difference(observed, low, high, p_value)
 
 
-def _count(examples: Mapping[str, list[Any]]) -> int:
-    return len(examples["score"] if "score" in examples else examples["predicted"])
+def quantiles(values: np.ndarray) -> tuple[float, float]:
+    """Return the bounds of the central 95 % of samples."""
+    low, high = np.quantile(values, [LEVEL / 2, 1 - LEVEL / 2])
+    return float(low), float(high)
 
 
-def _draws(count: int, samples: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, count, size=(samples, count))
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method, in the same order.
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values, kind="stable")
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
 
 
-def _samples(result: Result, draws: np.ndarray) -> np.ndarray:
+def _count(result: Result) -> int:
+    return len(result.examples["score"] if "score" in result.examples else result.examples["predicted"])
+
+
+def _samples(result: Result, samples: int, seed: int) -> np.ndarray:
     """Return the main score of each sample, `(samples,)`."""
+    count = _count(result)
     if "score" in result.examples:
-        return np.asarray(result.examples["score"], dtype=np.float64)[draws].mean(axis=1)
+        scores = np.asarray(result.examples["score"], dtype=np.float64)
+        return np.concatenate([times @ scores / count for times in _draws(count, samples, seed)])
     statistic = KINDS[result.kind].statistic
     assert statistic is not None, result.kind
     examples = {name: np.asarray(values) for name, values in result.examples.items() if values}
-    return np.array([statistic({n: v[rows] for n, v in examples.items()}, result.scores) for rows in draws])
+    return np.concatenate([statistic(examples, result.scores, times) for times in _draws(count, samples, seed)])
+
+
+def _draws(count: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each example is in each sample, `(samples of a block, examples)`."""
+    generator = np.random.default_rng(seed)
+    rows = max(1, _BLOCK // count)
+    for start in range(0, samples, rows):
+        block = min(rows, samples - start)
+        drawn = generator.integers(0, count, size=(block, count))
+        drawn += np.arange(block)[:, None] * count
+        yield np.bincount(drawn.ravel(), minlength=block * count).reshape(block, count)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from embrew.analysis.plots import new_figure, save_figure
-from embrew.evaluation import tables
-from embrew.evaluation.report import Result, averages
+from embrew.comparison.models import Model
+from embrew.comparison.tables import as_markdown, grid
+from embrew.evaluation.report import Result, averages, label_of
 from embrew.files.formats import SWEEP
 from embrew.files.public_paths import public_path, public_setting
 from embrew.files.writing import atomic_path, write_json
@@ -22,10 +23,10 @@ Done = Sequence[tuple[Row, tuple[list[Result], ...]]]
 
 def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
     """Write `sweep.md`, `sweep.json` and, if one number varies and two rows are finished, `sweep.png`."""
-    header, cells = tables.grid([tables.Row(row.name, tuple(map(tuple, results))) for row, results in done])
+    header, cells = grid([Model.of(row.name, results) for row, results in done])
     drawn = sweep.axis is not None and len(done) > 1
     source = public_path(sweep.source)
-    lines = [f"# {source}", "", tables.as_markdown(header, cells)]
+    lines = [f"# {source}", "", as_markdown(header, cells)]
     lines += ["", "Scores times 100; means over seeds, ± their standard deviation where there are several.", ""]
     if any(result.split == "test" for _, several in done for results in several for result in results):
         lines += ["Some of these are scores on a test split: do not choose a row by them.", ""]
@@ -72,7 +73,7 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     ordered = sorted(done, key=lambda entry: entry[0].x or 0.0)
     numbers = [float(row.x or 0.0) for row, _ in ordered]
     scores = [[_scores(results) for results in several] for _, several in ordered]
-    labels = {result.task: tables.label_of(result) for _, several in ordered for result in several[0]}
+    labels = {result.task: label_of(result) for _, several in ordered for result in several[0]}
     tasks = list(dict.fromkeys(result.task for _, several in ordered for result in several[0]))
     names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
     figure = new_figure(6.4, 4.4)

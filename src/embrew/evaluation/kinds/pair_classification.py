@@ -57,12 +57,16 @@ def _best_accuracy(scores: np.ndarray, gold: np.ndarray) -> float:
     return float(right[ends].max() / len(gold))
 
 
-def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
-    """Return the average precision of a bootstrap sample; 0 without positives."""
-    from sklearn.metrics import average_precision_score
-
-    gold = examples["gold"]
-    return float(average_precision_score(gold, examples["predicted"])) if gold.any() else 0.0
+def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], times: np.ndarray) -> np.ndarray:
+    """Return the average precision of bootstrap samples, `(samples,)`; 0 without positives."""
+    predicted, gold = examples["predicted"], examples["gold"]
+    order = np.argsort(-predicted, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # of groups of equal cosines
+    found = np.cumsum(times[:, order], axis=1)[:, ends]
+    hits = np.cumsum((times * gold)[:, order], axis=1)[:, ends]
+    precision = hits / np.maximum(found, 1)
+    gained = np.diff(hits, axis=1, prepend=0)
+    return np.asarray((precision * gained).sum(axis=1) / np.maximum(hits[:, -1], 1))
 
 
 PAIR_CLASSIFICATION = TaskKind(

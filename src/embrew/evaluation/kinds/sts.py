@@ -105,24 +105,39 @@ def _varies(values: np.ndarray) -> bool:
     return len(values) > 1 and bool((values != values[0]).any())
 
 
-def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any]) -> float:
-    """Return the main score of a bootstrap sample."""
+def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], times: np.ndarray) -> np.ndarray:
+    """Return the main score of bootstrap samples."""
     predicted, gold = examples["predicted"], examples["gold"]
     if scores.get("protocol") != "per-subset":
-        return sample_spearman(predicted, gold)
+        return sample_spearman(predicted, gold, times)
     subsets = examples["subset"]
     parts = [subsets == name for name in sorted(set(subsets))]
-    return float(np.mean([sample_spearman(predicted[part], gold[part]) for part in parts]))
+    return np.mean([sample_spearman(predicted[part], gold[part], times[:, part]) for part in parts], axis=0)
 
 
-def sample_spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Return Spearman's correlation; 0 if one side is constant, as may be in a bootstrap sample."""
-    from scipy.stats import rankdata
+def sample_spearman(predicted: np.ndarray, gold: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation in bootstrap samples, `(samples,)`; 0 where one side of a sample is constant.
 
-    ranks = [rankdata(values) for values in (predicted, gold)]
-    centred = [values - values.mean() for values in ranks]
-    norm = float(np.linalg.norm(centred[0]) * np.linalg.norm(centred[1]))
-    return float(centred[0] @ centred[1]) / norm if norm else 0.0
+    Args:
+        predicted: `(pairs,)`.
+        gold: `(pairs,)`.
+        times: How often each pair is in each sample, `(samples, pairs)`.
+    """
+    left, right = (_centred_ranks(values, times) for values in (predicted, gold))
+    products, squares = (times * left * right).sum(axis=1), (times * left**2).sum(axis=1)
+    norms = np.sqrt(squares * (times * right**2).sum(axis=1))
+    return np.divide(products, norms, out=np.zeros(len(times)), where=norms > 0)
+
+
+def _centred_ranks(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the rank of each value in each sample minus the mean rank, `(samples, values)`; ties share their mean."""
+    distinct, group = np.unique(values, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(len(distinct)))
+    sizes = np.add.reduceat(times[:, order], starts, axis=1)
+    last = np.cumsum(sizes, axis=1)
+    ranks = last - (sizes - 1) / 2
+    return np.asarray((ranks - (last[:, -1:] + 1) / 2)[:, group])
 
 
 STS = TaskKind(

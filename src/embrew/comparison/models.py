@@ -1,0 +1,92 @@
+"""Models that are compared: a name, and the results of each seed with their sidecars."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew.evaluation.report import Result, read_result
+
+
+class Scored(NamedTuple):
+    """A result, and the sidecar that describes how it was computed; empty if it is not known."""
+
+    result: Result
+    run: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model in a table or report.
+
+    Attributes:
+        name: Name in tables.
+        seeds: Results of each seed.
+        folder: Folder or name by which `open_model` opens it (its first seed); None if only its results are known.
+    """
+
+    name: str
+    seeds: tuple[tuple[Scored, ...], ...]
+    folder: str | None = field(default=None, compare=False)
+
+    @property
+    def runs(self) -> tuple[tuple[Result, ...], ...]:
+        """Results of each seed, without sidecars."""
+        return tuple(tuple(scored.result for scored in seed) for seed in self.seeds)
+
+    @classmethod
+    def of(cls, name: str, runs: Iterable[Iterable[Result]]) -> "Model":
+        """Return a model from results without sidecars."""
+        return cls(name, tuple(tuple(Scored(result) for result in run) for run in runs))
+
+
+def read_folder(folder: str | Path) -> tuple[Scored, ...]:
+    """Read the results of a folder with their sidecars, sorted by file name.
+
+    Raises:
+        FileNotFoundError: no such folder, or it holds no results.
+    """
+    files = sorted(file for file in Path(folder).glob("*.json") if file.with_suffix(".run.json").is_file())
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no results; embrew evaluate --output {folder} writes them")
+    return tuple(Scored(*read_result(file)) for file in files)
+
+
+def named(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return paths by name: `NAME=PATH` sets the name, paths of the same name are seeds of one model.
+
+    A path without a name has that of its folder, or `RUN/STAGE` where several folders have the same.
+    """
+    split = [entry.partition("=") for entry in given]
+    own = [Path(entry).name for entry, equals, _ in split if not equals]
+    found: dict[str, list[str]] = {}
+    for entry, equals, path in split:
+        if equals:
+            found.setdefault(entry, []).append(path)
+            continue
+        name = Path(entry).name
+        if own.count(name) > 1 and len({other for other, sign, _ in split if not sign}) > 1:
+            name = "/".join(Path(entry).parts[-2:])
+        found.setdefault(name, []).append(entry)
+    return found
+
+
+def models_of(given: Sequence[str]) -> list[Model]:
+    """Return models from result folders, named as `named` says.
+
+    Raises:
+        FileNotFoundError: a folder without results.
+        ValueError: the folders of one name hold different tasks.
+    """
+    models = [Model(name, tuple(map(read_folder, folders))) for name, folders in named(given).items()]
+    for model in models:
+        check_same_tasks(model)
+    return models
+
+
+def check_same_tasks(model: Model) -> None:
+    """Raise if the seeds of a model have results of different tasks."""
+    if len({tuple((result.task, result.split) for result in run) for run in model.runs}) > 1:
+        raise ValueError(
+            f"the folders of {model.name!r} hold different tasks; give them different names, or the same tasks"
+        )

@@ -1,0 +1,76 @@
+"""Tables of several models: scores as text, and Markdown and CSV of them."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+
+from embrew.comparison.models import Model
+from embrew.evaluation.report import Result, averages, label_of
+from embrew.evaluation.uncertainty import interval
+
+
+def grid(
+    rows: Sequence[Model],
+    *,
+    averages_only: bool = False,
+    intervals: bool = False,
+    named: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[list[str], list[list[str]]]:
+    """Return header and cells with scores times 100: averages, then the tasks that all rows have.
+
+    A task's column names its split and size: `STSB test, 1379 pairs`. Two splits or sizes of a task are two columns.
+    A cell is the mean over seeds ± their standard deviation; with one seed and `intervals`, the score and its 95 %
+    bootstrap interval.
+    """
+    tables = [[_scores(run, named) for run in row.runs] for row in rows]
+    sets = {frozenset(map(label_of, run)) for row in rows for run in row.runs}
+    if len(sets) > 1:  # means over different tasks are not comparable
+        tables = [[_scores(run, named, only=frozenset.intersection(*sets)) for run in row.runs] for row in rows]
+    columns = [name for name in tables[0][0] if all(name in scores for table in tables for scores in table)]
+    if not columns:
+        there = "; ".join(f"{row.name}: {', '.join(map(label_of, row.runs[0]))}" for row in rows)
+        raise ValueError(f"the results have no task, split and size in common ({there}); evaluate the models alike")
+    tasks = {label_of(result) for row in rows for run in row.runs for result in run}
+    if averages_only:
+        columns = [name for name in columns if name not in tasks] or columns
+    cells = []
+    for row, table in zip(rows, tables, strict=True):
+        known = {label_of(result): result for result in row.runs[0]}
+        line = [row.name]
+        for column in columns:
+            values = [scores[column] for scores in table]
+            line.append(_cell(values, known.get(column) if intervals and len(values) == 1 else None))
+        cells.append(line)
+    return ["", *columns], cells
+
+
+def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *(f"| {' | '.join(line)} |" for line in cells)]) + "\n"
+
+
+def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """Return comma-separated values."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([["model", *header[1:]], *cells])
+    return buffer.getvalue()
+
+
+def _scores(
+    run: Sequence[Result], named: Mapping[str, Sequence[str]] | None, only: frozenset[str] | None = None
+) -> dict[str, float]:
+    """Return averages and scores of a run, of the tasks in `only` if it is given."""
+    kept = [result for result in run if only is None or label_of(result) in only]
+    names = {result.task for result in kept}
+    there = {name: tasks for name, tasks in (named or {}).items() if set(tasks) <= names}
+    return {**averages(kept, there), **{label_of(result): result.main_score for result in kept}}
+
+
+def _cell(values: Sequence[float], result: Result | None) -> str:
+    mean = f"{100 * statistics.fmean(values):.2f}"
+    if len(values) > 1:
+        return f"{mean} ± {100 * statistics.stdev(values):.2f}"
+    bounds = interval(result) if result is not None else None
+    return mean if bounds is None else f"{mean} [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]"

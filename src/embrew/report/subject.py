@@ -1,0 +1,37 @@
+"""What a report is about: the comparison, the texts behind it, and what was measured with the encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from embrew.comparison import Comparison
+
+if TYPE_CHECKING:
+    from embrew.evaluation.task import Task
+    from embrew.text_encoder.interface import TextEncoder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about.
+
+    Attributes:
+        comparison: Models and the tasks that they have alike; the first model is the base.
+        data: Data folder of a task, by task name and split, only where its files are those of the results.
+        measured: What `measure` of each section returned, by section and model; a model whose encoder is not known is
+            missing.
+        map_method: `pca` or `tsne`.
+        command: The command that made the report.
+    """
+
+    comparison: Comparison
+    data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    map_method: str = "pca"
+    command: str = ""
+
+
+Measure = Callable[["TextEncoder", Subject], Any]
+"""Measure something with a model's encoder, which is opened once for all sections."""
