@@ -15,7 +15,7 @@ import re
 import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def find(content: Any, path: list[Any]) -> Any:
     """Return what a path leads to.
 
     A name enters an object, or each object of a list; a number is an index; `{name: value}` selects the only object of
-    a list that has this value.
+    a list that has this value; a list of names means the mean over them, for each seed.
 
     Raises:
         KeyError: a part of the path leads to nothing, or to several objects.
@@ -63,6 +63,8 @@ def find(content: Any, path: list[Any]) -> Any:
             if len(chosen) != 1:
                 raise KeyError(f"{part} (found {len(chosen)} times)")
             content = chosen[0]
+        elif isinstance(part, list):
+            content = [statistics.fmean(seed) for seed in zip(*(content[name] for name in part), strict=True)]
         elif isinstance(content, list) and isinstance(part, str):
             content = [item[part] for item in content]
         elif isinstance(content, list) and not 0 <= part < len(content):
@@ -70,6 +72,21 @@ def find(content: Any, path: list[Any]) -> Any:
         else:
             content = content[part]
     return content
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where the cells of a row are read, and `cells` with their text; its other cells are `otherwise`, if it is set."""
+
+    path: Any = None
+    file: str | None = None
+    cells: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str | None = None
+
+
+def filled(text: str, row: Row) -> str:
+    """Return a text with the row's path in place of `{row}`."""
+    return text.replace("{row}", str(row.path))
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,13 @@ class Column:
     show: str = "mean"
     best: str | None = None
 
+    def path_in(self, row: Row) -> list[Any]:
+        """Return the path of the cell in a row: `{row}` stands for the row's path, which else comes first."""
+        path = path_of(self.path)
+        if "{row}" in f"{path} {self.file}":
+            return [filled(part, row) if isinstance(part, str) else part for part in path]
+        return [*path_of(row.path), *path]
+
     def text(self, value: Any) -> str:
         """Return a value as a cell: a number, the mean ± standard deviation of several, or a text as it is."""
         if value is None:
@@ -96,16 +120,6 @@ class Column:
             return str(len(numbers))
         mean = format(statistics.fmean(numbers), self.format)
         return mean if len(numbers) == 1 else f"{mean} ± {format(statistics.stdev(numbers), self.format)}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """Where the cells of a row are read, or `cells` with their text; not measured if it has neither."""
-
-    path: Any = None
-    file: str | None = None
-    cells: Mapping[str, str] | None = None
-    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,14 +148,13 @@ class Table:
     def cell(self, label: str, name: str) -> str:
         """Return the text of one cell."""
         row, column = self.rows[label], self.columns[name]
-        if name in (row.cells or {}):
-            return str((row.cells or {})[name])
+        if name in row.cells:
+            return str(row.cells[name])
         if column is None:
-            return NO_TEXT
-        if not row.measured:
-            return NOT_MEASURED
-        path = [*path_of(column.at or self.at), *path_of(row.path), *path_of(column.path)]
-        file = self.file_of(row, column)
+            return row.otherwise if row.otherwise == "" else NO_TEXT
+        if row.otherwise is not None:
+            return row.otherwise
+        file, path = self.file_of(row, column), [*path_of(column.at or self.at), *column.path_in(row)]
         try:
             value, *ends = (find(result(file), [*path[:-1], end]) for end in (path[-1], *(column.range or ())))
         except (KeyError, TypeError, FileNotFoundError) as error:
@@ -154,14 +167,14 @@ class Table:
         file = row.file or column.file or self.file
         if file is None:
             raise ValueError(f"table {self.name}: name a `file` for the table, its rows or its columns")
-        return file
+        return filled(file, row)
 
     def source(self) -> str:
         """Return the line below the table: files, dates, and what ± means."""
         by_date: dict[str, list[str]] = {}
         for row in self.rows.values():
             for column in self.columns.values():
-                if row.measured and column is not None:
+                if row.otherwise is None and column is not None:
                     file = self.file_of(row, column)
                     shown = f"`benchmarks/results/{file}.{'md' if (RESULTS / f'{file}.md').exists() else 'json'}`"
                     files = by_date.setdefault((result(file).get("date") or "")[:10], [])
@@ -195,8 +208,10 @@ def table_of(name: str, given: Mapping[str, Any]) -> Table:
     rows: dict[str, Row] = {}
     for label, spec in labelled(given["rows"]).items():
         row = Row(**spec) if isinstance(spec, Mapping) else Row(path=spec)
-        rows[label] = replace(row, measured=row.path is not None or row.file is not None)
-        if unknown := set(row.cells or {}) - set(columns):
+        if not row.path and row.file is None:
+            row = replace(row, otherwise="" if row.path == "" else NOT_MEASURED)
+        rows[label] = row
+        if unknown := set(row.cells) - set(columns):
             raise ValueError(f"table {name}, row {label}: no columns {sorted(unknown)}; columns are {list(columns)}")
     unknown = set(given) - {"first", "file", "at", "columns", "rows", *common}
     if unknown:

@@ -42,6 +42,7 @@ scores:
     retrieval: retrieval
     paper: null
   rows:
+    "*a heading*": ""
     ours: {path: "ours, stage: 1", cells: {paper: "52.50"}}
     before: before
     later: null
@@ -77,6 +78,7 @@ EXPECTED = """Text.
 
 | method | STS | seeds | retrieval | paper |
 |---|---:|---:|---:|---:|
+| *a heading* |  |  |  |  |
 | ours | **40.0** ± 14.1 | 2 | 7.1 | 52.50 |
 | before | 20.0 | 1 | not measured | – |
 | later | not measured | not measured | not measured | – |
@@ -124,6 +126,25 @@ def test_cells_of_measures_and_lists(tables: ModuleType, documents: Path) -> Non
     assert cells["fast"] == {"ratio": "1.62 (1.50 to 1.75)", "milliseconds": "1,112"}
     assert cells["second"] == {"ratio": "2.00", "milliseconds": "3"}
     assert cells["lists"] == {"ratio": "none", "milliseconds": "2 ± 1"}  # sqrt(2) = 1.41
+
+
+BY_STAGE = """
+stages:
+  at: rows
+  first: method
+  columns:
+    first: {file: scores, path: ["{row}, stage: 1", [sts, ndcg]]}
+    milliseconds: {file: "{row}-step", at: measures, path: [0, ours]}
+  rows: [ours]
+"""
+
+
+def test_the_name_of_a_row_within_keys_and_files(tables: ModuleType, documents: Path) -> None:
+    results = documents / "benchmarks" / "results"
+    # By hand, for each seed: (0.3 + 0.1) / 2 = 0.2 and (0.5 + 0.3) / 2 = 0.4, whose mean is 0.3, deviations ±0.1.
+    (results / "scores.json").write_text('{"rows": {"ours, stage: 1": {"sts": [0.3, 0.5], "ndcg": [0.1, 0.3]}}}')
+    (results / "ours-step.json").write_text(json.dumps(STEP))
+    assert tables.definitions(BY_STAGE)["stages"].cells() == {"ours": {"first": "0.3 ± 0.1", "milliseconds": "1111.6"}}
 
 
 @pytest.mark.parametrize(
