@@ -170,7 +170,7 @@ class Table:
         return filled(file, row)
 
     def source(self) -> str:
-        """Return the line below the table: files, dates, and what ± means."""
+        """Return the line below the table: files, dates, and what ± means; nothing if no row was measured."""
         by_date: dict[str, list[str]] = {}
         for row in self.rows.values():
             for column in self.columns.values():
@@ -179,6 +179,8 @@ class Table:
                     shown = f"`benchmarks/results/{file}.{'md' if (RESULTS / f'{file}.md').exists() else 'json'}`"
                     files = by_date.setdefault((result(file).get("date") or "")[:10], [])
                     files += [] if shown in files else [shown]
+        if not by_date:
+            return ""
         said = "; ".join(", ".join([*files, *([date] if date else [])]) for date, files in by_date.items())
         several = any("±" in cell for row in self.cells().values() for cell in row.values())
         return f"Source: {said}." + (" Mean ± standard deviation over seeds." if several else "")
@@ -190,7 +192,7 @@ class Table:
             "|---|" + "---:|" * len(self.columns),
             *(f"| {label} | " + " | ".join(cells.values()) + " |" for label, cells in self.cells().items()),
         ]
-        return "\n".join([*lines, "", self.source()])
+        return "\n".join([*lines, "", self.source()]).rstrip()
 
 
 def labelled(given: Mapping[str, Any] | list[str]) -> Mapping[str, Any]:

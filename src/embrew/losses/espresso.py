@@ -20,7 +20,7 @@ def layer_weights(layers: int) -> Tensor:
 def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Mean (S − T)² + t · KL(softmax(T/t) ‖ softmax(S/t)), one value per layer: `(...)` float32.
 
-    Espresso Sentence Embeddings, Eq. 5, as the authors' code has it: the KL is a mean over texts, times t.
+    Espresso Sentence Embeddings, Eq. 6, as the authors' code has it: the KL is a mean over texts, times t.
 
     Args:
         leading: S `(..., texts, k)`, the first k dimensions.

@@ -59,7 +59,7 @@ def in_batch_info_nce(
 class InfoNCE:
     """Settings of an objective that compares queries with documents, and its loss.
 
-    "Learning to Compress" (arXiv 2511.17129), Eqs. 6–9: z is the encoder's pooled state, cosines are divided by τ,
+    "Learning to Compress" (arXiv 2511.17129), Eqs. 6 and 8: z is the encoder's pooled state, cosines are divided by τ,
     candidates are the positives of the global batch, and its hard negatives, if any.
 
     Attributes:
