@@ -153,7 +153,7 @@ class Table:
         if column is None:
             return row.otherwise if row.otherwise == "" else NO_TEXT
         if row.otherwise is not None:
-            return row.otherwise
+            return "0" if row.otherwise and column.show == "count" else row.otherwise
         file, path = self.file_of(row, column), [*path_of(column.at or self.at), *column.path_in(row)]
         try:
             value, *ends = (find(result(file), [*path[:-1], end]) for end in (path[-1], *(column.range or ())))

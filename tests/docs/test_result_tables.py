@@ -81,7 +81,7 @@ EXPECTED = """Text.
 | *a heading* |  |  |  |  |
 | ours | **40.0** ± 14.1 | 2 | 7.1 | 52.50 |
 | before | 20.0 | 1 | not measured | – |
-| later | not measured | not measured | not measured | – |
+| later | not measured | 0 | not measured | – |
 
 Source: `benchmarks/results/scores.json`, 2026-11-21. Mean ± standard deviation over seeds.
 
