@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from embrew.comparison import verdict
-from embrew.evaluation.uncertainty import Difference
 from embrew.files.writing import atomic_path, write_json
+from embrew.report.scripts import policy, scripts
 from embrew.report.section import Figure, Section
 from embrew.report.sections import SECTIONS
 from embrew.report.subject import Subject
-
-if TYPE_CHECKING:
-    import jinja2
+from embrew.report.templates import file, templates
 
 
 def write_report(subject: Subject, output: Path) -> list[Section]:
@@ -41,51 +37,29 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
         writer.writerow(Figure._fields)
         writer.writerows(figure for section in sections for figure in section.figures)
     with atomic_path(output) as temporary:
-        temporary.write_text(html(subject, sections, sentences), encoding="utf-8")
+        temporary.write_text(html(subject, sections, sentences), encoding="utf-8", errors="replace")  # surrogates
     return sections
 
 
 def html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]) -> str:
-    """Return the page."""
-    templates = _templates()
-    shown = [
-        {
-            "name": section.name,
-            "title": section.title,
-            "html": templates.get_template(f"sections/{section.name}.html").render(section.values),
-        }
-        for section in sections
-    ]
-    names = ", ".join(model.name for model in subject.comparison.models)
+    """Return the page.
+
+    Raises:
+        ImportError: a package of `embrew[report]` is not installed.
+    """
+    environment = templates()
     from markupsafe import Markup
 
-    parts: dict[str, Any] = {"style": Markup(_text("style.css")), "script": Markup(_text("script.js"))}
-    for each in shown:
-        each["html"] = Markup(each["html"])  # escaped by its template
-    return templates.get_template("page.html").render(
-        title=f"Comparison: {names}", verdict=sentences, sections=shown, **parts
+    shown = []
+    for section in sections:
+        inside = environment.get_template(f"sections/{section.name}.html").render(section.values)
+        shown.append({"name": section.name, "title": section.title, "html": Markup(inside)})  # escaped by its template
+    inline = scripts([section.name for section in sections])
+    return environment.get_template("page.html").render(
+        title=f"Comparison: {', '.join(model.name for model in subject.comparison.models)}",
+        verdict=sentences,
+        sections=shown,
+        style=Markup(file("style.css")),
+        scripts=[Markup(text) for text in inline],
+        policy=policy(inline),
     )
-
-
-def _templates() -> jinja2.Environment:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError("a report needs jinja2, which is not installed; run pip install 'embrew[report]'") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {"points": _points, "difference": _difference, "slug": lambda text: text.replace(" ", "-")}
-    return environment
-
-
-def _text(name: str) -> str:
-    return files("embrew.report").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _points(score: float) -> str:
-    return f"{100 * score:.2f}"
-
-
-def _difference(test: Difference) -> str:
-    return f"{100 * test.difference:+.2f} [{100 * test.low:+.2f}, {100 * test.high:+.2f}]"
