@@ -28,13 +28,13 @@ def compare(
 
     The first model is the base of all differences.
     """
-    from embrew.comparison import compare_models, models_of, verdict
-    from embrew.report.page import write_report
+    from embrew.comparison import compare_models, models_of
+    from embrew.report.page import sentences_of, write_report
     from embrew.report.subject import Subject
 
     subject = Subject(compare_models(models_of(models)), command=shlex.join(["embrew", *sys.argv[1:]]))
     sections = write_report(subject, output)
-    sentences = verdict(subject.comparison)
+    sentences = sentences_of(subject, sections)
     for sentence in sentences:
         out().print(sentence, markup=False)
     out().print(f"written to {output}", markup=False, soft_wrap=True)

@@ -27,7 +27,7 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
     found = [module.section(subject) for module in SECTIONS.values()]
     sections = [section for section in found if section is not None]
-    sentences = verdict(subject.comparison)
+    sentences = sentences_of(subject, sections)
     write_json(
         output.with_suffix(".json"),
         {"verdict": sentences, **{section.name: section.document for section in sections}},
@@ -39,6 +39,11 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
     with atomic_path(output) as temporary:
         temporary.write_text(html(subject, sections, sentences), encoding="utf-8", errors="replace")  # surrogates
     return sections
+
+
+def sentences_of(subject: Subject, sections: Sequence[Section]) -> list[str]:
+    """Return the verdict: on the mean, on the tasks, and what sections add."""
+    return [*verdict(subject.comparison), *(section.sentence for section in sections if section.sentence)]
 
 
 def html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]) -> str:

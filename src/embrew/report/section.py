@@ -37,6 +37,7 @@ class Section:
         values: Variables of the template; charts are `Chart`.
         document: What the JSON file holds under `name`.
         figures: Lines of the CSV file.
+        sentence: What it adds to the verdict; empty if nothing.
     """
 
     name: str
@@ -44,3 +45,4 @@ class Section:
     values: Mapping[str, Any]
     document: Mapping[str, Any]
     figures: Sequence[Figure] = field(default=())
+    sentence: str = ""

@@ -43,9 +43,16 @@ const report = (() => {
     return [...named, spec.data?.values ?? []].reduce((sum, values) => sum + values.length, 0);
   }
 
+  /** Return a specification; a chart of one view is as wide as the page, several views keep their width. */
+  function responsive(spec) {
+    const { row, column, facet } = spec.encoding ?? {};
+    const isOne = (spec.mark || spec.layer) && !row && !column && !facet;
+    return isOne ? { ...spec, width: "container" } : spec;
+  }
+
   async function draw(element) {
     if (!element.clientWidth) return; // in a closed <details>: drawn when it is opened
-    const spec = data(`${element.id}-spec`);
+    const spec = responsive(data(`${element.id}-spec`));
     views.get(element.id)?.finalize();
     const { view } = await vegaEmbed(element, spec, {
       actions: { export: true, source: false, compiled: false, editor: false },
