@@ -3,7 +3,7 @@
 Takes every trained model that `evidence.py` left in `runs/evidence/NAME/`, stage by stage and seed by seed, and
 measures on the plan's `texts` how many dimensions its vectors use and how alike its memory tokens are (Learning to
 Compress, sections 4.1 and 4.2). Also compares how much the scores of the plan's rows vary over seeds. Writes
-`benchmarks/results/NAME-collapse.md`, `.json`, and the pictures `NAME-spectra.png` and `NAME-memory.png`.
+`benchmarks/results/NAME-collapse.md`, `.json`, and the pictures `NAME-spectra.svg` and `NAME-memory.png`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
         matrices.setdefault(label, (similarity, tokens["effective_tokens"]))
         print(label, seed, figures(found[label][-1]), flush=True)
     name = arguments.plan.stem
-    plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.png")
+    plot_spectra(list(spectra.items()), arguments.output / f"{name}-spectra.svg")
     plot_memory([(label, *pair) for label, pair in matrices.items()], arguments.output / f"{name}-memory.png")
     scores = json.loads((arguments.output / f"{name}.json").read_text())["rows"]
     write(arguments.output / f"{name}-collapse.md", arguments.plan, found, variances(scores))
@@ -126,7 +126,7 @@ def write(path: Path, plan: Path, found: dict[str, list[dict[str, Any]]], ratios
             cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "–")
         rows.append(cells)
     lines += table(["model", "seeds", *COLUMNS], rows)
-    lines += ["", f"![Spectra]({name}-spectra.png)", "", f"![Memory tokens]({name}-memory.png)", ""]
+    lines += ["", f"![Spectra]({name}-spectra.svg)", "", f"![Memory tokens]({name}-memory.png)", ""]
     if ratios:
         rows = [
             [one["of"], one["to"], f"{one['ratio']:.2f}", "{:.2f} to {:.2f}".format(*one["interval"])] for one in ratios

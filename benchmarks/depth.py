@@ -15,6 +15,7 @@ import torch
 from encode import BATCH_TOKENS, texts_of
 from harness import RESULTS, Bar, Benchmark, Outcome
 
+from embrew.analysis.plots import drawing
 from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
@@ -73,7 +74,7 @@ def early_exit(benchmark: Benchmark) -> Outcome:
             )
         )
     speeds = texts_a_second(own)
-    draw(speeds)
+    draw(speeds, RESULTS / "early-exit.svg")
     notes = {
         "texts a second": [
             {"layers": n, "texts a second": s, "ideal": speeds[LAYERS] * LAYERS / n} for n, s in speeds.items()
@@ -93,22 +94,18 @@ def texts_a_second(own: Callable[[int | None], Any], rounds: int = 5) -> dict[in
     return {layers: TEXTS / statistics.median(seconds) for layers, seconds in taken.items()}
 
 
-def draw(speeds: dict[int, float]) -> None:
+def draw(speeds: dict[int, float], path: Path) -> None:
     """One line, and the ideal beside it: full speed × layers ÷ layers run."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
     ideal = [speeds[LAYERS] * LAYERS / layers for layers in speeds]
-    axes.plot(list(speeds), ideal, "--", color="0.6", label="ideal")
-    axes.plot(list(speeds), list(speeds.values()), "o-", label="encode(num_layers=…)")
-    axes.set_xlabel("layers run")
-    axes.set_ylabel("texts a second")
-    axes.set_xticks(list(speeds))
-    axes.set_ylim(bottom=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(RESULTS / "early-exit.png", dpi=120)
+    with drawing(path, 6, 4) as figure:
+        axes = figure.subplots()
+        axes.plot(list(speeds), ideal, "--", color="0.6", label="ideal")
+        axes.plot(list(speeds), list(speeds.values()), "o-", label="encode(num_layers=…)")
+        axes.set_xlabel("layers run")
+        axes.set_ylabel("texts per second")
+        axes.set_xticks(list(speeds))
+        axes.set_ylim(bottom=0)
+        axes.legend()
 
 
 BENCHMARKS = (

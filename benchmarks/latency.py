@@ -27,17 +27,19 @@ from typing import Any
 
 import harness
 import numpy as np
+from matplotlib.ticker import LogLocator
 from planned import expand, parser_of, read_plan
 from report import circumstances, origin, table
 from shots import candidates
 
 from embrew import build
-from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.plots import drawing
 from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.dev import dev_sets
 from embrew.files.writing import atomic_path, write_json
 from embrew.modeling.prompting.contexts import Context, insert
+from embrew.plot_style import colours
 
 KEYS = ("title", "data", "settings", "texts", "batch_size", "rounds", "rows")
 ROW_KEYS = ("row", "model", "set", "max_length", "context", "instruction", "shots")
@@ -163,36 +165,38 @@ def write(plan_file: Path, plan: dict[str, Any], points: list[Point], folder: Pa
         for point in points
     ]
     name = plan_file.stem
-    picture = f"![score against time]({name}.png)"
+    picture = f"![score against time]({name}.svg)"
     page = [f"# {plan['title']}", "", *table(header, rows), "", picture, "", *origin(around)]
     with atomic_path(folder / f"{name}.md") as temporary:
         temporary.write_text("\n".join(page) + "\n", encoding="utf-8")
     write_json(folder / f"{name}.json", {"plan": plan, "points": [vars(point) for point in points], **around})
-    draw(points, unit, folder / f"{name}.png")
+    draw(points, unit, folder / f"{name}.svg")
 
 
 def draw(points: list[Point], unit: str, path: Path) -> None:
     """Score against time; a label goes below its point where one above it is in the way."""
-    figure = new_figure(7.2, 6.4)
-    axes = figure.subplots()
     spread = max(point.score for point in points) - min(point.score for point in points) or 1.0
+    chosen = dict(zip((point.row for point in points), colours([point.row for point in points]), strict=True))
     above: list[Point] = []
-    for point in sorted(points, key=lambda point: point.milliseconds):
-        axes.plot(point.milliseconds, 100 * point.score, "o")
-        below = any(
-            abs(point.score - other.score) < 0.05 * spread and point.milliseconds < 3 * other.milliseconds
-            for other in above
-        )
-        above += [] if below else [point]
-        text = f"{point.row} ({point.tokens:.0f})"
-        place = (5, -13 if below else 5)
-        axes.annotate(text, (point.milliseconds, 100 * point.score), place, textcoords="offset points", fontsize=8)
-    axes.set_xscale("log")
-    axes.margins(0.15)
-    axes.set_xlabel(f"milliseconds per {unit} (tokens in brackets)")
-    axes.set_ylabel("score")
-    axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    with drawing(path, 8, 6.4) as figure:
+        axes = figure.subplots()
+        for point in sorted(points, key=lambda point: point.milliseconds):
+            axes.plot(point.milliseconds, 100 * point.score, "o", color=chosen[point.row])
+            below = any(
+                abs(point.score - other.score) < 0.05 * spread and point.milliseconds < 3 * other.milliseconds
+                for other in above
+            )
+            above += [] if below else [point]
+            text = f"{point.row} ({point.tokens:.0f})"
+            place = (6, -14 if below else 5)
+            axes.annotate(text, (point.milliseconds, 100 * point.score), place, textcoords="offset points")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.margins(0.15)
+        axes.set_xlabel(f"ms per {unit} (tokens in brackets)")
+        axes.set_ylabel("score × 100")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A row is a recipe with settings, trained once for each of its seeds; its scores over layers and dimensions
 (`embrew analyze surface`) are kept in `runs/evidence/NAME/`, and what is finished there is not done again, so that a
 plan can be stopped and given again. The tables go to `benchmarks/results/NAME.md` and `.json`, the heat maps to
-`NAME.png`, t-SNE of whole and truncated vectors to `NAME-tsne.png`.
+`NAME.svg`, t-SNE of whole and truncated vectors to `NAME-tsne.png`.
 
 Keys of a plan:
     title, suite: as in `evidence.py`; only the suite's STS tasks in `average` are judged.
@@ -220,7 +220,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     ]
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
     if drawn:
-        surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.png")
+        surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.svg")
         planes = [(one.row, one.plane) for one in drawn if one.plane]
         surface_plots.plot_truncations(planes, folder / f"{name}-tsne.png")
 
@@ -229,7 +229,7 @@ def pictured(name: str, plan: dict[str, Any], found: Found) -> list[str]:
     """Both pictures."""
     texts = len(found.plane.whole) if found.plane else 0
     return [
-        f"![scores over layers and dimensions, time and bytes]({name}.png)",
+        f"![scores over layers and dimensions, time and bytes]({name}.svg)",
         "",
         f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
         f"distance between {texts:,} different texts.",

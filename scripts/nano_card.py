@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import platform
+import statistics
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nano_corpus import LICENCES, validation_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew import build
+from embrew.analysis.plots import TWO, drawing
 from embrew.evaluation import averages, evaluate, read_suite
 from embrew.files.writing import atomic_path, write_json
 from embrew.recipe import Recipe
@@ -128,32 +130,25 @@ def nats_by_position(folder: Path, data: Path, *, documents: int = 40) -> dict[s
 
 def plot(log: list[dict[str, Any]], figures: dict[str, Any], path: Path) -> None:
     """Loss and bits per byte against tokens."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     steps = [line for line in log if "loss" in line]
-    left.plot([line["tokens"] / 1e6 for line in steps], [line["loss"] for line in steps], color="#9db8c6", lw=0.8)
+    tokens, losses = [line["tokens"] / 1e6 for line in steps], [line["loss"] for line in steps]
     width = max(1, len(steps) // 40)
-    smooth = [sum(line["loss"] for line in steps[max(0, i - width) : i + 1]) / len(steps[max(0, i - width) : i + 1])
-              for i in range(len(steps))]  # fmt: skip
-    left.plot([line["tokens"] / 1e6 for line in steps], smooth, color="#2f6f8f", lw=1.8)
-    left.set_ylabel("training loss, nats a token")
+    smooth = [statistics.fmean(losses[max(0, i - width) : i + 1]) for i in range(len(steps))]
     valid = [line for line in log if f"{SETS[0]}_bits_per_byte" in line]
-    for name, colour in zip(SETS, ("#2f6f8f", "#d98c3f"), strict=True):
-        tokens = [line["tokens"] / 1e6 for line in valid]
-        right.plot(tokens, [line[f"{name}_bits_per_byte"] for line in valid], "o-", ms=3, color=colour, label=name)
-        if "old" in figures:
-            right.axhline(figures["old"][name]["bits_per_byte"], color=colour, ls=":", lw=1)
-    right.set_ylabel("bits per byte, validation" + (" (dotted: before)" if "old" in figures else ""))
-    right.legend(frameon=False)
-    for axes in (left, right):
-        axes.set_xlabel("million tokens")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with drawing(path, 10, 3.8) as figure:
+        left, right = figure.subplots(1, 2)
+        left.plot(tokens, losses, color=TWO[0], alpha=0.4, linewidth=0.8)
+        left.plot(tokens, smooth, color=TWO[0], linewidth=1.8)
+        left.set_ylabel("training loss in nats per token")
+        for name, colour in zip(SETS, TWO, strict=True):
+            bits = [line[f"{name}_bits_per_byte"] for line in valid]
+            right.plot([line["tokens"] / 1e6 for line in valid], bits, "o-", markersize=3, color=colour, label=name)
+            if "old" in figures:
+                right.axhline(figures["old"][name]["bits_per_byte"], color=colour, linestyle=":", linewidth=1)
+        right.set_ylabel("bits per byte, validation" + (" (dotted: before)" if "old" in figures else ""))
+        right.legend()
+        for axes in (left, right):
+            axes.set_xlabel("million tokens")
 
 
 def card(args: argparse.Namespace, figures: dict[str, Any], corpus: dict[str, Any], log: list[dict[str, Any]]) -> str:

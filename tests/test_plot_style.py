@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
+from embrew.analysis.plots import looks
 from embrew.plot_style import CYCLE, METHODS, colour, colours, matplotlib_settings
 from embrew.recipe import list_recipes
 
@@ -114,13 +115,19 @@ def test_every_method_with_recipes_has_a_colour() -> None:
 
 
 def test_the_series_of_one_plot_differ() -> None:
-    stages = ["base", "LLM2Comp: compress", "LLM2Comp: unsupervised", "LLM2Comp: supervised", "ESE"]
-    found = colours(stages)
-    assert found[1] == METHODS["llm2comp"] and found[4] == METHODS["ese"]
-    assert len(set(found)) == len(stages)
+    own, other = METHODS["llm2comp"], METHODS["ese"]
+    assert own == CYCLE[0] and other == CYCLE[6]  # so that the others have the colours between them
+    names = ["base", "LLM2Comp: compress", "LLM2Comp: supervised", "tuned", "ESE"]
+    assert colours(names) == [CYCLE[1], own, own, CYCLE[2], other]
     assert colours([str(i) for i in range(9)]) == [*CYCLE, *CYCLE[:2]]
-    assert colours(["ESE", "ESE"])[0] == METHODS["ese"] != colours(["ESE", "ESE"])[1]
     assert colours([]) == []
+
+
+def test_lines_that_share_a_colour_differ_otherwise() -> None:
+    names = [*(f"LLM2Comp: {i}" for i in range(3)), *(f"out/{i}" for i in range(13))]
+    found = looks(names)
+    assert len({tuple(look.values()) for look in found}) == len(names)
+    assert {look["color"] for look in found[:3]} == {METHODS["llm2comp"]}
 
 
 def test_matplotlib_takes_the_settings() -> None:

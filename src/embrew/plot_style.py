@@ -64,16 +64,10 @@ def colour(name: str, position: int) -> str:
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """Return one colour per series of a plot.
-
-    The first series of a method has the method's colour. All others have those colours of `CYCLE` that are left, in its
-    order; where there are too few of these, they repeat.
-    """
+    """Return one colour per series of a plot: that of its method, otherwise one of `CYCLE` that is free."""
     methods = [colour(name, 0) if colour(name, 0) == colour(name, 1) else None for name in names]
-    left = cycle([value for value in CYCLE if value not in methods] or CYCLE)
-    return [
-        own if own is not None and own not in methods[:position] else next(left) for position, own in enumerate(methods)
-    ]
+    free = cycle([value for value in CYCLE if value not in methods] or CYCLE)
+    return [method or next(free) for method in methods]
 
 
 def matplotlib_settings() -> dict[str, Any]:
@@ -85,6 +79,7 @@ def matplotlib_settings() -> dict[str, Any]:
         "axes.axisbelow": True,
         "axes.titlesize": 11,
         "axes.labelsize": 11,
+        "font.sans-serif": ["DejaVu Sans"],
         "font.size": 10,
         "legend.fontsize": 10,
         "legend.frameon": False,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.analysis.efficiency import Curve, Moment, pareto
-from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.plots import drawing, looks
 
 SPREAD = ("uniformity", "alignment")
 
@@ -36,42 +36,41 @@ def plot_efficiency(curves: Sequence[Curve], metric: str, path: Path, *, mark: f
         mark: a score to draw as a horizontal line.
     """
     spread = all(name in moment.scores for curve in curves for moment in curve.moments for name in SPREAD)
-    figure = new_figure(5.2 * (2 + spread), 4.6)
-    panels: Any = figure.subplots(1, 2 + spread)
-    for curve in curves:
-        scores = [moment.scores[metric] for moment in curve.moments]
-        (line,) = panels[0].plot([m.samples for m in curve.moments], scores, "o-", markersize=4, label=curve.name)
-        for stage, last in by_stage(curve):
-            kind = "o-" if last else "o--"
-            epochs = [moment.epochs for moment in stage]
-            panels[1].plot(epochs, [m.scores[metric] for m in stage], kind, markersize=4, color=line.get_color())
+    with drawing(path, 5.2 * (2 + spread), 4.8) as figure:
+        panels: Any = figure.subplots(1, 2 + spread)
+        for curve, look in zip(curves, looks([curve.name for curve in curves]), strict=True):
+            _draw_curve(panels, curve, metric, {"color": look["color"], "marker": look["marker"]})
+        _draw_front(panels[0], curves, metric)
+        seen = [moment.samples for curve in curves for moment in curve.moments if moment.samples]
+        panels[0].set_xscale("symlog", linthresh=min(seen, default=1))
+        panels[0].set_xlim(left=0)
+        panels[0].set_xlabel("samples seen")
+        panels[1].set_xlabel("epochs of the stage")
+        for axes in panels[:2]:
+            axes.set_ylabel(metric)
+            if mark is not None:
+                axes.axhline(mark, color="0.5", linestyle="--", linewidth=1)
         if spread:
-            track = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
-            panels[2].plot(*track, "-", color=line.get_color(), linewidth=1)
-            panels[2].plot(track[0][-1], track[1][-1], "o", color=line.get_color(), markersize=7)
-    front = pareto(curves, metric)
-    panels[0].step(
-        [moment.samples for _, moment in front],
-        [moment.scores[metric] for _, moment in front],
-        where="post",
-        color="0.6",
-        linestyle=":",
-        label="Pareto front",
-        zorder=0,
-    )
-    seen = [moment.samples for curve in curves for moment in curve.moments if moment.samples]
-    panels[0].set_xscale("symlog", linthresh=min(seen, default=1))
-    panels[0].set_xlim(left=0)
-    panels[0].set_xlabel("samples seen")
-    panels[1].set_xlabel("epochs of the stage")
-    for axes in panels[:2]:
-        axes.set_ylabel(metric)
-        if mark is not None:
-            axes.axhline(mark, color="0.5", linestyle="--", linewidth=1)
-    if spread:
-        panels[2].set_xlabel("uniformity (less is more evenly spread)")
-        panels[2].set_ylabel("alignment (less is closer positives)")
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False, fontsize=9)
-    save_figure(figure, path)
+            panels[2].locator_params(axis="x", nbins=6)
+            panels[2].set_xlabel("uniformity (less is more evenly spread)")
+            panels[2].set_ylabel("alignment (less is closer positives)")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4))
+
+
+def _draw_curve(panels: Any, curve: Curve, metric: str, look: dict[str, str]) -> None:
+    """Draw one run in all panels."""
+    scores = [moment.scores[metric] for moment in curve.moments]
+    panels[0].plot([m.samples for m in curve.moments], scores, markersize=4, label=curve.name, **look)
+    for stage, last in by_stage(curve):
+        epochs = [moment.epochs for moment in stage]
+        panels[1].plot(epochs, [m.scores[metric] for m in stage], "-" if last else "--", markersize=4, **look)
+    if len(panels) > 2:
+        track = [[moment.scores[name] for moment in curve.moments] for name in SPREAD]
+        panels[2].plot(*track, linewidth=1, markevery=[-1], markersize=7, **look)
+
+
+def _draw_front(axes: Any, curves: Sequence[Curve], metric: str) -> None:
+    front = [(moment.samples, moment.scores[metric]) for _, moment in pareto(curves, metric)]
+    look = {"color": "0.6", "linestyle": ":", "zorder": 0}
+    axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)

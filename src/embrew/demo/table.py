@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from embrew.analysis.plots import draw_bars, drawing
+
 
 def markdown(rows: list[dict[str, Any]], data: str) -> str:
     """Return the table as Markdown, below the data it was measured on."""
@@ -30,26 +32,8 @@ def table(rows: list[dict[str, Any]], data: str) -> Table:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw both scores of every step as horizontal bars."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    steps = [row["step"] for row in rows]
-    places = range(len(rows))
-    figure, axes = pyplot.subplots(figsize=(8, 0.7 * len(rows) + 1.2), layout="constrained")
-    for shift, (key, label, colour) in zip(
-        (-0.2, 0.2), (("ndcg_at_10", "nDCG@10", "#2f6f8f"), ("recall_at_10", "Recall@10", "#d98c3f")), strict=True
-    ):
-        bars = axes.barh(
-            [p + shift for p in places], [row[key] for row in rows], height=0.38, label=label, color=colour
-        )
-        axes.bar_label(bars, fmt="%.3f", padding=3, fontsize=9)
-    axes.set_yticks(list(places), steps)
-    axes.invert_yaxis()
-    axes.set_xlim(0, min(1.0, max(row["recall_at_10"] for row in rows) * 1.15 + 0.02))
-    axes.set_xlabel("score on the documentation of unseen packages")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    with drawing(path, 8, 0.7 * len(rows) + 1.4) as figure:
+        axes = figure.subplots()
+        drawn = {"nDCG@10": [row["ndcg_at_10"] for row in rows], "Recall@10": [row["recall_at_10"] for row in rows]}
+        draw_bars(axes, [row["step"] for row in rows], drawn)
+        axes.set_xlabel("score on the documentation of unseen packages")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.plots import draw_bars, drawing
 from embrew.analysis.separation import Separation
 from embrew.analysis.separation_plots import draw_separation
 from embrew.comparison.tables import as_markdown
@@ -224,23 +224,14 @@ def _between(interval: Sequence[float] | None) -> str:
 def plot_report(steps: Sequence[Step], path: Path) -> None:
     """Draw the scores of every step as bars, and cosines before and after training."""
     apart = [step for step in steps if step.separation is not None]
-    figure = new_figure(12, 0.5 * len(steps) + 2.2)
-    left, *panels = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
-    places = range(len(steps))
-    for shift, key, colour in ((-0.2, "ndcg_at_10", "#2f6f8f"), (0.2, "recall_at_10", "#d98c3f")):
-        values = [step.result.scores[key] for step in steps]
-        bars = left.barh([p + shift for p in places], values, height=0.38, label=SCORES[key], color=colour)
-        left.bar_label(bars, fmt="%.3f", padding=3, fontsize=9)
-    left.set_yticks(list(places), [step.name for step in steps])
-    left.invert_yaxis()
-    left.set_xlim(0, max(0.05, 1.15 * max(step.result.scores["recall_at_10"] for step in steps)))
-    left.set_xlabel("score on held-out questions")
-    left.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
-    for axes, step in zip(panels, (apart[0], apart[-1]), strict=True):
-        assert step.separation is not None
-        draw_separation(axes, step.separation)
-        axes.set_title(f"{step.name}: d′ {step.separation.d_prime:.2f}", fontsize=10)
-    panels[1].set_ylabel("")
-    panels[0].legend(frameon=False, fontsize=9)
-    save_figure(figure, path)
+    with drawing(path, 12, 0.5 * len(steps) + 2.6) as figure:
+        left, *panels = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
+        drawn = {SCORES[key]: [step.result.scores[key] for step in steps] for key in ("ndcg_at_10", "recall_at_10")}
+        draw_bars(left, [step.name for step in steps], drawn)
+        left.set_xlabel("score on held-out questions")
+        for axes, step in zip(panels, (apart[0], apart[-1]), strict=True):
+            assert step.separation is not None
+            draw_separation(axes, step.separation)
+            axes.set_title(f"{step.name}: d′ {step.separation.d_prime:.2f}")
+        panels[1].set_ylabel("")
+        panels[0].legend()

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from embrew.analysis.plots import new_figure, save_figure
+from embrew.analysis.plots import drawing, looks
 from embrew.comparison.models import Model
 from embrew.comparison.tables import as_markdown, grid
 from embrew.evaluation.report import Result, averages, label_of
@@ -76,25 +76,22 @@ def plot_sweep(axis: str, done: Done, path: Path) -> None:
     labels = {result.task: label_of(result) for _, several in ordered for result in several[0]}
     tasks = list(dict.fromkeys(result.task for _, several in ordered for result in several[0]))
     names = tasks if len(tasks) <= LINES else [name for name in scores[0][0] if name not in tasks]
-    figure = new_figure(6.4, 4.4)
-    axes = figure.subplots()
-    for name in names:
-        values = [[100 * one[name] for one in seeds] for seeds in scores]
-        means = [statistics.fmean(each) for each in values]
-        spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
-        axes.errorbar(
-            numbers, means, yerr=spread if any(spread) else None, marker="o", capsize=3, label=labels.get(name, name)
-        )
-    if min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE:
-        axes.set_xscale("log")
-    if len(numbers) <= 10:
-        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
-        axes.minorticks_off()
-    axes.set_xlabel(axis)
-    axes.set_ylabel("main score × 100")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    save_figure(figure, path)
+    with drawing(path, 6.8, 4.4) as figure:
+        axes = figure.subplots()
+        for name, look in zip(names, looks(names), strict=True):
+            values = [[100 * one[name] for one in seeds] for seeds in scores]
+            means = [statistics.fmean(each) for each in values]
+            spread = [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values]
+            bars = spread if any(spread) else None
+            axes.errorbar(numbers, means, yerr=bars, capsize=3, label=labels.get(name, name), **look)
+        if min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE:
+            axes.set_xscale("log")
+        if len(numbers) <= 10:
+            axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+            axes.minorticks_off()
+        axes.set_xlabel(axis)
+        axes.set_ylabel("main score × 100")
+        axes.legend()
 
 
 def _scores(results: Sequence[Result]) -> Mapping[str, float]:
