@@ -21,6 +21,7 @@ print(harness.peak_rss() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks begin anew on Linux alone")
 def test_a_step_is_not_hidden_in_what_building_took():
     folder = str(Path(__file__).parents[2] / "benchmarks")

@@ -53,7 +53,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(
-    "how", ["finaliser", "early", *(pytest.param(how, marks=pytest.mark.slow) for how in ("callback", "library"))]
+    "how", ["early", *(pytest.param(how, marks=pytest.mark.slow) for how in ("finaliser", "callback", "library"))]
 )
 def test_sigterm_is_never_dropped(how: str) -> None:
     """An exception in `__del__` is printed and dropped: training continued to its end and exited with 0."""

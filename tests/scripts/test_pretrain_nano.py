@@ -110,6 +110,7 @@ def run(data, monkeypatch):
     return main
 
 
+@pytest.mark.slow
 def test_from_text_to_card(run, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
