@@ -33,8 +33,19 @@ def save(folder, *results, **run):
 def test_what_is_written_is_read_again(bag_of_words, sts_folder, retrieval_folder, tmp_path):
     written = evaluate(bag_of_words, [sts_folder, retrieval_folder], output_dir=tmp_path / "out")
     assert [one.result for one in read_folder(tmp_path / "out")] == written
-    assert written[1].examples == {"score": [1.0, 1.0, 0.0]}
+    assert written[1].examples["score"] == [1.0, 1.0, 0.0]
+    assert written[1].examples["rank"] == [1, 1, None]
     assert written[0].examples["gold"] == [5.0, 3.0, 0.0]
+
+
+def test_intervals_of_classification_are_of_its_scores():
+    """Its examples also hold gold and predicted classes, which are names: `score` is drawn."""
+    scores = [1.0, 0.5, 0.0, 1.0] * 10
+    named = result(main=0.625, kind="classification", score=scores, gold=["a", "b"] * 20, predicted=["a"] * 40)
+    assert interval(named) == interval(result(main=0.625, score=scores))
+    other = result(main=0.625, kind="classification", score=scores, gold=["b", "a"] * 20, predicted=["a"] * 40)
+    with pytest.raises(ValueError, match="different examples"):
+        compare(named, other)
 
 
 def test_intervals_hold_the_true_mean_as_often_as_they_say():

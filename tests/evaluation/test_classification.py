@@ -1,7 +1,9 @@
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from embrew.evaluation import evaluate
 from embrew.evaluation.kinds.classification import evaluate_classification, label_ids, undersample
@@ -23,6 +25,28 @@ def test_words_that_tell_the_classes_apart_are_found(bag_of_words, tmp_path):
     assert len(result.scores["accuracies"]) == 10
     (encoded, _) = bag_of_words.calls
     assert encoded[1] <= 24  # nothing is encoded twice
+
+
+class Drawn(LogisticRegression):
+    """Logistic regression whose predictions are given, one list per experiment."""
+
+    predictions: ClassVar[list[list[int]]] = []
+
+    def predict(self, X):
+        return np.array(self.predictions.pop(0))
+
+
+def test_the_class_that_most_experiments_predict_is_kept(bag_of_words, monkeypatch):
+    monkeypatch.setattr("sklearn.linear_model.LogisticRegression", Drawn)
+    Drawn.predictions = [[0, 1, 2], [1, 1, 0], [1, 2, 1], [0, 1, 0]]  # numbers of the classes 2, 9 and 10
+    train = ["a", "b", "c"], ["9", "10", "2"]
+    found = evaluate_classification(bag_of_words, train, (["x", "y", "z"], ["2", "9", "10"]), experiments=4)
+    assert found["examples"] == {
+        "score": [2 / 4, 3 / 4, 1 / 4],
+        "gold": ["2", "9", "10"],
+        "predicted": ["2", "9", "2"],  # two experiments each say 2 and 9 for x: the first of them
+    }
+    assert found["main_score"] == (2 + 3 + 1) / 12
 
 
 def test_each_experiment_draws_a_few_of_every_class():

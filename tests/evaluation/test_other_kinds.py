@@ -67,6 +67,19 @@ def test_reranking(bag_of_words, tmp_path):
     assert result.scores["mrr_at_10"] == pytest.approx((1 + 1 / 2) / 2)
     assert result.counts == {"queries": 2, "documents": 7}
     assert [side for side, _, _ in bag_of_words.calls] == ["query", "document"]
+    assert result.examples["query"] == ["1", "2"]
+    assert result.examples["rank"] == [1, 2]
+    assert result.examples["top"] == [
+        ["positive 1", "negative 1", "negative 2"],
+        ["negative 1", "positive 1", "positive 2", "negative 2"],
+    ]
+
+
+def test_a_candidate_in_both_lists_is_a_positive_and_ten_are_kept(bag_of_words, tmp_path):
+    rows = [{"query": "cat", "positive": ["a b", "cat"], "negative": ["cat", *(f"dog {i}" for i in range(12))]}]
+    (result,) = evaluate(bag_of_words, [task(tmp_path / "x", rows)])
+    assert result.examples["top"][0][:2] == ["positive 2", "positive 1"]
+    assert len(result.examples["top"][0]) == 10
 
 
 def test_ties_know_no_label(bag_of_words):

@@ -137,3 +137,22 @@ def test_an_empty_document_without_direction_ranks_as_a_stranger():
     encoder = Lookup({"near": (1, 1), "away": (-1, 0), "": (0, 0), "q": (1, 0)})
     corpus = [Document(id="1", text="away"), Document(id="2", text=""), Document(id="3", text="near")]
     assert rank(encoder, corpus, {"q": "q"}) == {"q": ["3", "2", "1"]}
+
+
+def test_examples_name_the_nearest_documents_and_the_rank_of_the_first_relevant_one():
+    """150 documents at known angles from the query: the oracle sorts all of them, and looks no document up."""
+    angles = np.random.default_rng(5).permutation(150) / 150
+    corpus = [Document(id=f"{i:03}", text=f"text {i}") for i in range(150)]
+    vectors = {f"text {i}": (np.cos(angle), np.sin(angle)) for i, angle in enumerate(angles)}
+    encoder = Lookup({**vectors, "query": (1, 0)})
+    nearest = [f"{i:03}" for _, i in sorted((angle, i) for i, angle in enumerate(angles))]
+    # Query z has its documents at ranks 8 and 3, y one at rank 100, x one at rank 101, w none in the corpus.
+    places = {"z": (8, 3), "y": (100,), "x": (101,), "w": ()}
+    qrels = {query: {nearest[rank - 1]: 1 for rank in ranks} or {"gone": 1} for query, ranks in places.items()}
+    qrels["z"][nearest[0]] = 0  # judged as not relevant
+    scores, _ = evaluate_retrieval(encoder, RetrievalData(corpus, dict.fromkeys("wxyz", "query"), qrels))
+    examples = scores["examples"]
+    assert examples["query"] == ["z", "y", "x", "w"]  # in the order of the scores, which is that of the qrels
+    assert [score > 0 for score in examples["score"]] == [True, False, False, False]
+    assert examples["rank"] == [3, 100, None, None]
+    assert examples["top"] == [nearest[:10]] * 4

@@ -46,6 +46,8 @@ def evaluate_classification(
 ) -> dict[str, Any]:
     """Return accuracy (the main score) and macro F1 over experiments; `options` go to `encoder.encode`.
 
+    In the examples, `predicted` is the class that most experiments predict; of several, the first one.
+
     Args:
         train: Texts and labels to sample from; only sampled texts are encoded.
         test: Texts and labels to predict.
@@ -55,6 +57,7 @@ def evaluate_classification(
 
     (train_texts, train_labels), (test_texts, test_labels) = train, test
     ids = label_ids([*train_labels, *test_labels])
+    names = dict(zip(ids.tolist(), [*train_labels, *test_labels], strict=True))
     known, wanted = ids[: len(train_labels)], ids[len(train_labels) :]
     if len(set(known)) < 2:
         raise ValueError(f"classification needs two classes; the training rows have {sorted(set(train_labels))}")
@@ -68,13 +71,13 @@ def evaluate_classification(
     vectors = checked_vectors(encoder.encode(drawn_texts, **options), what="training texts", texts=drawn_texts)
     queries = checked_vectors(encoder.encode(list(test_texts), **options), what="test texts", texts=test_texts)
     accuracies, f1 = [], []
-    right = np.zeros(len(wanted))  # in how many experiments each test text is predicted correctly
+    votes = np.zeros((len(wanted), len(names)), dtype=np.int64)  # experiments by test text and predicted class
     for rows in draws:
         classifier = LogisticRegression(max_iter=100, random_state=seed)
         classifier.fit(vectors[[position[row] for row in rows]], known[rows])
         predicted = classifier.predict(queries)
         accuracies.append(float((predicted == wanted).mean()))
-        right += predicted == wanted
+        votes[np.arange(len(wanted)), predicted] += 1
         f1.append(float(f1_score(wanted, predicted, average="macro")))
     accuracy = float(np.mean(accuracies))
     return {
@@ -83,7 +86,11 @@ def evaluate_classification(
         "f1": float(np.mean(f1)),
         "accuracies": accuracies,
         "samples_per_label": samples_per_label,
-        "examples": {"score": (right / experiments).tolist()},
+        "examples": {
+            "score": (votes[np.arange(len(wanted)), wanted] / experiments).tolist(),
+            "gold": list(test_labels),
+            "predicted": [names[i] for i in votes.argmax(axis=1)],
+        },
     }
 
 

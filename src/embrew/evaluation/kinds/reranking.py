@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from embrew.evaluation.kinds.retrieval import TOP
 from embrew.evaluation.rows import task_rows
 from embrew.evaluation.task import Columns, Evaluate, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
@@ -26,7 +27,11 @@ def evaluate_reranking(
     negatives: Sequence[Sequence[str]],
     **options: Any,
 ) -> dict[str, Any]:
-    """Return MAP (the main score) and MRR@10 over queries; candidates with equal scores rank by their text."""
+    """Return MAP (the main score) and MRR@10 over queries; candidates with equal scores rank by their text.
+
+    In the examples, a query is called after its row, from 1, and a candidate after its position in the row:
+    `positive 1`.
+    """
     for number, (positive, negative) in enumerate(zip(positives, negatives, strict=True), start=1):
         if not positive or not negative:
             raise ValueError(f"query {number} has {len(positive)} positives, {len(negative)} negatives; give both")
@@ -34,7 +39,7 @@ def evaluate_reranking(
     position = {text: i for i, text in enumerate(documents)}
     query_vectors = unit_vectors(encoder.encode_query(list(queries), **options), what="queries", texts=queries)
     vectors = unit_vectors(encoder.encode_document(documents, **options), what="candidates", texts=documents)
-    precisions, reciprocals = [], []
+    precisions, ranks_of_first, top = [], [], []
     for query, positive, negative in zip(query_vectors, positives, negatives, strict=True):
         relevant = {position[text] for text in positive}
         candidates = sorted(
@@ -44,10 +49,23 @@ def evaluate_reranking(
         ranked = [candidates[i] for i in np.argsort(-scores, kind="stable")]
         ranks = [rank for rank, candidate in enumerate(ranked, start=1) if candidate in relevant]
         precisions.append(float(np.mean([found / rank for found, rank in enumerate(ranks, start=1)])))
-        reciprocals.append(1 / ranks[0] if ranks[0] <= 10 else 0.0)
+        ranks_of_first.append(ranks[0])
+        names = candidate_names(positive, negative)
+        top.append([names[documents[candidate]] for candidate in ranked[:TOP]])
     mean = float(np.mean(precisions))
-    examples = {"score": precisions}
-    return {"main_score": mean, "map": mean, "mrr_at_10": float(np.mean(reciprocals)), "examples": examples}
+    reciprocal = float(np.mean([1 / rank if rank <= 10 else 0.0 for rank in ranks_of_first]))
+    numbers = [str(number) for number in range(1, len(queries) + 1)]
+    examples = {"score": precisions, "query": numbers, "top": top, "rank": ranks_of_first}
+    return {"main_score": mean, "map": mean, "mrr_at_10": reciprocal, "examples": examples}
+
+
+def candidate_names(positive: Sequence[str], negative: Sequence[str]) -> dict[str, str]:
+    """Return names of a row's candidates by text, such as `positive 1`; a text in both lists is a positive."""
+    names: dict[str, str] = {}
+    for side, texts in (("positive", positive), ("negative", negative)):
+        for number, text in enumerate(texts, start=1):
+            names.setdefault(text, f"{side} {number}")
+    return names
 
 
 RERANKING = TaskKind(

@@ -6,7 +6,7 @@ Documents with equal scores rank by id (ascending), so that a ranking does not d
 import logging
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 
+RANKS = 100  # ranks up to this one are kept per query
+TOP = 10  # ids of this many documents are kept per query
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
@@ -65,7 +67,7 @@ def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
     queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, **options)
     by_query = metrics_by_query(ranking, judged)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
@@ -74,7 +76,12 @@ def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any
         "queries_without_judgement": len(data.qrels) - len(judged),
         "queries_without_document": len(missing),
     }
-    examples = {"score": by_query["ndcg_at_10"]}
+    examples = {
+        "score": by_query["ndcg_at_10"],
+        "query": list(judged),
+        "top": [ranking[query][:TOP] for query in judged],
+        "rank": [first_rank(ranking[query], grades) for query, grades in judged.items()],
+    }
     return {"main_score": scores["ndcg_at_10"], **scores, "examples": examples}, counts
 
 
@@ -103,7 +110,8 @@ def rank(
         best = np.concatenate([best, start + np.concatenate([columns for _, columns in found])], axis=1)
         best_scores, chosen = top(best_scores, top_k)
         best = np.take_along_axis(best, chosen, axis=1)
-    return {query: [documents[i].id for i in row] for query, row in zip(queries, best, strict=True)}
+    ids = np.array([document.id for document in documents], dtype=object)
+    return dict(zip(queries, ids[best].tolist(), strict=True))
 
 
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,6 +130,11 @@ def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     values = np.take_along_axis(scores, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
+
+
+def first_rank(ranked: Sequence[str], relevant: Container[str]) -> int | None:
+    """Return the rank of the first relevant document, from 1; None if none is ranked."""
+    return next((number for number, document in enumerate(ranked, start=1) if document in relevant), None)
 
 
 def metrics_by_query(
