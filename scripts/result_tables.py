@@ -99,15 +99,29 @@ class Column:
     scale: float = 1
     format: str = ".1f"
     range: tuple[Any, Any] | None = None
+    minus: Any = None
     show: str = "mean"
     best: str | None = None
 
-    def path_in(self, row: Row) -> list[Any]:
-        """Return the path of the cell in a row: `{row}` stands for the row's path, which else comes first."""
-        path = path_of(self.path)
+    def path_in(self, row: Row, given: Any) -> list[Any]:
+        """Return a path of the column within a row: `{row}` stands for the row's path, which else comes first."""
+        path = path_of(given)
         if "{row}" in f"{path} {self.file}":
             return [filled(part, row) if isinstance(part, str) else part for part in path]
         return [*path_of(row.path), *path]
+
+    def value(self, content: Any, row: Row) -> Any:
+        """Return the value of a row: a number, a list with one per seed, or a text."""
+        value = find(content, self.path_in(row, self.path))
+        if self.minus is None:
+            return value
+        other = find(content, self.path_in(row, self.minus))
+        return [one - less for one, less in zip(value, other, strict=True)]
+
+    def ends(self, content: Any, row: Row) -> list[Any]:
+        """Return the two values of the range beside a value, if there is one."""
+        place = find(content, self.path_in(row, self.path)[:-1]) if self.range else {}
+        return [place[end] for end in self.range or () if place[end] is not None]
 
     def text(self, value: Any) -> str:
         """Return a value as a cell: a number, the mean ± standard deviation of several, or a text as it is."""
@@ -119,7 +133,9 @@ class Column:
         if self.show == "count":
             return str(len(numbers))
         mean = format(statistics.fmean(numbers), self.format)
-        return mean if len(numbers) == 1 else f"{mean} ± {format(statistics.stdev(numbers), self.format)}"
+        if len(numbers) == 1:
+            return mean
+        return f"{mean} ± {format(statistics.stdev(numbers), self.format.removeprefix('+'))}"
 
 
 @dataclass(frozen=True)
@@ -154,12 +170,14 @@ class Table:
             return row.otherwise if row.otherwise == "" else NO_TEXT
         if row.otherwise is not None:
             return "0" if row.otherwise and column.show == "count" else row.otherwise
-        file, path = self.file_of(row, column), [*path_of(column.at or self.at), *column.path_in(row)]
+        file = self.file_of(row, column)
         try:
-            value, *ends = (find(result(file), [*path[:-1], end]) for end in (path[-1], *(column.range or ())))
+            content = find(result(file), path_of(column.at or self.at))
+            value, ends = column.value(content, row), column.ends(content, row)
         except (KeyError, TypeError, FileNotFoundError) as error:
-            raise ValueError(f"table {self.name}, {label} | {name}: {file}.json has no {path} ({error})") from error
-        between = " to ".join(column.text(end) for end in ends if end is not None)
+            where = f"table {self.name}, {label} | {name}"
+            raise ValueError(f"{where}: {file}.json has no {column.path_in(row, column.path)} ({error})") from error
+        between = " to ".join(column.text(end) for end in ends)
         return column.text(value) + (f" ({between})" if between else "")
 
     def file_of(self, row: Row, column: Column) -> str:
@@ -210,7 +228,7 @@ def table_of(name: str, given: Mapping[str, Any]) -> Table:
     rows: dict[str, Row] = {}
     for label, spec in labelled(given["rows"]).items():
         row = Row(**spec) if isinstance(spec, Mapping) else Row(path=spec)
-        if not row.path and row.file is None:
+        if row.path in (None, "") and row.file is None:
             row = replace(row, otherwise="" if row.path == "" else NOT_MEASURED)
         rows[label] = row
         if unknown := set(row.cells) - set(columns):

@@ -135,6 +135,7 @@ stages:
   columns:
     first: {file: scores, path: ["{row}, stage: 1", [sts, ndcg]]}
     milliseconds: {file: "{row}-step", at: measures, path: [0, ours]}
+    gain: {file: scores, path: ["{row}, stage: 1", sts], minus: ["{row}, stage: 1", ndcg], format: +.2f}
   rows: [ours]
 """
 
@@ -144,7 +145,8 @@ def test_the_name_of_a_row_within_keys_and_files(tables: ModuleType, documents: 
     # By hand, for each seed: (0.3 + 0.1) / 2 = 0.2 and (0.5 + 0.3) / 2 = 0.4, whose mean is 0.3, deviations ±0.1.
     (results / "scores.json").write_text('{"rows": {"ours, stage: 1": {"sts": [0.3, 0.5], "ndcg": [0.1, 0.3]}}}')
     (results / "ours-step.json").write_text(json.dumps(STEP))
-    assert tables.definitions(BY_STAGE)["stages"].cells() == {"ours": {"first": "0.3 ± 0.1", "milliseconds": "1111.6"}}
+    cells = tables.definitions(BY_STAGE)["stages"].cells()["ours"]
+    assert cells == {"first": "0.3 ± 0.1", "milliseconds": "1111.6", "gain": "+0.20 ± 0.00"}
 
 
 @pytest.mark.parametrize(
@@ -166,8 +168,8 @@ def test_a_wrong_page_is_refused(tables: ModuleType, documents: Path, old: str, 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("before: before", "before: early", "table scores, before | STS: scores.json has no ['rows', 'early', 'sts']"),
-        ("retrieval: retrieval", "retrieval: retrieve", "has no ['rows', 'ours, stage: 1', 'retrieve']"),
+        ("before: before", "before: early", "table scores, before | STS: scores.json has no ['early', 'sts']"),
+        ("retrieval: retrieval", "retrieval: retrieve", "has no ['ours, stage: 1', 'retrieve']"),
         ("range: [low, high]", "range: [low, top]", "step.json has no"),
         ("{what: step time}", "{what: time}", "found 0 times"),
         ("[measures, 1]", "[measures, 2]", "step.json has no ['measures', 2, 'ratio']"),
