@@ -18,7 +18,7 @@ HEADINGS = [
     "Reproduce",
     "Departures from paper and code",
 ]
-PAGES = ("llm2comp", "ese")
+PAGES = ("llm2comp", "ese", "autoregembed", "lbr", "epic", "baselines")
 
 
 @pytest.mark.parametrize("name", PAGES)
