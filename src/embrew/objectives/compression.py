@@ -38,9 +38,9 @@ class Compression(Objective):
     * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
 
     With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
-    of LLM Embeddings via Compression and Alignment*, section 3.2. The query is the context, its instruction (the row's, by
-    default the encoder's for queries) fills the template, and the frozen LM predicts the positive (the paper:
-    `divergence: nll`, `decoder_bos: false`, `end: true`).
+    of LLM Embeddings via Compression and Alignment*, section 3.2. The query is the context, its instruction (the
+    row's, by default the encoder's for queries) fills the template, and the frozen LM predicts the positive (the
+    paper: `divergence: nll`, `decoder_bos: false`, `end: true`).
 
     Attributes:
         divergence: one of the three.
