@@ -4,7 +4,7 @@
 
 `docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md) holds
 `<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. In a sentence,
-`<!-- value: NAME | ROW | COLUMN -->` and `<!-- /value -->` hold one cell. With `--check` nothing is written, and the
+`<!-- value: NAME :: ROW :: COLUMN -->` and `<!-- /value -->` hold one cell. With `--check` nothing is written, and the
 exit status is 1 if a text differs.
 """
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DEFINITIONS = ROOT / "docs" / "tables.yaml"
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
-VALUE = re.compile(r"<!-- value: ([\w-]+) \| ([^|]+) \| ([^|]+) -->.*?<!-- /value -->", re.DOTALL)
+VALUE = re.compile(r"<!-- value: ([\w-]+) :: (.+?) :: (.+?) -->.*?<!-- /value -->")
 NUMBER = re.compile(r"^-?\d+(\.\d+)?")
 MARKER = re.compile(r"<!-- /?(?:table|value)\b.*?-->")
 NOT_MEASURED, NO_TEXT = "not measured", "–"
@@ -175,7 +175,7 @@ class Table:
             content = find(result(file), path_of(column.at or self.at))
             value, ends = column.value(content, row), column.ends(content, row)
         except (KeyError, TypeError, FileNotFoundError) as error:
-            where = f"table {self.name}, {label} | {name}"
+            where = f"table {self.name}, {label} :: {name}"
             raise ValueError(f"{where}: {file}.json has no {column.path_in(row, column.path)} ({error})") from error
         between = " to ".join(column.text(end) for end in ends)
         return column.text(value) + (f" ({between})" if between else "")
@@ -264,9 +264,9 @@ def regenerated(text: str, tables: Mapping[str, Table], used: set[str]) -> str:
         table, (row, column) = known(found[1]), found.group(2, 3)
         if row not in table.rows or column not in table.columns:
             raise ValueError(
-                f"table {found[1]} has no cell {row} | {column}; it has {list(table.rows)}, {list(table.columns)}"
+                f"table {found[1]} has no cell {row} :: {column}; it has {list(table.rows)}, {list(table.columns)}"
             )
-        return f"<!-- value: {found[1]} | {row} | {column} -->{table.cell(row, column)}<!-- /value -->"
+        return f"<!-- value: {found[1]} :: {row} :: {column} -->{table.cell(row, column)}<!-- /value -->"
 
     if unpaired := MARKER.findall(VALUE.sub("", TABLE.sub("", text))):
         raise ValueError(f"markers without a counterpart: {unpaired}")

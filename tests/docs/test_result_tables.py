@@ -70,7 +70,7 @@ STEP = {
     ],
     "runs": [{"ours": 1.0}, {"ours": 3.0}],
 }
-PAGE = "Text.\n\n<!-- table: scores -->\n<!-- /table -->\n\nIt is <!-- value: time | fast | ratio --><!-- /value -->.\n"
+PAGE = "Text.\n\n<!-- table: scores -->\n<!-- /table -->\n\nIt is <!-- value: time :: fast :: ratio --><!-- /value -->.\n"
 # By hand: the mean of 30 and 50 is 40; deviations of ±10 give sqrt(200 / 1) = 14.14.
 EXPECTED = """Text.
 
@@ -87,7 +87,7 @@ Source: `benchmarks/results/scores.json`, 2026-11-21. Mean ± standard deviation
 
 <!-- /table -->
 
-It is <!-- value: time | fast | ratio -->1.62 (1.50 to 1.75)<!-- /value -->.
+It is <!-- value: time :: fast :: ratio -->1.62 (1.50 to 1.75)<!-- /value -->.
 """
 
 
@@ -152,9 +152,9 @@ def test_the_name_of_a_row_within_keys_and_files(tables: ModuleType, documents: 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("<!-- value: time | fast | ratio --><!-- /value -->", "1.62", "no page holds: ['time']"),
+        ("<!-- value: time :: fast :: ratio --><!-- /value -->", "1.62", "no page holds: ['time']"),
         ("table: scores", "table: score", "no table score in docs/tables.yaml"),
-        ("time | fast", "time | slow", "no cell slow | ratio"),
+        ("time :: fast", "time :: slow", "no cell slow :: ratio"),
         ("<!-- /value -->", "", "without a counterpart"),
         ("<!-- table: scores -->\n", "<!-- table: scores -->", "without a counterpart"),
     ],
@@ -168,7 +168,7 @@ def test_a_wrong_page_is_refused(tables: ModuleType, documents: Path, old: str, 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("before: before", "before: early", "table scores, before | STS: scores.json has no ['early', 'sts']"),
+        ("before: before", "before: early", "table scores, before :: STS: scores.json has no ['early', 'sts']"),
         ("retrieval: retrieval", "retrieval: retrieve", "has no ['ours, stage: 1', 'retrieve']"),
         ("range: [low, high]", "range: [low, top]", "step.json has no"),
         ("{what: step time}", "{what: time}", "found 0 times"),
