@@ -101,13 +101,16 @@ class Comparison:
         corrected = iter(holm([test.p_value for test in tests if test is not None]))
         return tuple(None if test is None else Tested(test, next(corrected)) for test in tests)
 
-    def mean_difference(self, model: int, base: int = 0) -> Difference | None:
-        """Return the test of the mean over tested tasks; None if there is none.
+    def mean_difference(
+        self, model: int, base: int = 0, tasks: Sequence[TaskScores] | None = None
+    ) -> Difference | None:
+        """Return the test of the mean over `tasks`, or over all; None if none is tested, and the others do not count.
 
         The tasks are fixed and their examples are drawn: the interval says how the mean would vary with other
         examples of the same tasks, not with other tasks.
         """
-        chosen = [i for i, task in enumerate(self.tasks) if task.is_tested]
+        wanted = self.tasks if tasks is None else tasks
+        chosen = [i for i, task in enumerate(self.tasks) if task.is_tested and task in wanted]
         if not chosen:
             return None
         samples = [self._samples[i][model] - self._samples[i][base] for i in chosen]

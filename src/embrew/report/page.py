@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embrew.comparison import verdict
+from embrew.comparison.verdict import best_model
 from embrew.files.writing import atomic_path, write_json
+from embrew.plot_style import colours
+from embrew.report.score_rows import overall
 from embrew.report.scripts import policy, scripts
 from embrew.report.section import Figure, Section
 from embrew.report.sections import SECTIONS
@@ -60,8 +63,15 @@ def html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]
         inside = environment.get_template(f"sections/{section.name}.html").render(section.values)
         shown.append({"name": section.name, "title": section.title, "html": Markup(inside)})  # escaped by its template
     inline = scripts([section.name for section in sections])
+    comparison = subject.comparison
+    names = [model.name for model in comparison.models]
     return environment.get_template("page.html").render(
-        title=f"Comparison: {', '.join(model.name for model in subject.comparison.models)}",
+        title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
+        names=names,
+        colours=colours(names),
+        overall=overall(comparison),
+        best=best_model(comparison),
+        tasks=len(comparison.tasks),
         verdict=sentences,
         sections=shown,
         style=Markup(file("style.css")),

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
+MINUS = "\u2212"
+
+
 @cache
 def templates() -> jinja2.Environment:
     """Return the environment of the templates in `page/`; values are escaped.
@@ -36,10 +39,10 @@ def templates() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     environment.filters |= {
-        "difference": _difference,
+        "interval": _interval,
         "json": as_json,
         "points": _points,
-        "slug": lambda text: text.replace(" ", "-"),
+        "signed": _signed,
     }
     environment.globals["chart"] = environment.get_template("chart.html").make_module().chart  # type: ignore[attr-defined]
     return environment
@@ -75,5 +78,9 @@ def _points(score: float) -> str:
     return f"{100 * score:.2f}"
 
 
-def _difference(test: Difference) -> str:
-    return f"{100 * test.difference:+.2f} [{100 * test.low:+.2f}, {100 * test.high:+.2f}]"
+def _signed(score: float) -> str:
+    return f"{100 * score:+.2f}".replace("-", MINUS)
+
+
+def _interval(test: Difference) -> str:
+    return f"[{_signed(test.low)}, {_signed(test.high)}]"

@@ -18,7 +18,7 @@ const report = (() => {
   }
 
   /** Vega-Lite's configuration, in the colours that the page has now. */
-  function config() {
+  function config(width) {
     const style = getComputedStyle(root);
     const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name));
     const text = { labelColor: quiet, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 };
@@ -27,8 +27,8 @@ const report = (() => {
       font: "system-ui, sans-serif",
       padding: { left: 4, right: 12, top: 8, bottom: 4 },
       view: { stroke: null },
-      axis: { ...text, gridColor: line, domainColor: line, tickColor: line, labelLimit: 220 },
-      legend: { ...text, labelColor: ink, orient: "top", labelLimit: 260, title: null },
+      axis: { ...text, gridColor: line, domainColor: line, tickColor: line, labelLimit: Math.min(240, 0.4 * width) },
+      legend: { ...text, labelColor: ink, orient: "top", title: null, labelLimit: Math.min(240, 0.8 * width), columns: Math.max(1, Math.floor(width / 180)) },
       header: text,
       title: { color: ink, subtitleColor: quiet, anchor: "start", fontSize: 13 },
       text: { color: ink },
@@ -57,7 +57,7 @@ const report = (() => {
     const { view } = await vegaEmbed(element, spec, {
       actions: { export: true, source: false, compiled: false, editor: false },
       ast: true, // expressions are interpreted: the page's policy forbids eval
-      config: config(),
+      config: config(element.clientWidth),
       downloadFileName: element.id,
       renderer: rows(spec) > MANY ? "canvas" : "svg",
       tooltip: { theme: isDark() ? "dark" : "light" },
@@ -98,7 +98,21 @@ const report = (() => {
   addEventListener("beforeprint", () => { before = root.dataset.theme; theme("light"); charts().forEach(draw); });
   addEventListener("afterprint", () => { theme(before); drawAll(); });
 
+  /** Mark the section that is read in the table of contents. */
+  function follow() {
+    const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+    const observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting) continue;
+        for (const link of links.values()) link.removeAttribute("aria-current");
+        links.get(target.id).setAttribute("aria-current", "true");
+      }
+    }, { rootMargin: "-20% 0px -75% 0px" });
+    for (const id of links.keys()) observer.observe(document.getElementById(id));
+  }
+
   label();
+  follow();
   addEventListener("DOMContentLoaded", drawAll); // after the scripts of the sections
   return { data, onDraw };
 })();

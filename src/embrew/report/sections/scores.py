@@ -4,44 +4,59 @@ from collections.abc import Iterator
 from typing import Any
 
 from embrew.comparison import Comparison, differing_settings
+from embrew.comparison.verdict import best_model
+from embrew.evaluation.uncertainty import LEVEL
+from embrew.report.score_charts import differences_chart, scores_chart
+from embrew.report.score_rows import TaskRow, mean_rows, task_rows
 from embrew.report.section import Figure, Section
+from embrew.report.setting_groups import FOLDED, setting_groups
 from embrew.report.subject import Subject
 
 
 def section(subject: Subject) -> Section:
     """Return the section."""
     comparison = subject.comparison
-    tested = [comparison.differences(model) for model in range(1, len(comparison.models))]
-    rows: list[dict[str, Any]] = []
-    for i, task in enumerate(comparison.tasks):
-        rows.append({"task": task, "tests": [None, *(tests[i] for tests in tested)]})
-    rows.sort(key=lambda row: min((test.test.difference for test in row["tests"] if test), default=0.0))
+    names = [model.name for model in comparison.models]
+    rows, means = task_rows(comparison), mean_rows(comparison)
     settings = differing_settings(comparison.models)
+    groups = setting_groups(settings)
+    values = {
+        "names": names,
+        "groups": [
+            ("Means", means),
+            ("Significantly worse than the base for at least one model", [row for row in rows if row.is_regression]),
+            (
+                "Other tasks" if any(row.is_regression for row in rows) else "Tasks",
+                [r for r in rows if not r.is_regression],
+            ),
+        ],
+        "differences": differences_chart(names, rows, names[best_model(comparison)]),
+        "seeds": scores_chart(names, rows),
+        "left_out": comparison.left_out,
+        "settings": {name: found for name, found in groups.items() if name != FOLDED},
+        "folded": {name: found for name, found in groups.items() if name == FOLDED},
+        "tested": len(comparison.tested),
+        "level": LEVEL,
+        "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
+    }
     document = {
-        "models": [model.name for model in comparison.models],
+        "models": names,
         "means": comparison.means(),
         "tasks": [_entry(row) for row in rows],
         "left_out": [one._asdict() for one in comparison.left_out],
         "settings": settings,
     }
-    values = {
-        "models": comparison.models,
-        "means": comparison.means(),
-        "rows": rows,
-        "left_out": comparison.left_out,
-        "settings": settings,
-    }
     return Section("scores", "Scores", values, document, tuple(_figures(comparison)))
 
 
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    task = row["task"]
+def _entry(row: TaskRow) -> dict[str, Any]:
+    task = row.task
     return {
         "task": task.label,
         "metric": task.metric,
         "seeds": [[result.main_score for result in results] for results in task.results],
         "scores": task.scores,
-        "differences": [test and {**vars(test.test), "corrected": test.corrected} for test in row["tests"]],
+        "differences": [test and {**vars(test.test), "corrected": test.corrected} for test in row.tests],
     }
 
 
