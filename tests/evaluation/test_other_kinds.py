@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embrew.evaluation import evaluate
-from embrew.evaluation.kinds.pair_classification import _best_accuracy, evaluate_pair_classification
+from embrew.evaluation.kinds.pair_classification import best_threshold, evaluate_pair_classification
 from embrew.evaluation.kinds.reranking import evaluate_reranking
 
 
@@ -53,7 +53,8 @@ def test_pairs(bag_of_words, tmp_path):
 def test_the_best_threshold_is_the_best_of_all(pairs):
     scores, gold = np.array([score for score, _ in pairs]), np.array([label for _, label in pairs])
     every = [((scores >= threshold) == gold).mean() for threshold in (*scores, 1.0)]
-    assert _best_accuracy(scores, gold) == pytest.approx(max(every))
+    threshold, accuracy = best_threshold(scores, gold)
+    assert accuracy == pytest.approx(max(every)) == pytest.approx(((scores >= threshold) == gold).mean())
 
 
 def test_reranking(bag_of_words, tmp_path):

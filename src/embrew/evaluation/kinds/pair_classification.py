@@ -1,5 +1,6 @@
 """Pair classification: average precision of the cosines of matching pairs against those of other pairs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,20 +42,21 @@ def evaluate_pair_classification(
         "main_score": ap,
         "cosine_ap": ap,
         "cosine_f1": float(f1.max()),
-        "cosine_accuracy": _best_accuracy(cosines, gold),
+        "cosine_accuracy": best_threshold(cosines, gold)[1],
         "positive_share": float(gold.mean()),
         "examples": {"predicted": cosines.tolist(), "gold": gold.tolist()},
     }
 
 
-def _best_accuracy(scores: np.ndarray, gold: np.ndarray) -> float:
-    """Return the accuracy of the best threshold; equal scores are on the same side of it."""
+def best_threshold(scores: np.ndarray, gold: np.ndarray) -> tuple[float, float]:
+    """Return the score from which on pairs are best predicted to match, and the accuracy; of several, the highest."""
     order = np.argsort(-scores, kind="stable")
     hits = np.concatenate([[0], np.cumsum(gold[order])])
     misses = np.concatenate([[0], np.cumsum(1 - gold[order])])
     right = hits + (len(gold) - gold.sum()) - misses  # if the first i are predicted positive
-    ends = np.concatenate([[True], np.diff(scores[order]) != 0, [True]])
-    return float(right[ends].max() / len(gold))
+    ends = np.concatenate([[True], np.diff(scores[order]) != 0, [True]])  # equal scores are on the same side
+    best = int(np.argmax(np.where(ends, right, -1)))
+    return (float(scores[order[best - 1]]) if best else math.inf), float(right[best] / len(gold))
 
 
 def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], times: np.ndarray) -> np.ndarray:
