@@ -70,7 +70,13 @@ STEP = {
     ],
     "runs": [{"ours": 1.0}, {"ours": 3.0}],
 }
-PAGE = "Text.\n\n<!-- table: scores -->\n<!-- /table -->\n\nIt is <!-- value: time :: fast :: ratio --><!-- /value -->.\n"
+PAGE = """Text.
+
+<!-- table: scores -->
+<!-- /table -->
+
+It is <!-- value: time :: fast :: ratio --><!-- /value -->.
+"""
 # By hand: the mean of 30 and 50 is 40; deviations of ±10 give sqrt(200 / 1) = 14.14.
 EXPECTED = """Text.
 
