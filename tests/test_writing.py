@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,16 @@ def half_written(file):
     with atomic_path(file) as temporary:
         temporary.write_text("half")
         raise RuntimeError
+
+
+def test_a_relative_folder_is_written_where_temporary_names_are_absolute(tmp_path, monkeypatch):
+    """From Python 3.12 on, `mkdtemp` returns absolute names; the folder's own temporary folder is still recognised."""
+    make = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: os.path.abspath(make(**given)))  # noqa: PTH100
+    monkeypatch.chdir(tmp_path)
+    with atomic_folder(Path("out"), marker="a.json") as new:
+        (new / "a.json").write_text("{}")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "a.json"]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -26,6 +26,7 @@ from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
+from embrew.text_encoder import provenance
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.folders.conftest import Folders
@@ -161,8 +162,10 @@ def test_an_index_is_searched(old: Folders) -> None:
     check_index(old, "encoders/lora")
 
 
-def test_results_are_read_and_kept(old: Folders) -> None:
-    """They are in a table, and are not computed a second time."""
+def test_results_are_read_and_kept(old: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in a table, and are not computed again by the versions of Python and libraries that made them."""
+    (run,) = Path("results").glob("*.run.json")
+    monkeypatch.setattr(provenance, "versions", lambda: json.loads(run.read_text())["versions"])
     before = {path: path.stat().st_mtime_ns for path in Path("results").iterdir()}
     (result,) = evaluate(build.open_model("encoders/lora"), ["data/sts.jsonl"], output_dir="results")
     assert {path: path.stat().st_mtime_ns for path in Path("results").iterdir()} == before

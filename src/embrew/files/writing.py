@@ -223,7 +223,7 @@ def _is_written(folder: Path, *, but: Path) -> bool:
     """Return whether another process writes a folder; processes that only clean up are waited for."""
     for pause in (0.0, 0.1, 0.3):
         time.sleep(pause)
-        if not any(is_held(other) for other in _beside(folder) if other != but):
+        if not any(is_held(other) for other in _beside(folder) if other.name != but.name):
             return False
     return True
 
