@@ -18,7 +18,11 @@ HEADINGS = [
     "Reproduce",
     "Departures from paper and code",
 ]
-PAGES = ("llm2comp", "ese", "autoregembed", "lbr", "epic", "baselines")
+PAGES = sorted(path.stem for path in METHODS.glob("*.md"))
+
+
+def test_pages_are_found() -> None:
+    assert {"llm2comp", "ese", "autoregembed", "lbr", "epic", "baselines"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
