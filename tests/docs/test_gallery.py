@@ -1,0 +1,76 @@
+"""The gallery: its pictures are there, small, and come from the commands above them."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "gallery.md"
+SECTIONS = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
+LIMIT = 2_000_000  # bytes of all pictures
+
+
+def test_pictures_are_there_and_small() -> None:
+    named = [ROOT / "docs" / name for section in SECTIONS for name in PICTURE.findall(section)]
+    assert len(named) >= 7 and [path for path in named if not path.is_file()] == []
+    assert sum(path.stat().st_size for path in named) < LIMIT
+    drawn = {path for path in named if path.parent.name == "gallery"}
+    assert drawn == set((ROOT / "docs" / "images" / "gallery").iterdir())  # and none that no page shows
+
+
+@pytest.mark.parametrize("section", SECTIONS[1:], ids=[section.splitlines()[0] for section in SECTIONS[1:]])
+def test_a_picture_has_its_command_above_it(section: str) -> None:
+    """A command that names the file, or its folder; tests/docs/test_examples.py parses all commands."""
+    (picture,) = PICTURE.findall(section)
+    above = section.partition("![")[0]
+    assert re.search(r"^embrew |`(?:make|scripts/)", above, re.MULTILINE)
+    name = Path(picture).name
+    if "gallery/" in picture and "--plot" in above:
+        assert re.search(rf"--(?:plot|tsne) {re.escape(name)}\n", above)
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The script with pictures in a folder of its own."""
+    names = runpy.run_path(str(ROOT / "scripts" / "draw_gallery.py"))
+    monkeypatch.setitem(names["draw"].__globals__, "PICTURES", tmp_path / "pictures")
+    (tmp_path / "work" / "finished").mkdir(parents=True)
+    return SimpleNamespace(draw=names["draw"], work=tmp_path / "work", pictures=tmp_path / "pictures")
+
+
+SECTION = """Title
+
+```yaml title="a.yaml"
+- one
+```
+
+```bash
+echo run >> log; mkdir -p out; cat a.yaml \\
+  > out/p.svg
+```
+
+![words](images/gallery/p.svg)
+"""
+
+
+def test_commands_are_run_once(script: Any) -> None:
+    for _ in range(2):
+        script.draw(SECTION, script.work)
+    assert (script.pictures / "p.svg").read_text() == "- one\n"
+    assert (script.work / "log").read_text() == "run\n"
+
+
+def test_a_command_that_failed_is_run_again(script: Any) -> None:
+    failing = SECTION.replace("echo run >> log;", "echo run >> log; test -e allowed;")
+    with pytest.raises(Exception, match="returned non-zero exit status"):
+        script.draw(failing, script.work)
+    (script.work / "allowed").touch()
+    script.draw(failing, script.work)
+    assert (script.work / "log").read_text() == "run\nrun\n" and (script.pictures / "p.svg").exists()
