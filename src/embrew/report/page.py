@@ -9,7 +9,7 @@ from pathlib import Path
 from embrew.comparison import verdict
 from embrew.comparison.verdict import best_model
 from embrew.files.writing import atomic_path, write_json
-from embrew.plot_style import colours
+from embrew.report.chart import model_colours
 from embrew.report.score_rows import overall
 from embrew.report.scripts import policy, scripts
 from embrew.report.section import Figure, Section
@@ -68,7 +68,7 @@ def html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]
     return environment.get_template("page.html").render(
         title=f"{names[1]} compared with {names[0]}" if len(names) == 2 else f"{len(names)} models compared",
         names=names,
-        colours=colours(names),
+        colours=model_colours(names),
         overall=overall(comparison),
         best=best_model(comparison),
         tasks=len(comparison.tasks),

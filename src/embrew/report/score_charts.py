@@ -7,8 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from embrew.comparison import Tested
-from embrew.plot_style import colours
-from embrew.report.chart import Chart
+from embrew.report.chart import Chart, model_colours
 from embrew.report.score_rows import TaskRow
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def differences_chart(names: Sequence[str], rows: Sequence[TaskRow], best: str) 
         shown = alt.param("shown", value=best if best in compared else compared[0], bind=choice)
         of_task = of_task.transform_filter("datum.model === shown")
     whiskers = of_task.mark_rule(strokeWidth=2, aria=False).encode(
-        **where, x=alt.X("low:Q", title=f"difference from {base}, in points"), x2="high:Q", color=look["color"]
+        **where, x=alt.X("low:Q", title="difference in points"), x2="high:Q", color=look["color"]
     )
     numbers = [alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("difference", "low", "high")]
     points = of_task.mark_point(filled=True, opacity=1, size=60).encode(
@@ -88,7 +87,7 @@ def _look(names: Sequence[str], shown: Sequence[str]) -> dict[str, Any]:
     """Return colour and shape by model, the same in all charts of the models `names`."""
     import altair as alt
 
-    colour, shape = dict(zip(names, colours(names), strict=True)), dict(zip(names, cycle(SHAPES)))
+    colour, shape = dict(zip(names, model_colours(names), strict=True)), dict(zip(names, cycle(SHAPES)))
     scales = {"color": (alt.Color, colour), "shape": (alt.Shape, shape)}
     return {
         channel: kind("model:N", scale=alt.Scale(domain=list(shown), range=[look[name] for name in shown]))
