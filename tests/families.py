@@ -108,7 +108,7 @@ def table() -> str:
     ways = {
         "flag": "yes",
         "mask": "yes, by a mask; not in exports",
-        None: "refused: the family masks the future itself",
+        None: "refused: the family adds its own causal mask",
     }
     rows = ["| Family | Models | Bidirectional | Memory causal | Length | Also | Tested |"]
     rows += ["|---|---|---|---|---|---|---|"]
