@@ -27,8 +27,8 @@ def system() -> Finding:
     """Report operating system, kernel and architecture."""
     value = f"{platform.system()} {platform.release()}, {platform.machine()}"
     libc = " ".join(part for part in platform.libc_ver() if part)
-    if sys.platform not in ("linux", "darwin"):
-        return Finding("system", "warning", value, "embrew is tested on Linux and macOS", {"libc": libc})
+    if sys.platform != "linux":
+        return Finding("system", "warning", value, "embrew is tested on Linux", {"libc": libc})
     return Finding("system", "ok", value, details={"libc": libc})
 
 
