@@ -74,6 +74,11 @@ class Confusion(NamedTuple):
     after: int
     total: int
 
+    @property
+    def is_won(self) -> bool:
+        """Whether the second model confuses them less often."""
+        return self.after < self.before
+
 
 def ranked(result: Result) -> Ranked | None:
     """Return the queries of a result; None if its examples name none, as those of earlier versions do."""

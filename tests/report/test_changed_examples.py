@@ -1,0 +1,171 @@
+"""Queries won and lost in a report: which are listed, with which texts, and how large they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from embrew.comparison.changes import Confusion, QueryChange
+from embrew.report.changed_examples import SIZE, Changed, chosen, page_data
+from embrew.report.example_texts import RankedTexts
+from embrew.report.sections.queries import section
+from tests.report.changed import ranked, result, retrieval_folder, subject, write
+
+
+def change(number: int, won: bool) -> QueryChange:
+    return QueryChange(f"q{number}", 2, 1 if won else 3, [], [])
+
+
+@pytest.mark.parametrize(
+    ("won", "lost", "expected_won", "expected_lost"),
+    [
+        (500, 500, 100, 100),
+        (500, 20, 180, 20),
+        (30, 500, 30, 170),
+        (50, 60, 50, 60),
+        (0, 300, 0, 200),
+        (300, 0, 200, 0),
+    ],
+)
+def test_half_of_the_listed_changes_are_lost_where_there_are_as_many(won, lost, expected_won, expected_lost):
+    changes = [change(i, won=i % 2 == 0) for i in range(2 * min(won, lost))]
+    changes += [change(1000 + i, won=won > lost) for i in range(abs(won - lost))]
+    kept = chosen(changes, 200)
+    assert sum(one.is_won for one in kept) == expected_won
+    assert sum(not one.is_won for one in kept) == expected_lost
+    numbers = [int(one.query[1:]) for one in kept]
+    assert numbers == sorted(numbers)  # the order of the changes, the largest first
+    assert kept[0] == changes[0]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    documents = {f"d{i}": f"document {i}" for i in range(8)}
+    queries = {"a": "first query", "b": "second query", "c": "third query"}
+    return retrieval_folder(tmp_path / "T", queries, documents, ["a d1 1", "a d2 2", "b d7 1", "c d3 1", "c d0 0"])
+
+
+def models(one, other):
+    return {"one": [one], "other": [other]}
+
+
+TOPS = (
+    {"a": (1, ["d1", "d0", "d3", "d4", "d5", "d2"]), "b": (40, ["d0"]), "c": (1, ["d3"])},
+    {"a": (6, ["d0", "d3", "d4", "d5", "d6", "d2"]), "b": (None, ["d0"]), "c": (1, ["d3"])},
+)
+
+
+def test_an_entry_names_texts_and_marks_relevant_documents(folder):
+    found = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1])), folder))
+    data = found.values["data"]
+    (task,) = data["tasks"]
+    (listed,) = task["lists"]
+    assert (task["kind"], task["total"], listed["changed"], listed["won"]) == ("queries", 3, 2, 0)
+    texts = data["texts"]
+    first, second = listed["entries"]
+    assert texts[first["query"]] == ["a", "first query"]
+    assert first["ranks"] == [1, 6]
+    # Five documents of each model; d2 is relevant and at neither.
+    assert [[texts[i][0] for i in top] for top in first["tops"]] == [
+        ["d1", "d0", "d3", "d4", "d5"],
+        ["d0", "d3", "d4", "d5", "d6"],
+    ]
+    assert [texts[i] for i in first["right"]] == [["d1", "document 1"]]
+    assert first["missed"] == []
+    # Of b, no relevant document is among those shown: one is shown beside them.
+    assert (second["ranks"], second["right"]) == ([40, None], [])
+    assert [texts[i] for i in second["missed"]] == [["d7", "document 7"]]
+    assert len({tuple(text) for text in texts}) == len(texts)  # each once
+    assert found.document["tasks"][0]["models"][0]["examples"][0] == {
+        "query": "a",
+        "before": 1,
+        "after": 6,
+        "top_before": TOPS[0]["a"][1],
+        "top_after": TOPS[1]["a"][1],
+    }
+    assert [(one.quantity, one.value, one.model) for one in found.figures] == [
+        ("queries won", 0, "other"),
+        ("queries lost", 2, "other"),
+    ]
+
+
+def test_without_data_only_ids_are_shown():
+    found = section(subject(models(ranked("T", TOPS[0]), ranked("T", TOPS[1]))))
+    data = found.values["data"]
+    assert found.values["without_texts"] == ["T test, 3 queries"]
+    first = data["tasks"][0]["lists"][0]["entries"][0]
+    assert {tuple(data["texts"][i]) for i in first["right"]} == {("d1", None)}  # by its rank
+    assert all(text is None for _, text in data["texts"])
+
+
+def test_results_without_ids_are_named():
+    old = result("T", "retrieval", 2, score=[0.0, 1.0])
+    found = section(subject(models(old, ranked("T", {"a": (1, []), "b": (2, [])}))))
+    assert found.values["without_ids"] == ["T test, 2 queries"]
+    assert found.values["data"]["tasks"] == []
+    assert section(subject(models(result("C", "clustering", 2), result("C", "clustering", 2)))) is None
+
+
+def test_candidates_of_reranking_are_read_by_their_names(tmp_path):
+    rows = [
+        {"query": "q one", "positive": ["p", "both"], "negative": ["n", "both", "m"]},
+        {"query": "q two", "positive": ["r"], "negative": ["s"]},
+    ]
+    write(tmp_path / "R" / "test.jsonl", rows)
+    tops = [["negative 3", "positive 2", "negative 1"], ["positive 2", "positive 1", "negative 3"]]
+    one, other = (
+        ranked("R", {"1": (rank, top), "2": (1, ["positive 1", "negative 1"])}, "reranking")
+        for rank, top in zip((2, 1), tops, strict=True)
+    )
+    data = section(subject(models(one, other), tmp_path / "R")).values["data"]
+    (entry,) = data["tasks"][0]["lists"][0]["entries"]
+    assert data["texts"][entry["query"]] == ["1", "q one"]
+    shown = [[data["texts"][i][1] for i in top] for top in entry["tops"]]
+    assert shown == [["m", "both", "n"], ["both", "p", "m"]]
+    assert {data["texts"][i][1] for i in entry["right"]} == {"p", "both"}
+
+
+def test_pairs_have_their_sentences(tmp_path):
+    rows = [{"sentence1": f"left {i}", "sentence2": "same", "score": float(i)} for i in range(4)]
+    write(tmp_path / "S" / "test.jsonl", rows)
+    gold = [0.0, 1.0, 2.0, 3.0]
+    one = result("S", "sts", 4, predicted=[0.1, 0.2, 0.3, 0.4], gold=gold)
+    other = result("S", "sts", 4, predicted=[0.4, 0.2, 0.3, 0.1], gold=gold)
+    data = section(subject(models(one, other), tmp_path / "S")).values["data"]
+    (listed,) = data["tasks"][0]["lists"]
+    first = listed["entries"][0]
+    assert [data["texts"][i][1] for i in first["texts"]] == ["left 0", "same"]
+    assert (first["gold"], first["cosines"], first["ranks"], first["won"]) == (0.0, [0.1, 0.4], (1.0, 1.0, 4.0), False)
+    assert (listed["changed"], listed["won"]) == (2, 0)
+    assert sum(text == ["", "same"] for text in data["texts"]) == 1
+
+
+def texts(length: int) -> RankedTexts:
+    return RankedTexts(query=lambda q: q * length, document=lambda q, d: (d + q) * length, relevant=lambda _: ["x"])
+
+
+@pytest.mark.parametrize("length", [1, 1000])
+def test_the_page_stays_small(length):
+    """4 tasks, 9 models and 300 changed queries each, whose documents are all different."""
+    changes = [
+        QueryChange(f"é{i}", 1, None, [f"b{i}-{k}" for k in range(10)], [f"a{i}-{k}" for k in range(10)])
+        for i in range(300)
+    ]
+    tasks = [Changed(f"T{t}", "queries", 300, [changes] * 9, depth=100, texts=texts(length)) for t in range(4)]
+    data = page_data(tasks, [f"m{i}" for i in range(10)])
+    assert len(json.dumps(data, ensure_ascii=False).encode()) < 1.1 * SIZE
+    assert all(0 < len(one["entries"]) == data["limit"] for task in data["tasks"] for one in task["lists"])
+    assert all(one["changed"] == 300 for task in data["tasks"] for one in task["lists"])
+
+
+def test_long_texts_and_names_are_truncated_and_say_so():
+    long = Changed("T", "queries", 1, [[QueryChange("q" * 500, 1, None, ["d"], [])]], depth=100, texts=texts(1000))
+    data = page_data([long], ["a", "b"])
+    assert [(len(name), len(text), length) for name, text, length in data["texts"]] == [
+        (100, 2000, 500_000),
+        (1, 2000, 501_000),
+    ]
+    classes = Changed("C", "classes", 9, [[Confusion("g" * 200, "p", 1, 0, 3)]])
+    (entry,) = page_data([classes], ["a", "b"])["tasks"][0]["lists"][0]["entries"]
+    assert [len(name) for name in entry["classes"]] == [100, 1]
