@@ -4,38 +4,101 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import out, print_json
+from embrew.cli.console import can_ask, out, print_json
+from embrew.cli.signals import stopping
 
 
 def compare(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="[NAME=]PATH...", help="Result folders; those with the same NAME are seeds of a model."),
+        typer.Argument(
+            metavar="[NAME=]PATH...",
+            help="Results, trained folders, stages, sweeps, exports, Sentence-Transformers folders, recipes without "
+            "stages; those with the same NAME are seeds of a model.",
+        ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE.html", help="File of the report; .json and .csv beside it.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.html",
+            help="File of the report; .json and .csv beside it, and .files for what is evaluated and measured.",
+        ),
     ],
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SUITE",
+            autocompletion=completion.suites,
+            help="Suite that models without results are evaluated on; --data is the folder of its data sets.",
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", "-d", metavar="DIR", help="Data folder that models without results are evaluated on. Repeatable."
+        ),
+    ] = None,
+    encoders: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="NAME=FOLDER",
+            help="Encoder of a result folder, for cost, geometry and map. Repeatable.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Evaluate retrieval again, without asking, where results lack the ids of queries."
+        ),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare models in one offline HTML page: scores, queries, cost, geometry.
+    """Compare models in one offline HTML page.
 
-    The first model is the base of all differences.
+    The first model is the base of all differences. The same command resumes what was stopped, and repeats nothing.
     """
-    from embrew.comparison import compare_models, models_of
-    from embrew.report.page import sentences_of, write_report
-    from embrew.report.subject import Subject
+    from embrew.report.inputs import read_inputs
+    from embrew.report.making import files_of, make_report
+    from embrew.report.page import sentences_of
+    from embrew.report.task_data import read_tasks
 
-    subject = Subject(compare_models(models_of(models)), command=shlex.join(["embrew", *sys.argv[1:]]))
-    sections = write_report(subject, output)
+    if output.suffix != ".html":
+        raise ValueError(f"--output {output}: the report is an HTML page; give FILE.html")
+    split = [entry.partition("=") for entry in encoders or ()]
+    if any(not (name and folder) for name, _, folder in split):
+        raise ValueError(f"--model {' '.join(encoders or ())}: give NAME=FOLDER, the name of a model and its encoder")
+    given = read_inputs(models, {name: folder for name, _, folder in split})
+    tasks = read_tasks(suite, data or ())
+    with stopping(lambda: f"what is finished is in {files_of(output)}; the same command resumes"):
+        subject, sections = make_report(
+            given,
+            tasks,
+            output,
+            again=lambda lines: yes or _ask(lines),
+            command=shlex.join(["embrew", *sys.argv[1:]]),
+        )
     sentences = sentences_of(subject, sections)
     for sentence in sentences:
         out().print(sentence, markup=False)
     out().print(f"written to {output}", markup=False, soft_wrap=True)
     print_json({"verdict": sentences, **{section.name: section.document for section in sections}})
+
+
+def _ask(lines: Sequence[str]) -> bool:
+    """Ask at a terminal whether to evaluate again; elsewhere the answer is no."""
+    if not can_ask():
+        return False
+    question = "these results lack the ids of queries, which queries won and lost need:\n  "
+    return typer.confirm(f"{question}{chr(10).join(lines)}\nevaluate them again?", err=True)

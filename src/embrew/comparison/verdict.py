@@ -15,7 +15,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
     If the first model is the best, it is compared with the second best.
     """
-    best, other = _best_and_other(comparison)
+    best, other = best_and_other(comparison)
     return [_on_the_mean(comparison, best, other), _on_tasks(comparison, best, other)]
 
 
@@ -24,7 +24,8 @@ def best_model(comparison: Comparison) -> int:
     return int(np.argmax(comparison.means()))
 
 
-def _best_and_other(comparison: Comparison) -> tuple[int, int]:
+def best_and_other(comparison: Comparison) -> tuple[int, int]:
+    """Return the best model and the one that it is compared with: the first; the second best if that is the best."""
     order = np.argsort([-mean for mean in comparison.means()], kind="stable")
     best = int(order[0])
     return (best, 0) if best != 0 else (0, int(order[1]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.files import checksums
-from embrew.files.formats import CONTEXT, DOMAIN, ENCODER, EXPORT, INDEX, RESULT, RUN, VECTORS
+from embrew.files.formats import CONTEXT, DOMAIN, ENCODER, EXPORT, INDEX, REPORT, RESULT, RUN, VECTORS
 from embrew.files.reading import read_json
 from embrew.inspection.found import Found, State, command
 from embrew.inspection.training import in_words, training_run
@@ -104,6 +104,19 @@ def results(folder: Path) -> Found:
     summary = _count(len(facts), "task")
     use = {"open": command("table", folder), "resume": command("evaluate", "MODEL", "--output", folder)}
     return Found(folder, "stopped" if problems else "finished", summary, tuple(facts), tuple(problems), commands=use)
+
+
+def report(folder: Path) -> Found:
+    """Inspect the folder in which `embrew compare` keeps results and measurements, beside its page."""
+    values = read_json(folder / REPORT.file, keys=("page", "models", "command", "finished"), kind=REPORT)
+    page = folder.parent / values["page"]
+    facts = [f"models: {', '.join(values['models'])}"]
+    problems = () if page.is_file() or not values["finished"] else (f"{page} is missing; the same command writes it",)
+    state: State = "finished" if values["finished"] else "stopped"
+    use = {"open": str(page)} if page.is_file() else {}
+    again = {"resume": values["command"]} if values["command"] and (problems or state == "stopped") else {}
+    summary = f"{_count(len(values['models']), 'model')} in {page.name}"
+    return Found(folder, state, summary, tuple(facts), problems, commands={**use, **again})
 
 
 def domain(folder: Path) -> Found:

@@ -43,6 +43,7 @@ KINDS = (
     Kind("data of a domain", formats.DOMAIN.file, artifacts.prepared, "domain"),
     Kind("index", formats.INDEX.file, artifacts.index, "index"),
     Kind("results", formats.RESULT.file.replace("TASK.SPLIT", "*"), artifacts.results, "result"),
+    Kind("files of a report", formats.REPORT.file, artifacts.report, "report"),
     Kind("context", formats.CONTEXT.file, artifacts.context, "context"),
 )
 """In the order in which they are tried; a stage in progress with checkpoints is of the first kind that matches."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embrew.comparison import Comparison
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
+    from embrew.report.source import Source
     from embrew.text_encoder.interface import TextEncoder
+
+
+class Overlaps(NamedTuple):
+    """Lines about training rows that hold a text of a task, and about data that could not be checked, with reasons."""
+
+    found: tuple[str, ...]
+    not_checked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,8 @@ class Subject:
         data: Data folder of a task, by task name and split, only where its files are those of the results.
         measured: What `measure` of each section returned, by section and model; a model whose encoder is not known is
             missing.
+        sources: Folders and runs of each model, one per seed, by model.
+        overlaps: Texts of the tasks among the training rows, by model; empty if they were not looked for.
         map_method: `pca` or `tsne`.
         command: The command that made the report.
     """
@@ -29,6 +39,8 @@ class Subject:
     comparison: Comparison
     data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
+    overlaps: Mapping[str, Overlaps] = field(default_factory=dict)
     map_method: str = "pca"
     command: str = ""
 

@@ -6,6 +6,6 @@ has `measure(encoder, subject)`, whose results `section` finds in `subject.measu
 
 from types import ModuleType
 
-from embrew.report.sections import queries, reproduce, scores
+from embrew.report.sections import cost, queries, reproduce, scores
 
-SECTIONS: dict[str, ModuleType] = {"scores": scores, "queries": queries, "reproduce": reproduce}
+SECTIONS: dict[str, ModuleType] = {"scores": scores, "queries": queries, "cost": cost, "reproduce": reproduce}

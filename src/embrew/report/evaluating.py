@@ -1,0 +1,108 @@
+"""Results of the models of a report: those that exist, and those that have to be computed first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from embrew.comparison import Model, Scored, read_folder
+from embrew.comparison.models import check_same_tasks
+from embrew.evaluation.task import Task
+from embrew.progress import within
+from embrew.report.cache import Cache
+from embrew.report.source import Given, Source
+from embrew.report.task_data import Tasks, identity, shown_split, task_of, with_instruction
+from embrew.text_encoder.provenance import versions
+
+logger = logging.getLogger(__name__)
+Ask = Callable[[Sequence[str]], bool]
+"""Ask whether to evaluate models again; called with one line per model."""
+
+
+def check_known(given: Sequence[Given], tasks: Tasks) -> None:
+    """Raise if a model has no results, and there are no tasks to evaluate it on."""
+    without = [one.name for one in given if any(source.results is None for source in one.seeds)]
+    if without and not tasks:
+        raise ValueError(
+            f"{', '.join(without)}: no results; give --suite NAME or --data DIR to evaluate on, or result folders "
+            "(embrew evaluate MODEL --output DIR)"
+        )
+
+
+def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache, *, again: Ask) -> list[Model]:
+    """Return the models with their results; tasks that a model with an encoder lacks are evaluated.
+
+    Args:
+        given: The models.
+        tasks: What models are evaluated on.
+        files: Folder of the report; results are written below `results/NAME`.
+        cache: Which evaluations are finished.
+        again: Asked once whether retrieval results of earlier versions, without the ids of queries, are evaluated
+            again.
+    """
+    check_known(given, tasks)
+    seeds = {(one.name, i): source for one in given for i, source in enumerate(one.seeds)}
+    known = {key: read_folder(source.results) if source.results else () for key, source in seeds.items()}
+    older = {key: _older(seeds[key], scored, tasks) for key, scored in known.items()}
+    lines = [f"{name}: {', '.join(task.name for task in found)}" for (name, _), found in older.items() if found]
+    repeated = again(lines) if lines else False
+    for number, ((name, i), source) in enumerate(seeds.items(), start=1):
+        there = {(scored.result.task, scored.result.split) for scored in known[name, i]}
+        wanted = [task for task in tasks if (task.name, shown_split(task)) not in there] if source.model else []
+        wanted += older[name, i] if repeated else []
+        if not wanted:
+            continue
+        seed = f", seed {i + 1}" if (name, 1) in seeds else ""
+        folder = files / "results" / name.replace("/", "--") / (f"seed-{i + 1}" if seed else "")
+        with within(f"{name}{seed} ({number} of {len(seeds)})"):
+            new = _evaluated(source, wanted, folder, cache)
+        replaced = {(scored.result.task, scored.result.split) for scored in new}
+        kept = [one for one in known[name, i] if (one.result.task, one.result.split) not in replaced]
+        known[name, i] = (*kept, *new)
+    models = [_model(one, known) for one in given]
+    for model in models:
+        check_same_tasks(model)
+    return models
+
+
+def _model(given: Given, known: Mapping[tuple[str, int], Sequence[Scored]]) -> Model:
+    seeds = tuple(tuple(known[given.name, i]) for i in range(len(given.seeds)))
+    return Model(given.name, seeds, given.seeds[0].model)
+
+
+def _older(source: Source, known: Sequence[Scored], tasks: Tasks) -> list[Task]:
+    """Return retrieval tasks whose results lack the ids of queries, and can be evaluated again."""
+    found = []
+    for scored in known if source.model else ():
+        result = scored.result
+        if result.kind == "retrieval" and result.examples and "query" not in result.examples:
+            task = task_of(scored, tasks)
+            if task is not None:
+                found.append(with_instruction(task, scored.run))
+    return found
+
+
+def _evaluated(source: Source, tasks: Tasks, folder: Path, cache: Cache) -> list[Scored]:
+    """Return the results of tasks from a folder, in which those that are not finished are evaluated."""
+    key = ["evaluated", source.fingerprint(), [identity(task) for task in tasks], versions(), folder.name]
+    done = cache.get(key)
+    if done is None or not all((folder / f"{stem}.json").is_file() for stem in done):
+        done = cache.put(key, _evaluate(source, tasks, folder))
+    names = {tuple(stem.rsplit(".", 1)) for stem in done}
+    return [one for one in read_folder(folder) if (one.result.task, one.result.split) in names]
+
+
+def _evaluate(source: Source, tasks: Tasks, folder: Path) -> list[str]:
+    from embrew.evaluation import evaluate
+
+    logger.info("opening %s", source.model)
+    encoder = source.open()
+    how: dict[str, Any] = {"output_dir": folder, "show_progress_bar": True}
+    try:
+        results = evaluate(encoder, list(tasks), **how)
+    except FileExistsError:
+        logger.warning("results of another model or other data in %s are replaced", folder)
+        results = evaluate(encoder, list(tasks), overwrite=True, **how)
+    return [f"{result.task}.{result.split}" for result in results]

@@ -1,0 +1,96 @@
+"""Make a report: evaluate what is missing, compare, measure the encoders, and write the page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from embrew.comparison import compare_models
+from embrew.files.formats import REPORT
+from embrew.files.locks import claimed
+from embrew.files.writing import write_json
+from embrew.report.cache import Cache
+from embrew.report.evaluating import Ask, read_models
+from embrew.report.measuring import Opener, measured, needs_encoders
+from embrew.report.overlaps import find_overlaps
+from embrew.report.page import write_report
+from embrew.report.section import Section
+from embrew.report.source import Given, Source
+from embrew.report.subject import Subject
+from embrew.report.task_data import Tasks, data_of
+from embrew.report.templates import templates
+
+logger = logging.getLogger(__name__)
+
+
+def make_report(
+    given: Sequence[Given],
+    tasks: Tasks,
+    output: Path,
+    *,
+    again: Ask = lambda _: False,
+    opener: Opener = Source.open,
+    command: str = "",
+    map_method: str = "pca",
+) -> tuple[Subject, list[Section]]:
+    """Write a report; return what it is about, and its sections.
+
+    Results and measurements are kept in a folder beside the page, `NAME.files`. If an encoder has to be measured, the
+    page is first written without measurements.
+
+    Args:
+        given: The models, the base first.
+        tasks: What those are evaluated on that have an encoder; tasks with a result are not evaluated.
+        output: The page; `.json` and `.csv` are written beside it.
+        again: Asked whether results of earlier versions are evaluated again.
+        opener: Opens the encoder of a source to measure it.
+        command: The command that makes the report.
+        map_method: `pca` or `tsne`.
+
+    Raises:
+        FileExistsError: another process makes this report.
+        ImportError: a package of `embrew[report]` is not installed.
+        ValueError: no results and no tasks; no task that can be compared; an encoder that is not that of its results.
+    """
+    templates()  # missing packages are found before anything is evaluated
+    files = files_of(output)
+    cache = Cache(files / "cache")
+    with _kept(files, given, output, command):
+        models = read_models(given, tasks, files, cache, again=again)
+        comparison = compare_models(models)
+        subject = Subject(
+            comparison,
+            data=data_of(comparison, tasks),
+            sources={one.name: one.seeds for one in given},
+            map_method=map_method,
+            command=command,
+        )
+        if needs_encoders(subject, cache):
+            write_report(subject, output)
+            logger.info("%s has the scores; encoders are measured next", output)
+        subject = replace(subject, measured=measured(subject, cache, opener))
+        subject = replace(subject, overlaps=find_overlaps(subject, cache))
+        sections = write_report(subject, output)
+        cache.prune()
+    return subject, sections
+
+
+def files_of(output: Path) -> Path:
+    """Return the folder beside a page that keeps results and measurements."""
+    return output.with_suffix(".files")
+
+
+@contextmanager
+def _kept(files: Path, given: Sequence[Given], output: Path, command: str) -> Iterator[None]:
+    """Hold the report's folder, if an encoder is known, and write in it what it is of and whether it is finished."""
+    if not any(source.model for one in given for source in one.seeds):
+        yield
+        return
+    about = {"format": REPORT.newest, "page": output.name, "models": [one.name for one in given], "command": command}
+    with claimed(files, "comparing in"):
+        write_json(files / REPORT.file, {**about, "finished": False})
+        yield
+        write_json(files / REPORT.file, {**about, "finished": True})

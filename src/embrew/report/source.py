@@ -1,0 +1,111 @@
+"""Where a model of a report comes from: its results, the encoder, and the run that trained it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew.config.yaml_text import parse_yaml
+from embrew.files.formats import RUN
+from embrew.files.reading import read_json
+from embrew.files.safe_names import path_inside
+from embrew.recipe import Recipe, list_recipes
+
+RECIPE = "recipe.yaml"  # in the folder of a trained encoder
+
+
+class Training(NamedTuple):
+    """What training a model took, over all its stages; None: the run does not say."""
+
+    seconds: float | None
+    samples: int | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one seed of a model comes from.
+
+    Attributes:
+        results: Folder of its results; None if it has to be evaluated.
+        model: What `open_model` opens; with `untrained`, a trained encoder whose base is meant. None: the encoder is
+            not known.
+        untrained: The encoder is the one that the recipe of `model` describes, before training.
+        run: Folder of the training run.
+        stage: Last stage of the run that the model was trained in.
+    """
+
+    results: Path | None = None
+    model: str | None = None
+    untrained: bool = False
+    run: Path | None = None
+    stage: str | None = None
+
+    def open(self) -> Any:
+        """Return the encoder."""
+        assert self.model is not None
+        from embrew import build
+
+        if self.untrained:
+            recipe = Recipe.load(Path(self.model) / RECIPE)
+            return build.encoder(recipe.model_copy(update={"stages": []}))  # without a LoRA, whose start is random
+        return build.open_model(self.model)
+
+    def fingerprint(self) -> list[Any]:
+        """Return what changes if the encoder does: names, sizes and times of change of its files, or its recipe."""
+        assert self.model is not None
+        path = Path(self.model)
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            about = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+            return ["untrained" if self.untrained else "folder", about]
+        if is_recipe(self.model):
+            return ["recipe", Recipe.load(self.model).to_yaml()]
+        return ["name", self.model]
+
+    def log(self) -> dict[str, Any]:
+        """Return `run.json` of the run; empty without a run."""
+        return {} if self.run is None else read_json(self.run / RUN.file, kind=RUN)
+
+    def stages(self) -> list[str]:
+        """Return the stages that the model was trained in, in their order."""
+        if self.stage is None:
+            return []
+        names = list(self.log().get("stages") or [self.stage])
+        return names[: names.index(self.stage) + 1] if self.stage in names else [self.stage]
+
+    def training(self) -> Training:
+        """Return time and samples of all stages."""
+        log = self.log()
+        seconds = [log.get("seconds", {}).get(name) for name in self.stages()]
+        counts = [log.get("samples", {}).get(name, {}) for name in self.stages()]
+        samples = [one["a_step"] * one["steps"] if {"a_step", "steps"} <= one.keys() else None for one in counts]
+        return Training(_sum(seconds), _sum(samples))
+
+    def recipe(self) -> Recipe | None:
+        """Return the recipe of the run; None if it is not known."""
+        if self.run is None or self.stage is None:
+            return None
+        file = path_inside(self.run, self.stage, source=self.run / RUN.file, key="stages") / RECIPE
+        if not file.is_file():
+            return None
+        values: Any = parse_yaml(file.read_text(encoding="utf-8"), source=str(file))
+        return Recipe.from_values(values, source=str(file)) if isinstance(values, Mapping) else None
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model that a report was asked for: a name, and one source per seed."""
+
+    name: str
+    seeds: tuple[Source, ...]
+
+
+def is_recipe(name: str) -> bool:
+    """Return whether a name is that of a shipped recipe, or of a YAML file."""
+    return name in list_recipes() or Path(name).suffix in (".yaml", ".yml")
+
+
+def _sum(values: list[Any]) -> Any:
+    return sum(values) if values and all(value is not None for value in values) else None

@@ -1,0 +1,102 @@
+"""The data folders of results, only where their files are those that were evaluated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from embrew.comparison import Comparison, Model, Scored
+from embrew.comparison.comparable import OF_THE_MODEL
+from embrew.data.reading import expand
+from embrew.evaluation.find import find_task
+from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.suites import read_suite
+from embrew.evaluation.task import COMMON, PART_OF, Part, Task
+from embrew.files.checksums import content_hash
+
+Tasks = Sequence[Task | MtebTask]
+
+
+def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask, ...]:
+    """Return the tasks of a suite, whose data folders are below `data` if it is given, or of data folders."""
+    if suite is None:
+        return tuple(find_task(folder) for folder in data)
+    if len(data) > 1:
+        raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
+    return tuple(read_suite(suite, data=data[0] if data else None).tasks)
+
+
+def shown_split(task: Task | MtebTask) -> str | None:
+    """Return the split's name in results."""
+    return task.shown_split if isinstance(task, Task) else task.split
+
+
+def task_of(scored: Scored, given: Tasks = ()) -> Task | None:
+    """Return the task of a result with its data; None if data with the same content is not at hand.
+
+    Folders are looked for among the given tasks, then in `$EMBREW_DATA`, by the task's name.
+    """
+    name, split = scored.result.task, scored.result.split
+    for task in given:
+        if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, scored.run):
+            return task
+    folder = Path(expand("$EMBREW_DATA")) / name if "EMBREW_DATA" in os.environ else None
+    if folder is None or not folder.exists():
+        return None
+    settings = {key: value for key, value in scored.run.get("settings", {}).items() if key not in OF_THE_MODEL}
+    part = settings.pop("part", None)
+    try:
+        task = find_task(
+            folder,
+            split=split.removeprefix(PART_OF),
+            kind=scored.result.kind,
+            part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
+            **settings,
+        )
+    except (OSError, ValueError):  # another folder of the same name
+        return None
+    return task if _is_same(task, scored.run) else None
+
+
+def with_instruction(task: Task, run: Mapping[str, Any]) -> Task:
+    """Return the task with the instruction and the context that a result was computed with."""
+    settings = run.get("settings", {})
+    kept = {key: settings[key] for key in ("instruction",) if settings.get(key) is not None}
+    if settings.get("context") is not None:
+        kept["context"] = settings["context"]["name"]
+    return replace(task, settings={**task.settings, **kept})
+
+
+def identity(task: Task | MtebTask) -> Any:
+    """Return what a score on a task depends on, besides the encoder."""
+    if isinstance(task, MtebTask):
+        return [task.name, task.mteb, task.subset, task.split, task.instruction]
+    part = None if task.part is None else asdict(task.part)
+    return [task.name, task.kind, task.split, dict(task.settings), part, content_hash(task.files)]
+
+
+def data_of(comparison: Comparison, given: Tasks = ()) -> dict[tuple[str, str], Task]:
+    """Return the tasks of a comparison whose data are at hand; an instruction is kept if all models have the same."""
+    found = {}
+    for task in comparison.tasks:
+        key = (task.first.task, task.first.split)
+        scored = [_of(model, key) for model in comparison.models]
+        data = task_of(scored[0], given)
+        if data is not None:
+            instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
+            without = {name: value for name, value in data.settings.items() if name not in COMMON}
+            same = {"instruction": instructions.pop()} if len(instructions) == 1 else {}
+            kept = {name: value for name, value in same.items() if value is not None}
+            found[key] = replace(data, settings={**without, **kept})
+    return found
+
+
+def _of(model: Model, key: tuple[str, str]) -> Scored:
+    return next(one for one in model.seeds[0] if (one.result.task, one.result.split) == key)
+
+
+def _is_same(task: Task, run: Mapping[str, Any]) -> bool:
+    return run.get("dataset_revision") == content_hash(task.files)
