@@ -35,6 +35,7 @@ def section(subject: Subject) -> Section:
         "left_out": comparison.left_out,
         "settings": {name: found for name, found in groups.items() if name != FOLDED},
         "folded": {name: found for name, found in groups.items() if name == FOLDED},
+        "overlaps": subject.overlaps,
         "tested": len(comparison.tested),
         "level": LEVEL,
         "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
@@ -45,6 +46,7 @@ def section(subject: Subject) -> Section:
         "tasks": [_entry(row) for row in rows],
         "left_out": [one._asdict() for one in comparison.left_out],
         "settings": settings,
+        "overlaps": {name: one._asdict() for name, one in subject.overlaps.items()},
     }
     return Section("scores", "Scores", values, document, tuple(_figures(comparison)))
 
