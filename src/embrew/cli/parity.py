@@ -58,7 +58,7 @@ def parity(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare a runtime's vectors with a model's, and name the cause of a difference.
+    """Compare a runtime's vectors with a model's; say why they differ.
 
     The key of a server is read from the environment variable EMBREW_API_KEY. The exit code is 0 if the vectors are
     equal, 1 if they are not, and 2 if they cannot be compared.
