@@ -10,132 +10,29 @@ exit status is 1 if a text differs.
 
 from __future__ import annotations
 
-import json
 import re
-import statistics
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from result_cells import NOT_MEASURED, Column, Row, filled, find, page_of, path_of, result
 
 from embrew.config.yaml_text import parse_yaml
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 DEFINITIONS = ROOT / "docs" / "tables.yaml"
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
 VALUE = re.compile(r"<!-- value: ([\w-]+) :: (.+?) :: (.+?) -->.*?<!-- /value -->")
 NUMBER = re.compile(r"^-?\d+(\.\d+)?")
 MARKER = re.compile(r"<!-- /?(?:table|value)\b.*?-->")
-NOT_MEASURED, NO_TEXT = "not measured", "–"
+NO_TEXT = "–"
 
 
 def pages() -> list[Path]:
     """Return the files that may hold tables."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-
-
-@cache
-def result(name: str) -> Any:
-    """Return the content of `benchmarks/results/NAME.json`."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def path_of(given: Any) -> list[Any]:
-    """Return a path as a list of keys; none for nothing."""
-    return [] if given is None else given if isinstance(given, list) else [given]
-
-
-def find(content: Any, path: list[Any]) -> Any:
-    """Return what a path leads to.
-
-    A name enters an object, or each object of a list; a number is an index; `{name: value}` selects the only object of
-    a list that has this value; a list of names means the mean over them, for each seed.
-
-    Raises:
-        KeyError: a part of the path leads to nothing, or to several objects.
-    """
-    for part in path:
-        if isinstance(part, Mapping):
-            chosen = [item for item in content if part.items() <= item.items()]
-            if len(chosen) != 1:
-                raise KeyError(f"{part} (found {len(chosen)} times)")
-            content = chosen[0]
-        elif isinstance(part, list):
-            content = [statistics.fmean(seed) for seed in zip(*(content[name] for name in part), strict=True)]
-        elif isinstance(content, list) and isinstance(part, str):
-            content = [item[part] for item in content]
-        elif isinstance(content, list) and not 0 <= part < len(content):
-            raise KeyError(part)
-        else:
-            content = content[part]
-    return content
-
-
-@dataclass(frozen=True)
-class Row:
-    """Where the cells of a row are read, and `cells` with their text; its other cells are `otherwise`, if it is set."""
-
-    path: Any = None
-    file: str | None = None
-    cells: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str | None = None
-
-
-def filled(text: str, row: Row) -> str:
-    """Return a text with the row's path in place of `{row}`."""
-    return text.replace("{row}", str(row.path))
-
-
-@dataclass(frozen=True)
-class Column:
-    """How the cells of a column are read and shown; the fields are the keys in `docs/tables.yaml`."""
-
-    path: Any = None
-    at: Any = None
-    file: str | None = None
-    scale: float = 1
-    format: str = ".1f"
-    range: tuple[Any, Any] | None = None
-    minus: Any = None
-    show: str = "mean"
-    best: str | None = None
-
-    def path_in(self, row: Row, given: Any) -> list[Any]:
-        """Return a path of the column within a row: `{row}` stands for the row's path, which else comes first."""
-        path = path_of(given)
-        if "{row}" in f"{path} {self.file}":
-            return [filled(part, row) if isinstance(part, str) else part for part in path]
-        return [*path_of(row.path), *path]
-
-    def value(self, content: Any, row: Row) -> Any:
-        """Return the value of a row: a number, a list with one per seed, or a text."""
-        value = find(content, self.path_in(row, self.path))
-        if self.minus is None:
-            return value
-        other = find(content, self.path_in(row, self.minus))
-        return [one - less for one, less in zip(value, other, strict=True)]
-
-    def ends(self, content: Any, row: Row) -> list[Any]:
-        """Return the two values of the range beside a value, if there is one."""
-        place = find(content, self.path_in(row, self.path)[:-1]) if self.range else {}
-        return [place[end] for end in self.range or () if place[end] is not None]
-
-    def text(self, value: Any) -> str:
-        """Return a value as a cell: a number, the mean ± standard deviation of several, or a text as it is."""
-        if value is None:
-            return NOT_MEASURED
-        if isinstance(value, str):
-            return value
-        numbers = [self.scale * number for number in (value if isinstance(value, list) else [value])]
-        if self.show == "count":
-            return str(len(numbers))
-        mean = format(statistics.fmean(numbers), self.format)
-        if len(numbers) == 1:
-            return mean
-        return f"{mean} ± {format(statistics.stdev(numbers), self.format.removeprefix('+'))}"
 
 
 @dataclass(frozen=True)
@@ -194,9 +91,8 @@ class Table:
             for column in self.columns.values():
                 if row.otherwise is None and column is not None:
                     file = self.file_of(row, column)
-                    shown = f"`benchmarks/results/{file}.{'md' if (RESULTS / f'{file}.md').exists() else 'json'}`"
                     files = by_date.setdefault((result(file).get("date") or "")[:10], [])
-                    files += [] if shown in files else [shown]
+                    files += [] if page_of(file) in files else [page_of(file)]
         if not by_date:
             return ""
         said = "; ".join(", ".join([*files, *([date] if date else [])]) for date, files in by_date.items())

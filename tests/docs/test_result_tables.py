@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import sys
@@ -15,14 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def tables() -> ModuleType:
+def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, imported anew."""
-    spec = importlib.util.spec_from_file_location("result_tables", ROOT / "scripts" / "result_tables.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["result_tables"] = module
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    for name in ("result_cells", "result_tables"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("result_tables")
 
 
 def test_every_page_has_the_figures_of_the_results(tables: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +105,7 @@ def documents(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, content in (("scores", SCORES), ("step", STEP)):
         (tmp_path / "benchmarks" / "results" / f"{name}.json").write_text(json.dumps(content))
     monkeypatch.setattr(tables, "ROOT", tmp_path)
-    monkeypatch.setattr(tables, "RESULTS", tmp_path / "benchmarks" / "results")
+    monkeypatch.setattr(sys.modules["result_cells"], "RESULTS", tmp_path / "benchmarks" / "results")
     monkeypatch.setattr(tables, "DEFINITIONS", tmp_path / "docs" / "tables.yaml")
     return tmp_path
 
@@ -132,6 +130,15 @@ def test_cells_of_measures_and_lists(tables: ModuleType, documents: Path) -> Non
     assert cells["fast"] == {"ratio": "1.62 (1.50 to 1.75)", "milliseconds": "1,112"}
     assert cells["second"] == {"ratio": "2.00", "milliseconds": "3"}
     assert cells["lists"] == {"ratio": "none", "milliseconds": "2 ± 1"}  # sqrt(2) = 1.41
+
+
+def test_numbers_within_a_text(tables: ModuleType) -> None:
+    said = {"notes": {"int8": "1.5 s, 2.25 × ours, mean cosine 0.9987, smallest 0.5"}}
+    assert tables.find(said, ["notes", "int8", {"before": " × ours"}]) == "2.25"
+    assert tables.find(said, ["notes", "int8", {"after": "mean cosine "}]) == "0.9987"
+    for part in ({"after": "Spearman "}, {"before": ""}):  # none, and four
+        with pytest.raises(KeyError, match="times"):
+            tables.find(said, ["notes", "int8", part])
 
 
 BY_STAGE = """
