@@ -56,6 +56,7 @@ def plot_truncations(named: Sequence[tuple[str, Truncation]], path: Path) -> Non
             axes.set_title(f"{name}\nmean distance {found.distance:.2f} ({found.share:.0%} of that between texts)")
             axes.set_xticks([])
             axes.set_yticks([])
+            axes.spines[:].set_visible(False)
             axes.set_aspect("equal", "datalim")
             axes.legend(loc="upper right", markerscale=3, frameon=True, framealpha=0.9)
         for axes in grid.flat[len(named) :]:
