@@ -44,7 +44,7 @@ def draw(section: str, work: Path) -> None:
         if kind == "yaml":
             (work / title).write_text(code, encoding="utf-8")
             continue
-        for command in code.replace("\\\n", " ").splitlines():
+        for command in re.sub(r" *\\\n *", " ", code).splitlines():
             marker = work / "finished" / hashlib.sha256(command.encode()).hexdigest()[:16]
             if not marker.exists():
                 for name in pictures:
