@@ -6,6 +6,13 @@ has `measure(encoder, subject)`, whose results `section` finds in `subject.measu
 
 from types import ModuleType
 
-from embrew.report.sections import cost, queries, reproduce, scores
+from embrew.report.sections import cost, geometry, map, queries, reproduce, scores
 
-SECTIONS: dict[str, ModuleType] = {"scores": scores, "queries": queries, "cost": cost, "reproduce": reproduce}
+SECTIONS: dict[str, ModuleType] = {
+    "scores": scores,
+    "queries": queries,
+    "cost": cost,
+    "geometry": geometry,
+    "map": map,
+    "reproduce": reproduce,
+}

@@ -1,0 +1,27 @@
+const MOST = 100; // listed texts
+
+const isInside = (row, { fields, values }) =>
+  fields.every(({ field }, i) => row[field] >= Math.min(...values[i]) && row[field] <= Math.max(...values[i]));
+
+function item(row) {
+  const element = document.createElement("li");
+  const about = [row.id, row.group, row.change === null || isNaN(row.change) ? "" : `rank ${row.change > 0 ? "+" : ""}${row.change}`];
+  element.textContent = `${row.text} (${about.filter(Boolean).join(", ")})`;
+  return element;
+}
+
+for (const drawing of document.querySelectorAll("#map .drawing")) {
+  const count = document.getElementById(`${drawing.id}-count`);
+  const list = document.getElementById(`${drawing.id}-texts`);
+  report.onDraw(drawing.id, (view) => {
+    const show = () => {
+      const areas = view.data("brush_store");
+      const rows = areas.length ? view.data("points").filter((row) => areas.some((area) => isInside(row, area))) : [];
+      const more = rows.length > MOST ? `, the first ${MOST} are listed` : "";
+      count.textContent = areas.length ? `${rows.length} texts are selected${more}.` : "";
+      list.replaceChildren(...rows.slice(0, MOST).map(item));
+    };
+    view.addDataListener("brush_store", show);
+    show();
+  });
+}
