@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def name_of(lengths: np.ndarray) -> np.ndarray:
 
 def labels() -> list[str]:
     """Return the bins' names in their order."""
-    return [f"{low + 1}-{high}" for low, high in zip(EDGES, EDGES[1:], strict=False)] + [f"over {EDGES[-1]}"]
+    return [f"{low + 1}-{high}" for low, high in pairwise(EDGES)] + [f"over {EDGES[-1]}"]
 
 
 def _binned(task: TaskScores, model: str, values: np.ndarray, lengths: np.ndarray, of: str) -> list[LengthScore]:
