@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from embrew.evaluation.task import Task
     from embrew.text_encoder.interface import TextEncoder
 
-TEXTS = 5000  # encoded per model at most
+TEXTS = 3000  # encoded per model at most
 QUERIES = 0.2  # share of a task's texts that are queries
 POSITIVE = 4.0  # an STS pair with a higher score, from 0 to 5, is positive (SimCSE)
 SEED = 42
