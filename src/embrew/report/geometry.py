@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MEMORY_TEXTS = 200  # whose memory tokens are compared
 SINK_TEXTS = 32  # whose attention is read
 POINTS = 200  # of a spectrum
-BINS = 50  # of a histogram of cosines
+BINS = 40  # of a histogram of cosines
 
 
 def name_of(key: Key) -> str:

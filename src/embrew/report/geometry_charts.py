@@ -17,17 +17,16 @@ Measured = Mapping[str, Mapping[str, Any]]  # figures by model
 TASKS = 3  # with histograms of cosines
 LENGTH_TASKS = 6  # with scores by length
 MEMORY = 16  # memory tokens up to which their cosines are drawn
-WRONG = "wrong pairs"
-WIDTH, HEIGHT = 640, 260  # of one chart, in pixels
+GREY = METHODS["untrained"]
+WIDTH, HEIGHT = 720, 260  # of one chart, in pixels
 SMALL = (220, 130)  # of one of several
 
 
-def colour_by_model(names: Sequence[str], field: str = "model:N", *more: tuple[str, str]) -> alt.Color:
-    """Return the encoding with one colour per model, the same in all charts; `more` are other series."""
+def colour_by_model(names: Sequence[str]) -> alt.Color:
+    """Return the encoding with one colour per model, the same in all charts."""
     import altair as alt
 
-    domain = [*names, *(name for name, _ in more)]
-    return alt.Color(field, title=None, scale=alt.Scale(domain=domain, range=[*colours(names), *(c for _, c in more)]))
+    return alt.Color("model:N", title=None, scale=alt.Scale(domain=list(names), range=colours(names)))
 
 
 def spectrum_chart(names: Sequence[str], measured: Measured) -> Chart:
@@ -44,12 +43,17 @@ def spectrum_chart(names: Sequence[str], measured: Measured) -> Chart:
         alt.Chart(alt.Data(values=rows), width=WIDTH, height=HEIGHT)
         .mark_line()
         .encode(
-            x=alt.X("rank:Q", title="rank of the singular value", scale=alt.Scale(type="log")),
+            x=alt.X(
+                "rank:Q",
+                title="rank of the singular value",
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(grid=False),
+            ),
             y=alt.Y(
                 "share:Q",
                 title="share of the variance per dimension",
                 scale=alt.Scale(type="log"),
-                axis=alt.Axis(format="~p"),
+                axis=alt.Axis(format="~p", grid=False, tickCount=5),
             ),
             color=colour_by_model(names),
             tooltip=[alt.Tooltip("model:N"), alt.Tooltip("rank:Q"), alt.Tooltip("share:Q", format=".3~p")],
@@ -63,22 +67,27 @@ def cosines_chart(names: Sequence[str], measured: Measured, tasks: Sequence[str]
     import altair as alt
 
     rows = [
-        {"task": task, "model": name, "pairs": series, "cosine": _short(low + i * step), "d": _short(share / step)}
+        {"task": task, "model": name, "pairs": pairs, "cosine": _short(low + i * step), "share": _short(share / step)}
         for task in tasks
         for name, each in measured.items()
         if (found := each["separation"].get(task))
         for low, step in [(found["first"], found["step"])]
-        for series, shares in ((WRONG, found["wrong"]), (name, found["right"]))
-        for i, share in enumerate(shares)
+        for pairs in ("right", "wrong")
+        for i, share in enumerate(found[pairs])
     ]
+    base = alt.Chart(width=SMALL[0], height=SMALL[1]).encode(
+        x=alt.X("cosine:Q", title="cosine"),
+        y=alt.Y(
+            "share:Q",
+            title="share per unit of cosine",
+            stack=None,
+            axis=alt.Axis(labels=False, ticks=False, grid=False, titleFontWeight="normal", titleFontSize=10),
+        ),
+    )
+    right = base.mark_area(interpolate="step-after", opacity=0.6).encode(color=colour_by_model(names))
+    wrong = base.mark_line(interpolate="step-after", strokeDash=[3, 2], color=GREY, strokeWidth=1.5)
     chart = (
-        alt.Chart(width=SMALL[0], height=SMALL[1])
-        .mark_area(interpolate="step-after", opacity=0.55, line=True)
-        .encode(
-            x=alt.X("cosine:Q", title="cosine"),
-            y=alt.Y("d:Q", title="density of pairs (share per unit of cosine)", stack=None, axis=alt.Axis(tickCount=3)),
-            color=colour_by_model(names, "pairs:N", (WRONG, METHODS["untrained"])),
-        )
+        alt.layer(right.transform_filter("datum.pairs == 'right'"), wrong.transform_filter("datum.pairs == 'wrong'"))
         .facet(
             row=alt.Row("task:N", title=None, sort=list(tasks)),
             column=alt.Column("model:N", title=None, sort=list(names)),
@@ -86,7 +95,7 @@ def cosines_chart(names: Sequence[str], measured: Measured, tasks: Sequence[str]
         )
         .resolve_scale(y="independent")
     )
-    return Chart.of("cosines", chart, "Cosines of right pairs (coloured) and of wrong pairs (grey), by task and model.")
+    return Chart.of("cosines", chart, "Cosines of right pairs (filled) and of wrong pairs (dashed), by task and model.")
 
 
 def lengths_chart(names: Sequence[str], scores: Sequence[LengthScore]) -> Chart:
@@ -109,7 +118,7 @@ def lengths_chart(names: Sequence[str], scores: Sequence[LengthScore]) -> Chart:
         )
         metric = of_task[0].metric
         y_title = f"{metric}, lower is better" if metric == RESIDUAL else f"mean {metric}"
-        base = alt.Chart(alt.Data(values=values), width=2 * SMALL[0], height=180, title=task)
+        base = alt.Chart(alt.Data(values=values), width=320, height=180, title=task)
         offset = alt.XOffset("model:N", sort=list(names))
         bars = base.mark_rule().encode(x=x, xOffset=offset, y="low:Q", y2="high:Q", color=colour_by_model(names))
         points = base.mark_point(filled=True, size=45).encode(

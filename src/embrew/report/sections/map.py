@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import random
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from embrew.plot_style import CYCLE
 from embrew.report.chart import Chart
 from embrew.report.section import Figure, Section
 from embrew.report.subject import Subject
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 PLACES = 50_000  # points × models on the page
 BYTES = 60  # of a text on the page
-SIZE = 300  # of a map, in pixels
+SIZE = 260  # of a map, in pixels
+COLUMNS = 3  # of maps
+ABOUT = ("id", "text", "group", "change")  # of a text, before its coordinates
 UNIT = 100  # coordinates are whole numbers; this many are the root of the mean squared distance from the centre
 METHODS = {"pca": "principal components", "tsne": "t-SNE of 50 principal components"}
 
@@ -73,39 +75,39 @@ def _shown(maps: Sequence[TextMap], most: int) -> list[list[int]]:
 
 
 def _chart(name: str, one: TextMap, rows: Sequence[int], method: str) -> Chart:
+    """Return the maps of all models side by side; a row of data is a list, which is shorter than an object."""
     import altair as alt
 
-    numbers = {model: number for number, model in enumerate(one.points)}
+    numbers = {model: str(len(ABOUT) + 2 * number) for number, model in enumerate(one.points)}
     brush = alt.selection_interval(name="brush", resolve="global")
-    parse = {**dict.fromkeys(("id", "text", "group"), "string"), "change": "number"}
-    parse |= {f"{axis}{number}": "number" for number in numbers.values() for axis in "xy"}
-    data = alt.InlineData(name="points", values=_csv(one, rows), format=alt.CsvDataFormat(type="csv", parse=parse))
     reach = max(float(abs(points[list(rows)]).max()) for points in one.points.values()) * UNIT * 1.03
     scale = alt.Scale(domain=[-reach, reach], nice=False)
-    tooltip = [alt.Tooltip("text:N"), alt.Tooltip("id:N")]
-    colour: Any = alt.value("#4477AA")
+    tooltip = [alt.Tooltip(f"{ABOUT.index('text')}:N", title="text"), alt.Tooltip(f"{ABOUT.index('id')}:N", title="id")]
+    colour: Any = alt.value(CYCLE[0])
     if one.groups:
-        tooltip.append(alt.Tooltip("group:N", title="label" if one.coloured == "label" else "found"))
-        domain = list(one.colours)
-        colour = alt.Color("group:N", title=None, scale=alt.Scale(domain=domain, range=list(one.colours.values())))
+        group = f"{ABOUT.index('group')}:N"
+        tooltip.append(alt.Tooltip(group, title="label" if one.coloured == "label" else "found"))
+        shown = alt.Scale(domain=list(one.colours), range=list(one.colours.values()))
+        colour = alt.Color(group, title=None, scale=shown)
     if any(change is not None for change in one.changes):
-        tooltip.append(alt.Tooltip("change:Q", title="change of rank", format="+.1f"))
+        tooltip.append(alt.Tooltip(f"{ABOUT.index('change')}:Q", title="change of rank", format="+.1f"))
     panels = [
         alt.Chart(width=SIZE, height=SIZE, title=_title(one, model, method))
         .mark_circle(size=22)
         .encode(
-            x=alt.X(f"x{number}:Q", axis=None, scale=scale),
-            y=alt.Y(f"y{number}:Q", axis=None, scale=scale),
+            x=alt.X(f"{x}:Q", axis=None, scale=scale),
+            y=alt.Y(f"{int(x) + 1}:Q", axis=None, scale=scale),
             color=colour,
             opacity=alt.condition(brush, alt.value(0.75), alt.value(0.06)),
             tooltip=tooltip,
         )
-        .add_params(brush)
-        for model, number in numbers.items()
+        for model, x in numbers.items()
     ]
-    chart = alt.concat(*panels, columns=3, data=data)
+    with warnings.catch_warnings(action="ignore"):  # that all maps have the same brush
+        chart = alt.concat(*panels, columns=COLUMNS, data=alt.NamedData("points")).add_params(brush)
     coloured = f", coloured by {one.coloured}" if one.coloured else ""
-    return Chart.of(name, chart, f"{len(rows)} texts of {one.task}, a map per model{coloured}.")
+    spec = {**chart.to_dict(), "datasets": {"points": _rows(one, rows)}}
+    return Chart(name, spec, f"{len(rows)} texts of {one.task}, a map per model{coloured}.")
 
 
 def _title(one: TextMap, model: str, method: str) -> Any:
@@ -114,16 +116,13 @@ def _title(one: TextMap, model: str, method: str) -> Any:
     return [model, f"{100 * one.variance[model]:.0f} % of the variance"]
 
 
-def _csv(one: TextMap, rows: Sequence[int]) -> str:
-    """Return id, text, group, change and coordinates as comma-separated values, shorter than JSON."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    count = len(one.points)
-    writer.writerow(["id", "text", "group", "change", *(f"{axis}{number}" for number in range(count) for axis in "xy")])
+def _rows(one: TextMap, rows: Sequence[int]) -> list[list[Any]]:
+    """Return a list per text: what `ABOUT` names, then x and y of each model."""
     coordinates = [(points * UNIT).round().astype(int).tolist() for points in one.points.values()]
+    found = []
     for row in rows:
         group, change = one.groups[row] if one.groups else "", one.changes[row]
         places = [value for model in coordinates for value in model[row]]
         text = shortened(one.sample.texts[row].text)
-        writer.writerow([one.sample.ids[row], text, group, "" if change is None else round(change, 1), *places])
-    return buffer.getvalue()
+        found.append([one.sample.ids[row], text, group, None if change is None else round(change, 1), *places])
+    return found

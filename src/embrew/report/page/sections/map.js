@@ -3,10 +3,10 @@ const MOST = 100; // listed texts
 const isInside = (row, { fields, values }) =>
   fields.every(({ field }, i) => row[field] >= Math.min(...values[i]) && row[field] <= Math.max(...values[i]));
 
-function item(row) {
+function item([id, text, group, change]) {
   const element = document.createElement("li");
-  const about = [row.id, row.group, row.change === null || isNaN(row.change) ? "" : `rank ${row.change > 0 ? "+" : ""}${row.change}`];
-  element.textContent = `${row.text} (${about.filter(Boolean).join(", ")})`;
+  const rank = change === null ? "" : `rank ${change > 0 ? "+" : ""}${change}`;
+  element.textContent = `${text} (${[id, group, rank].filter(Boolean).join(", ")})`;
   return element;
 }
 
