@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from embrew.plot_style import METHODS, colours
-from embrew.report.chart import Chart
+from embrew.plot_style import METHODS
+from embrew.report.chart import Chart, model_colours
 from embrew.report.lengths import RESIDUAL, LengthScore, labels
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def colour_by_model(names: Sequence[str]) -> alt.Color:
     """Return the encoding with one colour per model, the same in all charts."""
     import altair as alt
 
-    return alt.Color("model:N", title=None, scale=alt.Scale(domain=list(names), range=colours(names)))
+    return alt.Color("model:N", title=None, scale=alt.Scale(domain=list(names), range=model_colours(names)))
 
 
 def spectrum_chart(names: Sequence[str], measured: Measured) -> Chart:
@@ -89,8 +89,8 @@ def cosines_chart(names: Sequence[str], measured: Measured, tasks: Sequence[str]
     chart = (
         alt.layer(right.transform_filter("datum.pairs == 'right'"), wrong.transform_filter("datum.pairs == 'wrong'"))
         .facet(
-            row=alt.Row("task:N", title=None, sort=list(tasks)),
-            column=alt.Column("model:N", title=None, sort=list(names)),
+            row=alt.Row("task:N", title=None, sort=list(tasks), header=alt.Header(labelLimit=SMALL[1])),
+            column=alt.Column("model:N", title=None, sort=list(names), header=alt.Header(labelLimit=SMALL[0])),
             data=alt.Data(values=rows),
         )
         .resolve_scale(y="independent")
@@ -118,7 +118,7 @@ def lengths_chart(names: Sequence[str], scores: Sequence[LengthScore]) -> Chart:
         )
         metric = of_task[0].metric
         y_title = f"{metric}, lower is better" if metric == RESIDUAL else f"mean {metric}"
-        base = alt.Chart(alt.Data(values=values), width=320, height=180, title=task)
+        base = alt.Chart(alt.Data(values=values), width=320, height=180, title=alt.Title(task, limit=320))
         offset = alt.XOffset("model:N", sort=list(names))
         bars = base.mark_rule().encode(x=x, xOffset=offset, y="low:Q", y2="high:Q", color=colour_by_model(names))
         points = base.mark_point(filled=True, size=45).encode(
@@ -153,7 +153,11 @@ def memory_chart(measured: Measured) -> Chart:
             color=alt.Color("cosine:Q", title="mean cosine", scale=alt.Scale(scheme="viridis", domainMax=1)),
             tooltip=["model:N", "one:O", "other:O", alt.Tooltip("cosine:Q", format=".3f")],
         )
-        .facet(facet=alt.Facet("model:N", title=None), columns=3, data=alt.Data(values=rows))
+        .facet(
+            facet=alt.Facet("model:N", title=None, header=alt.Header(labelLimit=SMALL[0])),
+            columns=3,
+            data=alt.Data(values=rows),
+        )
     )
     return Chart.of("memory", chart, "Mean cosine between the states of each model's memory tokens.")
 

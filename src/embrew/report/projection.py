@@ -27,7 +27,8 @@ def components_of(vectors: np.ndarray, *, count: int = COMPONENTS) -> Components
     from sklearn.decomposition import PCA
 
     found = PCA(min(count, *vectors.shape), random_state=SEED)
-    points = found.fit_transform(vectors.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # the same vector in all rows has no variance
+        points = found.fit_transform(vectors.astype(np.float64))
     missing = max(2 - points.shape[1], 0)
     variance = np.nan_to_num(np.pad(found.explained_variance_ratio_, (0, missing)))
     return Components(np.pad(points, ((0, 0), (0, missing))).astype(np.float32), variance)

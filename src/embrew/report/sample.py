@@ -173,12 +173,10 @@ def _distinct(
     pairs: Iterable[tuple[Text, Text]] = (),
     role: Literal["text", "document"] = "text",
 ) -> TaskSample:
-    """Return a sample of row numbers, texts and labels without empty texts and repetitions."""
+    """Return a sample of row numbers, texts and labels, each text once."""
     kept: dict[Text, tuple[int, str]] = {}
     for row, text, label in found:
-        if text.strip():
-            kept.setdefault(Text(role, text), (row, label))
+        kept.setdefault(Text(role, text), (row, label))
     labels = tuple(label for _, label in kept.values())
     ids = tuple(str(row + 1) for row, _ in kept.values())
-    filled = tuple(pair for pair in pairs if all(text.text.strip() for text in pair))
-    return TaskSample(kind, ids, tuple(kept), labels if any(labels) else (), filled)
+    return TaskSample(kind, ids, tuple(kept), labels if any(labels) else (), tuple(pairs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from embrew.plot_style import CYCLE
@@ -13,6 +14,8 @@ from embrew.report.section import Figure, Section
 from embrew.report.subject import Subject
 
 if TYPE_CHECKING:
+    import altair as alt
+
     from embrew.report.maps import TextMap
 
 PLACES = 50_000  # points × models on the page
@@ -59,10 +62,13 @@ def section(subject: Subject) -> Section | None:
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line of at most `BYTES` bytes."""
+    """Return a text in one line that has at most `BYTES` bytes on the page."""
     line = " ".join(text.split())
-    encoded = line.encode("utf-8", errors="replace")
-    return line if len(encoded) <= BYTES else encoded[: BYTES - 3].decode("utf-8", errors="ignore") + "…"
+    sizes = [6 if character in "<>&" else len(character.encode("utf-8", "replace")) for character in line]
+    if sum(sizes) <= BYTES:
+        return line
+    kept = sum(size <= BYTES - 3 for size in accumulate(sizes))
+    return line[:kept] + "…"
 
 
 def _shown(maps: Sequence[TextMap], most: int) -> list[list[int]]:
@@ -87,7 +93,7 @@ def _chart(name: str, one: TextMap, rows: Sequence[int], method: str) -> Chart:
     if one.groups:
         group = f"{ABOUT.index('group')}:N"
         tooltip.append(alt.Tooltip(group, title="label" if one.coloured == "label" else "found"))
-        shown = alt.Scale(domain=list(one.colours), range=list(one.colours.values()))
+        shown = alt.Scale(domain=list(map(shortened, one.colours)), range=list(one.colours.values()))
         colour = alt.Color(group, title=None, scale=shown)
     if any(change is not None for change in one.changes):
         tooltip.append(alt.Tooltip(f"{ABOUT.index('change')}:Q", title="change of rank", format="+.1f"))
@@ -110,10 +116,12 @@ def _chart(name: str, one: TextMap, rows: Sequence[int], method: str) -> Chart:
     return Chart(name, spec, f"{len(rows)} texts of {one.task}, a map per model{coloured}.")
 
 
-def _title(one: TextMap, model: str, method: str) -> Any:
+def _title(one: TextMap, model: str, method: str) -> alt.Title:
+    import altair as alt
+
     if method == "tsne":
-        return [model]
-    return [model, f"{100 * one.variance[model]:.0f} % of the variance"]
+        return alt.Title(model, limit=SIZE)
+    return alt.Title(model, limit=SIZE, subtitle=f"{100 * one.variance[model]:.0f} % of the variance")
 
 
 def _rows(one: TextMap, rows: Sequence[int]) -> list[list[Any]]:
@@ -121,8 +129,8 @@ def _rows(one: TextMap, rows: Sequence[int]) -> list[list[Any]]:
     coordinates = [(points * UNIT).round().astype(int).tolist() for points in one.points.values()]
     found = []
     for row in rows:
-        group, change = one.groups[row] if one.groups else "", one.changes[row]
+        change = one.changes[row]
+        about = [one.sample.ids[row], one.sample.texts[row].text, one.groups[row] if one.groups else ""]
         places = [value for model in coordinates for value in model[row]]
-        text = shortened(one.sample.texts[row].text)
-        found.append([one.sample.ids[row], text, group, None if change is None else round(change, 1), *places])
+        found.append([*map(shortened, about), None if change is None else round(change, 1), *places])
     return found
