@@ -112,7 +112,7 @@ def _sample(task: Task, most: int, seed: int) -> TaskSample:
     rows = task_rows(task, kind, task.settings.get("columns"))
     in_pairs = kind.rows in ("scored", "labelled_pairs")
     chosen = sample_in_order(range(len(rows)), most // 2 if in_pairs else most, seed=seed)
-    numbered: list[tuple[int, Row]] = list(zip(chosen, rows.select(chosen), strict=True))  # type: ignore[arg-type]
+    numbered: list[tuple[int, Row]] = list(zip(chosen, rows.select(chosen), strict=True))
     if in_pairs:
         return _of_sentence_pairs(task.kind, numbered)
     if kind.rows == "candidates":
