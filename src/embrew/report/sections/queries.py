@@ -14,6 +14,7 @@ from embrew.report.example_texts import pair_texts, ranked_texts
 from embrew.report.section import Figure, Section
 from embrew.report.subject import Subject
 
+ORDER = {"queries": 0, "pairs": 1, "classes": 2}
 KINDS = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classification")
 
 
@@ -22,7 +23,7 @@ def section(subject: Subject) -> Section | None:
     comparison = subject.comparison
     tasks = [task for task in comparison.tasks if task.first.kind in KINDS]
     found = [(task, _changed(task)) for task in tasks]
-    changed = [(task, one) for task, one in found if one is not None]
+    changed = sorted(((task, one) for task, one in found if one is not None), key=lambda pair: ORDER[pair[1].kind])
     if not tasks:
         return None
     names = [model.name for model in comparison.models]

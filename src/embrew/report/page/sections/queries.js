@@ -1,5 +1,6 @@
 const CUT = 300; // characters of a text that are shown at first
 const HEADING = 160; // and in the heading of a query
+const ROWS = 20; // entries that are shown at first
 
 const list = document.getElementById("queries-list");
 if (list) start(report.data("queries-data"));
@@ -61,7 +62,7 @@ function start({ models, texts, tasks }) {
   function queryEntry(entry, chosen, names) {
     const content = contentOf(entry.query);
     const heading = content === null ? nameOf(entry.query) : first(content, HEADING) + (content.length > HEADING ? "…" : "");
-    const short = (value) => (value === null ? (chosen.depth === 1 ? "not found" : `> ${chosen.depth}`) : chosen.depth === 1 ? "found" : value);
+    const short = (value) => (value === null ? (chosen.depth === 1 ? "not found" : `beyond ${chosen.depth}`) : chosen.depth === 1 ? "found" : value);
     const ranks = `${chosen.depth === 1 ? "answer" : "rank"} ${short(entry.ranks[0])} → ${short(entry.ranks[1])}`;
     const summary = make("summary", {}, sign(entry.won), " ", make("bdi", { className: "query", textContent: heading }), " ", make("span", { className: "number quiet", textContent: ranks }));
     const details = make("details", { className: "change" }, summary);
@@ -78,9 +79,9 @@ function start({ models, texts, tasks }) {
 
   function pairEntry(entry, chosen) {
     const both = [...new Set(entry.texts)].map(shownText);
-    const ranks = chosen.scored ? [numeric(entry.ranks.map((value) => number.format(value)).join(" / "))] : [];
-    return make("tr", {}, cell(sign(entry.won)), make("td", { className: "pair" }, ...both), numeric(number.format(entry.gold)),
-      ...entry.cosines.map((value) => numeric(cosine(value))), ...ranks);
+    const ranked = (value, k) => numeric(value, ...(chosen.scored ? [make("br"), make("span", { className: "quiet", textContent: `rank ${number.format(entry.ranks[k])}` })] : []));
+    return make("tr", {}, cell(sign(entry.won)), make("td", { className: "pair" }, ...both),
+      ...[number.format(entry.gold), ...entry.cosines.map(cosine)].map(ranked));
   }
 
   function classEntry(entry) {
@@ -106,7 +107,6 @@ function start({ models, texts, tasks }) {
       changed: "changed",
       show: (chosen, entries, [base, other]) => {
         const headings = ["", "Pair", chosen.scored ? "Human score" : "Label", `Cosine, ${base}`, `Cosine, ${other}`];
-        if (chosen.scored) headings.push(`Rank by human score / ${base} / ${other}`);
         return [table(headings, entries.map((entry) => pairEntry(entry, chosen)), 2)];
       },
     },
@@ -137,12 +137,18 @@ function start({ models, texts, tasks }) {
     const wanted = plain(search.value.trim());
     const shown = entries.filter((entry) => (outcome.value === "all" || entry.won === (outcome.value === "won")) && matches(entry, kind, wanted));
     const counts = `${number.format(won)} won, ${number.format(changed - won)} lost`;
-    const all = chosen.kind === "classes"
+    const total = chosen.kind === "classes"
       ? `${number.format(changed)} ${kind.changed} (${counts})`
       : `${number.format(changed)} of ${number.format(chosen.total)} ${kind.noun} ${kind.changed} (${counts})`;
-    count.textContent = `${all}. Shown: ${number.format(shown.length)} of the ${number.format(entries.length)} listed.`;
+    count.textContent = `${total}. ${number.format(shown.length)} of the ${number.format(entries.length)} listed match.`;
+    for (const help of document.querySelectorAll("#queries [data-kind]")) help.hidden = help.dataset.kind !== chosen.kind;
     const names = [models[0], models[Number(model.value) + 1]];
-    list.replaceChildren(...(shown.length ? kind.show(chosen, shown, names) : []));
+    const show = (entries) => list.replaceChildren(...(entries.length ? kind.show(chosen, entries, names) : []));
+    show(shown.slice(0, ROWS));
+    if (shown.length <= ROWS) return;
+    const all = make("button", { type: "button", textContent: `Show all ${number.format(shown.length)}` });
+    all.addEventListener("click", () => show(shown));
+    list.append(all);
   }
 
   const option = (textContent, value) => make("option", { textContent, value });
