@@ -39,7 +39,7 @@ def test_every_public_name_has_an_anchor_and_a_description(site: Path) -> None:
         assert f'id="{name}"' in page
     for file, name in (
         ("training", "training.stages.train"),
-        ("export", "export.sentence_transformers.export_encoder"),
+        ("export", "export.exporting.export_encoder"),
         ("losses", "losses.info_nce"),
     ):
         assert f'id="embrew.{name}"' in (site / "reference" / f"{file}.html").read_text()
