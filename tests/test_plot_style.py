@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ VISION = {
     ],
 }
 XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+ROOT = Path(__file__).parents[1]
 WHITE, DARK = "#FFFFFF", "#1E2129"  # the dark background of mkdocs-material's scheme `slate`
 
 
@@ -128,6 +131,18 @@ def test_lines_that_share_a_colour_differ_otherwise() -> None:
     found = looks(names)
     assert len({tuple(look.values()) for look in found}) == len(names)
     assert {look["color"] for look in found[:3]} == {METHODS["llm2comp"]}
+
+
+def test_every_plot_is_drawn_in_this_style() -> None:
+    """Who draws with matplotlib uses `drawing`, and has no colours of its own."""
+    files = [path for folder in ("src", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    sources = {path.name: path.read_text(encoding="utf-8") for path in files if path.name != "plot_style.py"}
+    assert [name for name, text in sources.items() if re.search(r"import pyplot|matplotlib\.figure", text)] == [
+        "plots.py"
+    ]
+    drawn = {name: text for name, text in sources.items() if "with drawing(" in text}
+    assert len(drawn) >= 9
+    assert [name for name, text in drawn.items() if re.search(r'"#[0-9a-fA-F]{3,8}"|"(?:tab|xkcd):|"C\d"', text)] == []
 
 
 def test_matplotlib_takes_the_settings() -> None:
