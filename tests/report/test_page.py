@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+import json
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from embrew.report.page import write_report
+from embrew.report.templates import as_json
+from tests.report.showing import Shown
 from tests.report.subjects import HOSTILE_MODELS, HOSTILE_TASKS, subject
 
 pytest.importorskip("vl_convert", reason="install embrew[report] to test the report")
-sync_api = pytest.importorskip("playwright.sync_api", reason="install playwright to test the report")
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"install Chromium as {CHROMIUM} to test the report")
 
-DRAWN = """() => [...document.querySelectorAll(".drawing")].every(
-  (one) => !one.clientWidth || one.querySelector("svg, canvas"))"""
 REDRAWN = """(old) => [...document.querySelectorAll(".drawing svg text")].every(
   (one) => !old.includes(one.getAttribute("fill")))"""
-MARKS = """(all) => all.map((one) => {
-  const picture = one.querySelector("svg.marks, canvas.marks"), box = picture?.getBoundingClientRect();
-  const marks = [...one.querySelectorAll(".role-mark path, .role-mark line, .role-mark text")];
-  return [one.id, Math.min(box?.width ?? 0, box?.height ?? 0), picture?.tagName === "CANVAS" || marks.length];
-})"""
-
-
-class Shown:
-    """A report, what it requests, and what it says in the console."""
-
-    def __init__(self, page: Any, file: Path) -> None:
-        self.page = page
-        self.problems: list[str] = []
-        page.on("request", lambda request: self._check(request.url))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("console", lambda line: self.problems.append(line.text))
-        page.goto(file.as_uri())
-        self.wait()
-
-    def wait(self) -> None:
-        """Wait until all charts that can be seen are drawn."""
-        self.page.wait_for_function(DRAWN)
-
-    def colours(self) -> tuple[str, set[str]]:
-        """Return the colours of the background, and of texts in charts."""
-        ground = self.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        texts = self.page.locator(".drawing svg text").evaluate_all("all => all.map((one) => one.getAttribute('fill'))")
-        return ground, set(texts)
-
-    def _check(self, url: str) -> None:
-        if not url.startswith(("file:", "data:")):
-            self.problems.append(f"requested {url}")
+CONTRASTS = """() => {
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const fill = (colour) => { paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1); };
+  const luminance = () => [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+  return [...document.querySelectorAll("main *, nav a, button")]
+    .filter((one) => one.checkVisibility() && !one.closest("svg, .vega-actions, .hidden")
+      && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+    .map((one) => {
+      const layers = [];
+      for (let at = one; at; at = at.parentElement) layers.unshift(getComputedStyle(at).backgroundColor);
+      layers.forEach(fill);
+      const ground = luminance();
+      fill(getComputedStyle(one).color);
+      const ink = luminance();
+      return [one.textContent.trim().slice(0, 40), (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05)];
+    });
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -60,30 +47,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("report") / "hostile.html"
     write_report(subject(HOSTILE_MODELS, HOSTILE_TASKS, seeds=2), file)
     return file
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium."""
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def show(browser: Any) -> Iterator[Callable[..., Shown]]:
-    """Opens a report without a network, in a browser context of its own."""
-    contexts = []
-
-    def opened(file: Path, **options: Any) -> Shown:
-        contexts.append(browser.new_context(offline=True, **options))
-        contexts[-1].set_default_timeout(60_000)
-        return Shown(contexts[-1].new_page(), file)
-
-    yield opened
-    for context in contexts:
-        context.close()
 
 
 def test_report_opens_from_disk(show: Callable[..., Shown], hostile: Path) -> None:
@@ -95,9 +58,9 @@ def test_report_opens_from_disk(show: Callable[..., Shown], hostile: Path) -> No
     assert page.locator("main img, main b:not(.help b), main script:not([type='application/json'])").count() == 0
     assert page.locator("#scores thead").first.locator("th bdi").all_inner_texts() == list(HOSTILE_MODELS)
     assert set(page.locator("#scores tr:not(.group) > th[scope=row] > bdi").all_inner_texts()) >= set(HOSTILE_TASKS)
-    charts = page.locator(".drawing").evaluate_all(MARKS)
-    assert {name for name, *_ in charts} >= {"differences", "seeds"}
-    assert all(size > 50 and marks for _, size, marks in charts), charts
+    charts = shown.charts()
+    assert {"differences", "seeds"} <= set(charts) and min(min(found) for found in charts.values()) > 0, charts
+    assert charts["seeds"][1] >= len(HOSTILE_MODELS) * len(HOSTILE_TASKS) * 2
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
     for link in page.locator("nav a").all():
@@ -113,3 +76,125 @@ def test_report_opens_from_disk(show: Callable[..., Shown], hostile: Path) -> No
     dark = shown.colours()
     assert light[0] != dark[0] and len(dark[1]) == len(light[1]) > 1
     assert shown.problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_contrast_and_structure_is_in_order(show: Callable[..., Shown], hostile: Path, scheme: str) -> None:
+    shown = show(hostile, color_scheme=scheme)
+    page = shown.page
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map((one) => Number(one.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1 and max(np.diff(levels)) <= 1
+    assert page.locator("th:not([scope])").count() == 0 and page.locator("th").count() > 20
+    assert all(page.locator("figure:has(.drawing) > figcaption").all_inner_texts())
+    assert page.locator(".drawing svg.marks:not([aria-hidden=true])").count() == 0
+    contrasts = page.evaluate(CONTRASTS)
+    assert len(contrasts) > 50 and min(ratio for _, ratio in contrasts) >= 4.5, sorted(contrasts, key=lambda c: c[1])[
+        :3
+    ]
+
+
+@pytest.mark.slow
+def test_report_works_by_keyboard(show: Callable[..., Shown], hostile: Path) -> None:
+    page = show(hostile, color_scheme="light").page
+    focused = "document.activeElement.textContent.trim()"
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "Skip to the verdict"
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "Dark"
+    page.keyboard.press("Enter")
+    assert page.evaluate(focused) == "Light" and page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#scores")
+    regions = page.locator("[role=region]").evaluate_all(
+        "all => all.map((one) => one.scrollWidth <= one.clientWidth || one.tabIndex)"
+    )
+    assert all(region in (True, 0) for region in regions)
+
+
+@pytest.mark.slow
+def test_print_is_light_and_whole(show: Callable[..., Shown], tmp_path: Path) -> None:
+    names = [f"model number {i}" for i in range(10)]
+    write_report(subject(names, [f"task {i}" for i in range(12)], seeds=3), tmp_path / "ten.html")
+    shown = show(tmp_path / "ten.html", color_scheme="dark", viewport={"width": 703, "height": 1000})  # A4 at 96 dpi
+    page = shown.page
+    dark = shown.colours()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # what it starts ends before the next task of the browser
+    light = shown.colours()
+    assert not light[1] & dark[1] and "rgb(36, 33, 30)" in light[1]
+    page.emulate_media(media="print")
+    tables = page.locator("table").evaluate_all(
+        "all => all.filter((one) => one.checkVisibility()).map((one) => one.getBoundingClientRect().right)"
+    )
+    assert len(tables) >= 2 and max(tables) <= 703
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(REDRAWN, arg=list(light[1]))
+    page.emulate_media(media="null")
+    pypdf = pytest.importorskip("pypdf", reason="install pypdf to read the printed report")
+    printed = pypdf.PdfReader(io.BytesIO(page.pdf(format="A4")))
+    text = unicodedata.normalize("NFKC", " ".join(sheet.extract_text() for sheet in printed.pages))  # no ligatures
+    assert (
+        "difference in points" in text and "score × 100" in text and " ".join(text.split()).count("model number 9") >= 3
+    )
+    assert "Skip to" not in text
+    assert shown.problems == []
+
+
+@pytest.mark.slow
+def test_tooltips_and_pictures_of_charts(show: Callable[..., Shown], hostile: Path) -> None:
+    shown = show(hostile)
+    page = shown.page
+    page.locator("#seeds .role-mark path").first.hover(force=True)
+    tooltip = page.locator("#vg-tooltip-element")
+    tooltip.wait_for(state="visible")
+    assert (
+        any(name[:40] in tooltip.inner_text() for name in HOSTILE_MODELS)
+        and tooltip.locator("img, b, script").count() == 0
+    )
+    page.locator("#seeds summary").click()
+    for kind in ("SVG", "PNG"):
+        with page.expect_download() as download:
+            page.locator("#seeds").get_by_text(f"Save as {kind}").click()
+        assert download.value.suggested_filename == f"seeds.{kind.lower()}"
+    assert shown.problems == [] and page.title() == f"{len(HOSTILE_MODELS)} models compared"
+
+
+@pytest.mark.slow
+def test_of_many_models_one_is_chosen(show: Callable[..., Shown], tmp_path: Path) -> None:
+    names = [f"model {i}" for i in range(7)]
+    write_report(subject(names, list("abcde")), tmp_path / "seven.html")
+    shown = show(tmp_path / "seven.html")
+    drawn = "all => all.map((one) => one.getAttribute('d') + one.getAttribute('transform'))"
+    points = shown.page.locator("#differences .mark-symbol.role-mark path")
+    before = points.evaluate_all(drawn)
+    assert len(before) == 5
+    assert shown.page.get_by_role("combobox", name="Model").input_value() == "model 6"  # the best
+    shown.page.get_by_role("combobox", name="Model").select_option("model 1")
+    assert points.evaluate_all(drawn) != before and shown.problems == []
+
+
+@pytest.mark.slow
+def test_scripts_of_others_do_not_run(show: Callable[..., Shown], hostile: Path, tmp_path: Path) -> None:
+    page = hostile.read_text(encoding="utf-8")
+    planted = tmp_path / "planted.html"
+    planted.write_text(
+        page.replace("</main>", "<script>document.title='run'</script><img src='http://localhost:9/x.png'></main>")
+    )
+    shown = show(planted)
+    assert shown.page.title() != "run"
+    assert len([problem for problem in shown.problems if "Content Security Policy" in problem]) == 2
+
+
+def test_json_cannot_end_its_script_element() -> None:
+    value = {
+        "</script>": ["<!--", "&amp;", "\u2028\u2029"],
+        "numbers": np.array([1.5, np.nan, np.inf]),
+        "n": np.int64(3),
+    }
+    written = str(as_json(value))
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == {**value, "numbers": [1.5, None, None], "n": 3}

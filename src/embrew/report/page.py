@@ -40,7 +40,7 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
         writer.writerow(Figure._fields)
         writer.writerows(figure for section in sections for figure in section.figures)
     with atomic_path(output) as temporary:
-        temporary.write_text(html(subject, sections, sentences), encoding="utf-8", errors="replace")  # surrogates
+        temporary.write_text(html(subject, sections, sentences), encoding="utf-8")
     return sections
 
 

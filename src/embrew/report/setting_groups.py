@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 # Group by a pattern of the dotted key; the first that matches counts.
 _GROUPS = {
-    "Hashes and versions": r"sha256|hash|revision$|^versions\.|^hardware|^commit",
+    "Hashes and versions": r"sha256|hash|(?<!dataset_)revision$|^versions\.|^hardware|^commit",
     "Prompts": r"prompt|template|instruction|context",
     "Pooling": r"pooling|memory|normalize",
     "Attention": r"attention|attn",

@@ -23,6 +23,7 @@ const report = (() => {
     const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => style.getPropertyValue(name));
     const text = { labelColor: quiet, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 };
     return {
+      aria: false, // the caption says what a chart shows; thousands of labelled points would be read one by one
       background: "transparent",
       font: "system-ui, sans-serif",
       padding: { left: 4, right: 12, top: 8, bottom: 4 },
@@ -54,14 +55,18 @@ const report = (() => {
     if (!element.clientWidth) return; // in a closed <details>: drawn when it is opened
     const spec = responsive(data(`${element.id}-spec`));
     views.get(element.id)?.finalize();
+    const controls = document.getElementById(`${element.id}-controls`);
+    controls.replaceChildren();
     const { view } = await vegaEmbed(element, spec, {
       actions: { export: true, source: false, compiled: false, editor: false },
       ast: true, // expressions are interpreted: the page's policy forbids eval
+      bind: controls,
       config: config(element.clientWidth),
       downloadFileName: element.id,
       renderer: rows(spec) > MANY ? "canvas" : "svg",
       tooltip: { theme: isDark() ? "dark" : "light" },
     });
+    element.querySelector(".marks").setAttribute("aria-hidden", "true");
     views.set(element.id, view);
     for (const [name, callback] of callbacks) if (name === element.id) callback(view);
   }

@@ -1,0 +1,126 @@
+"""Scores in a report: rows and means by hand, order, groups of settings, and how large a report becomes."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from embrew.comparison import Model, compare_models, verdict
+from embrew.evaluation.report import Result
+from embrew.plot_style import METHODS
+from embrew.report.chart import model_colours
+from embrew.report.page import write_report
+from embrew.report.score_rows import mean_rows, overall, task_rows
+from embrew.report.sections.scores import section
+from embrew.report.setting_groups import setting_groups
+from tests.report.subjects import subject
+
+
+def result(task: str, main: float, kind: str = "sts") -> Result:
+    return Result(task, "test", kind, main, {}, 1.0, {"pairs": 3}, {})
+
+
+def test_means_and_differences_by_hand() -> None:
+    base = [[result("a", 0.2), result("b", 0.4), result("c", 0.9, "clustering")]]
+    seeds = [[result("a", x), result("b", 0.1), result("c", 0.8, "clustering")] for x in (0.3, 0.5)]
+    compared = compare_models([Model.of("base", base), Model.of("other", seeds)])
+    rows = {row.task.first.task: row.cells for row in task_rows(compared)}
+    assert list(rows) == ["b", "c", "a"]  # the largest loss first: -0.3, -0.1, +0.2
+    assert rows["a"][1].score == pytest.approx(0.4) and rows["a"][1].spread == pytest.approx(0.02**0.5)
+    assert rows["a"][1].difference == pytest.approx(0.2) and rows["a"][1].test is None
+    means = {row.name: [cell.score for cell in row.cells] for row in mean_rows(compared)}
+    assert means["Mean over tasks"] == pytest.approx([0.5, 1.3 / 3])
+    assert means["Mean over kinds"] == pytest.approx([(0.3 + 0.9) / 2, (0.25 + 0.8) / 2])
+    assert means["sts"] == pytest.approx([0.3, 0.25]) and "clustering" not in means
+
+
+def test_tasks_with_a_significant_loss_are_first() -> None:
+    made = subject(["base", "better", "best"], ["T1", "T2", "T3", "lost"], queries=200)
+    rows = task_rows(made.comparison)
+    assert rows[0].task.first.task == "lost" and rows[0].is_regression
+    assert [cell.outcome for cell in rows[0].cells] == [None, "worse", "worse"]
+    assert not any(row.is_regression for row in rows[1:])
+    assert [cell.outcome for cell in rows[1].cells] == [None, "better", "better"]
+    found = section(made)
+    assert [len(rows) for _, rows in found.values["groups"]] == [1, 1, 3]
+
+
+def test_page_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
+    made = subject(["base", "other"], ["T1", "T2", "T3"], seeds=2)
+    write_report(made, tmp_path / "r.html")
+    page = html.unescape((tmp_path / "r.html").read_text())
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["verdict"][:2] == verdict(made.comparison)
+    assert all(sentence in page for sentence in document["verdict"])
+    with (tmp_path / "r.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["section"] == "scores"]
+    by_hand = {
+        task: statistics.fmean(
+            statistics.fmean(seed[i].result.examples["score"]) for seed in made.comparison.models[1].seeds
+        )
+        for i, task in enumerate(("T1", "T2", "T3"))
+    }
+    for entry in document["scores"]["tasks"]:
+        score = by_hand[entry["task"].split()[0]]
+        assert entry["scores"][1] == pytest.approx(score) and f"{100 * score:.2f}" in page
+        (line,) = [
+            one for one in lines if (one["model"], one["quantity"], one["task"]) == ("other", "score", entry["task"])
+        ]
+        assert float(line["value"]) == pytest.approx(score)
+    mean = statistics.fmean(by_hand.values())
+    assert (
+        overall(made.comparison).cells[1].score == pytest.approx(mean) and f"{100 * mean:.2f}" in document["verdict"][0]
+    )
+
+
+def test_settings_are_grouped() -> None:
+    groups = setting_groups(
+        {
+            "dtype": ("float32", "bfloat16"),
+            "model.dtype": ("float32", "bfloat16"),
+            "model.max_length.query": (512, 64),
+            "model.pooling.mode": ("mean", "last"),
+            "model_hash": ("a" * 64, "b" * 64),
+            "prompts.query": ("", "find: "),
+            "resolved_prompts.query": ("", "find: "),
+            "versions.torch": ("2.11", "2.13"),
+            "model.attention": ("causal", None),
+            "model.normalize": (True, False),
+            "model.steps": (0, 100),
+            "dataset_revision": ("c" * 40, "d" * 40),
+        }
+    )
+    assert {name: [(one.key, one.values) for one in found] for name, found in groups.items()} == {
+        "Prompts": [("prompts.query", ("empty", "find: "))],
+        "Pooling": [("model.pooling.mode", ("mean", "last")), ("model.normalize", ("yes", "no"))],
+        "Attention": [("model.attention", ("causal", "not set"))],
+        "Lengths": [("model.max_length.query", ("512", "64"))],
+        "Precision and size of vectors": [("dtype", ("float32", "bfloat16"))],
+        "Data": [("dataset_revision", ("c" * 12 + "…", "d" * 12 + "…"))],
+        "Model and training": [("model.steps", ("0", "100"))],
+        "Hashes and versions": [("model_hash", ("a" * 12 + "…", "b" * 12 + "…")), ("versions.torch", ("2.11", "2.13"))],
+    }
+
+
+def test_models_have_colours_of_their_own() -> None:
+    names = ["ESE", "ESE small", "LLM2Comp 1", "LLM2Comp 2", *(f"model {i}" for i in range(8))]
+    found = model_colours(names)
+    assert found[0] == METHODS["ese"] and found[2] == METHODS["llm2comp"]
+    assert len(set(found)) == len(names) == 12
+
+
+@pytest.mark.slow
+def test_large_reports_stay_small(tmp_path: Path) -> None:
+    names, tasks = [f"model {i}" for i in range(10)], [f"task {i}" for i in range(60)]
+    made = subject(names, tasks, queries=1000, documents=100_000)
+    start = time.process_time()
+    write_report(made, tmp_path / "large.html")
+    seconds = time.process_time() - start
+    size = (tmp_path / "large.html").stat().st_size
+    assert size < 5e6 and seconds < 60, (size, seconds)
