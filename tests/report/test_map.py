@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation.find import find_task
+from embrew.report.atlas import _column_names, write_atlas
 from embrew.report.maps import maps_of
 from embrew.report.projection import aligned, components_of, tsne, unit
 from embrew.report.sections import geometry
@@ -132,3 +133,24 @@ def test_texts_are_shortened_to_whole_characters_of_one_line() -> None:
     assert map_section.shortened("語" * 100) == "語" * 19 + "…"
     assert len(map_section.shortened("x" * 100).encode()) == map_section.BYTES
     json.dumps(map_section.shortened("\ud800 lone surrogate"))
+
+
+def test_atlas_files_hold_whole_texts_and_positions_by_model(subject, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    maps = maps_of(subject)
+    long = maps[0].sample.texts[0]._replace(text="x" * 500 + "\ud800")
+    maps = [replace(maps[0], sample=replace(maps[0].sample, texts=(long, *maps[0].sample.texts[1:])))]
+    (command,) = write_atlas(maps, tmp_path / "atlas")
+    file = tmp_path / "atlas" / "pets.test.parquet"
+    assert command == f"embedding-atlas {file} --text text --x x_a --y y_a"
+    table = pq.read_table(file)
+    assert table.column_names == ["id", "text", "rank_change", "x_a", "y_a", "x_b", "y_b"]
+    assert table["text"][0].as_py() == "x" * 500 + "?"
+    assert table["rank_change"].to_pylist()[:2] == [maps[0].changes[0], maps[0].changes[1]]
+    assert np.allclose(table["y_b"].to_numpy(), maps[0].points["B"][:, 1])
+
+
+def test_models_whose_names_are_alike_have_columns_of_their_own() -> None:
+    assert _column_names(["A b", "a_b", "ö"]) == ["1_a_b", "2_a_b", "3_"]
+    assert _column_names(["runs/a", "b-1"]) == ["runs_a", "b_1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,13 @@ from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
 from embrew.cli.console import can_ask, out, print_json
 from embrew.cli.signals import stopping
+
+
+class MapMethod(StrEnum):
+    """How vectors are drawn in two dimensions."""
+
+    PCA = "pca"
+    TSNE = "tsne"
 
 
 def compare(
@@ -62,6 +70,13 @@ def compare(
             "--yes", "-y", help="Evaluate retrieval again, without asking, where results lack the ids of queries."
         ),
     ] = False,
+    map_method: Annotated[
+        MapMethod, typer.Option("--map", help="Map by principal components, or by t-SNE, which is slower.")
+    ] = MapMethod.PCA,
+    atlas: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the maps as Parquet files for Embedding Atlas into this folder."),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,11 +103,18 @@ def compare(
             output,
             again=lambda lines: yes or _ask(lines),
             command=shlex.join(["embrew", *sys.argv[1:]]),
+            map_method=map_method.value,
         )
     sentences = sentences_of(subject, sections)
     for sentence in sentences:
         out().print(sentence, markup=False)
     out().print(f"written to {output}", markup=False, soft_wrap=True)
+    if atlas is not None:
+        from embrew.report.atlas import write_atlas
+        from embrew.report.maps import maps_of
+
+        for command in write_atlas(maps_of(subject), atlas):
+            out().print(f"open with: {command}", markup=False, soft_wrap=True)
     print_json({"verdict": sentences, **{section.name: section.document for section in sections}})
 
 

@@ -83,7 +83,7 @@ def _check_hash(model: Model, source: Source, encoder: Any) -> None:
 def _key(name: str, source: Source, subject: Subject) -> list[Any]:
     """Return everything that a measurement depends on: code, encoder, data, versions."""
     data = [identity(task) for task in subject.data.values()]
-    return ["measured", name, _code(), source.fingerprint(), data, subject.map_method, versions()]
+    return ["measured", name, _code(), source.fingerprint(), data, versions()]
 
 
 @functools.cache
