@@ -16,9 +16,8 @@ TEXT_LENGTH = 2000  # characters of a text
 SIZE = 1_000_000  # bytes of JSON
 # Entries of a task and model, and characters of a text: the first that fits into SIZE is used, or else the last.
 LIMITS = (
-    *((ENTRIES, length) for length in (TEXT_LENGTH, 1000, 500)),
-    *((entries, 500) for entries in (100, 50, 25, 12, 6, 3, 1)),
-    (1, 200),
+    *((ENTRIES, length) for length in (TEXT_LENGTH, 1000, 500, 300)),
+    *((entries, 300) for entries in (100, 50, 25, 12, 6, 3, 1)),
 )
 
 Kind = Literal["queries", "pairs", "classes"]
