@@ -20,7 +20,9 @@ def on_page_content(content: str, **_: Any) -> str:
     """Return the page with MathML in place of TeX."""
 
     def mathml(found: re.Match[str]) -> str:
-        return convert(html.unescape(found[2]), display="inline" if found[1] == "span" else "block")
+        if found[1] == "span":
+            return convert(html.unescape(found[2]), display="inline")
+        return f'<div class="equation">{convert(html.unescape(found[2]), display="block")}</div>'
 
     return EQUATION.sub(mathml, content)
 
