@@ -110,6 +110,12 @@ def documents(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
+def test_no_line_begins_with_a_figure(tables: ModuleType) -> None:
+    """Markdown takes a line that begins with a comment as HTML, and ends the paragraph or the list before it."""
+    for page in tables.pages():
+        assert not re.findall(r"^\s*<!-- value: .*", page.read_text(encoding="utf-8"), re.MULTILINE), page
+
+
 def test_a_page_is_written_once_and_then_stays(tables: ModuleType, documents: Path) -> None:
     assert tables.main(check=True) == 1
     assert (documents / "README.md").read_text() == PAGE
