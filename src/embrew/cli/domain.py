@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -90,6 +92,7 @@ def domain(
     mapping = columns_of(column)
     sample = None if general is None else read_sample(general, {}, 200)
     from embrew.domain import Settings, run
+    from embrew.report.making import report_of_folder
 
     settings = Settings(
         model=model,
@@ -108,4 +111,7 @@ def domain(
         run(documents, pairs, output, settings)
     console = out()
     console.print((output / "report.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+    page = report_of_folder(output, command=shlex.join(["embrew", *sys.argv[1:]]))
+    if page is not None:
+        console.print(f"page: [bold]{escape(str(page))}[/]", soft_wrap=True)
     console.print(f"report: [bold]{escape(str(output / 'report.md'))}[/]", soft_wrap=True)

@@ -97,6 +97,15 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; by default they are printed only."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE.html",
+            help="Also write a page about the model; embrew compare writes one about several. Results are kept beside "
+            "it, unless --output is given.",
+        ),
+    ] = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
     overwrite: Annotated[
@@ -131,11 +140,17 @@ def evaluate(
         tasks = read_suite(suite, data=data[0] if data else None)
         named = tasks.averages
     elif data or mteb:
-        for folder in data or ():  # before a model is opened
-            find_task(folder, split=split, kind=kind)
+        found = [find_task(folder, split=split, kind=kind) for folder in data or ()]  # before a model is opened
         tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
     else:
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
+    page = None
+    if report is not None:
+        from embrew.cli.evaluated_page import Page
+
+        how = (*(overrides or ()), dtype.value, backend.value)
+        page = Page.of(model, how, report, output, found if suite is None else tasks.tasks)
+        output = page.results
     from embrew import build, evaluation
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
@@ -154,6 +169,8 @@ def evaluate(
             overwrite=overwrite,
             show_progress_bar=True,
         )
+        if page is not None:
+            page.write(encoder)
     header, rows = evaluation.grid_table(results)
     if named or len(rows) < len(results):
         out().print(results_table(results, named))

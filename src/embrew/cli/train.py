@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -102,6 +104,7 @@ def train(
 
 
 def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **options: Any) -> None:
+    from embrew.report.making import report_of_folder
     from embrew.sweep import read_sweep, run_sweep
 
     rows = read_sweep(sweep, recipe, overrides)
@@ -109,7 +112,10 @@ def _sweep(recipe: str, sweep: str, overrides: Sequence[str], output: Path, **op
     console.print(f"[bold]{escape(recipe)}[/], {escape(rows.source)}: {len(rows.rows)} rows", soft_wrap=True)
     with stopping(lambda: f"finished rows are in {output}; the same command with --resume resumes"):
         run_sweep(rows, output, **options)
+    page = report_of_folder(output, command=shlex.join(["embrew", *sys.argv[1:]])) if rank() == 0 else None
     console.print((output / "sweep.md").read_text(encoding="utf-8"), markup=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"page: [bold]{escape(str(page))}[/]", soft_wrap=True)
 
 
 def _announce(name: str, recipe: Recipe) -> None:

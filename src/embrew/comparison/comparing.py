@@ -145,11 +145,11 @@ def compare_models(models: Sequence[Model]) -> Comparison:
     """Compare models on the tasks that all have alike; what is left out is named with the reason.
 
     Raises:
-        ValueError: fewer than two models, or two of one name.
+        ValueError: no model, or two of one name.
     """
     names = [model.name for model in models]
-    if len(models) < 2 or len(set(names)) < len(names):
-        raise ValueError(f"a comparison of {', '.join(names) or 'no model'}; give two or more models, each once")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"a comparison of {', '.join(names) or 'no model'}; give models, each once")
     keys, left_out = comparable(models)
     tasks = tuple(TaskScores(tuple(_seeds(model, key) for model in models)) for key in keys)
     for task in tasks:

@@ -13,8 +13,10 @@ MOST_NAMED = 3  # tasks that a sentence names
 def verdict(comparison: Comparison) -> list[str]:
     """Return two sentences: on the mean over tasks, and on the tasks, of the best model against the first one.
 
-    If the first model is the best, it is compared with the second best.
+    If the first model is the best, it is compared with the second best. Of a single model, one sentence with its mean.
     """
+    if len(comparison.models) == 1:
+        return [_of_one(comparison)]
     best, other = best_and_other(comparison)
     return [_on_the_mean(comparison, best, other), _on_tasks(comparison, best, other)]
 
@@ -29,6 +31,13 @@ def best_and_other(comparison: Comparison) -> tuple[int, int]:
     order = np.argsort([-mean for mean in comparison.means()], kind="stable")
     best = int(order[0])
     return (best, 0) if best != 0 else (0, int(order[1]))
+
+
+def _of_one(comparison: Comparison) -> str:
+    (mean,) = comparison.means()
+    tasks = comparison.tasks
+    over = tasks[0].label if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
+    return f"{comparison.models[0].name} scores {100 * mean:.2f} on {over}."
 
 
 def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:

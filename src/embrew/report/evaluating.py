@@ -17,6 +17,7 @@ from embrew.report.task_data import Tasks, identity, shown_split, task_of, with_
 from embrew.text_encoder.provenance import versions
 
 logger = logging.getLogger(__name__)
+QUERIES = {"query", "rank", "top"}  # of the examples of retrieval, since queries are shown one by one
 Ask = Callable[[Sequence[str]], bool]
 """Ask whether to evaluate models again; called with one line per model."""
 
@@ -77,7 +78,7 @@ def _older(source: Source, known: Sequence[Scored], tasks: Tasks) -> list[Task]:
     found = []
     for scored in known if source.model else ():
         result = scored.result
-        if result.kind == "retrieval" and result.examples and "query" not in result.examples:
+        if result.kind == "retrieval" and result.examples and not result.examples.keys() >= QUERIES:
             task = task_of(scored, tasks)
             if task is not None:
                 found.append(with_instruction(task, scored.run))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from embrew.files.locks import claimed
 from embrew.files.writing import write_json
 from embrew.report.cache import Cache
 from embrew.report.evaluating import Ask, read_models
+from embrew.report.inputs import read_inputs
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
 from embrew.report.page import write_report
@@ -24,6 +25,7 @@ from embrew.report.task_data import Tasks, data_of
 from embrew.report.templates import templates
 
 logger = logging.getLogger(__name__)
+PAGE = "comparison.html"  # in a sweep or a domain run
 
 
 def make_report(
@@ -35,6 +37,7 @@ def make_report(
     opener: Opener = Source.open,
     command: str = "",
     map_method: str = "pca",
+    measure: bool = True,
 ) -> tuple[Subject, list[Section]]:
     """Write a report; return what it is about, and its sections.
 
@@ -49,6 +52,7 @@ def make_report(
         opener: Opens the encoder of a source to measure it.
         command: The command that makes the report.
         map_method: `pca` or `tsne`.
+        measure: Measure the encoders, and look for texts of the tasks in the training rows.
 
     Raises:
         FileExistsError: another process makes this report.
@@ -58,7 +62,7 @@ def make_report(
     templates()  # missing packages are found before anything is evaluated
     files = files_of(output)
     cache = Cache(files / "cache")
-    with _kept(files, given, output, command):
+    with _kept(files, given, output, command) if measure else nullcontext():
         models = read_models(given, tasks, files, cache, again=again)
         comparison = compare_models(models)
         subject = Subject(
@@ -68,14 +72,30 @@ def make_report(
             map_method=map_method,
             command=command,
         )
-        if needs_encoders(subject, cache):
-            write_report(subject, output)
-            logger.info("%s has the scores; encoders are measured next", output)
-        subject = replace(subject, measured=measured(subject, cache, opener))
-        subject = replace(subject, overlaps=find_overlaps(subject, cache))
+        if measure:
+            if needs_encoders(subject, cache):
+                write_report(subject, output)
+                logger.info("%s has the scores; encoders are measured next", output)
+            subject = replace(subject, measured=measured(subject, cache, opener))
+            subject = replace(subject, overlaps=find_overlaps(subject, cache))
         sections = write_report(subject, output)
         cache.prune()
     return subject, sections
+
+
+def report_of_folder(folder: Path, *, command: str = "") -> Path | None:
+    """Write `comparison.html` into a sweep or domain run, from its results; encoders are not opened.
+
+    Returns:
+        The page; None, and a log line, if a package of `embrew[report]` is not installed.
+    """
+    output = folder / PAGE
+    try:
+        make_report(read_inputs([str(folder)]), (), output, command=command, measure=False)
+    except (ImportError, ValueError) as error:
+        logger.info("%s is not written: %s", output, error)
+        return None
+    return output
 
 
 def files_of(output: Path) -> Path:

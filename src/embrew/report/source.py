@@ -34,6 +34,7 @@ class Source:
         untrained: The encoder is the one that the recipe of `model` describes, before training.
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
+        how: Overrides, data type and backend, of an encoder that another command has opened.
     """
 
     results: Path | None = None
@@ -41,6 +42,7 @@ class Source:
     untrained: bool = False
     run: Path | None = None
     stage: str | None = None
+    how: tuple[str, ...] = ()
 
     def open(self) -> Any:
         """Return the encoder."""
@@ -59,10 +61,10 @@ class Source:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
             about = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-            return ["untrained" if self.untrained else "folder", about]
+            return ["untrained" if self.untrained else "folder", about, self.how]
         if is_recipe(self.model):
-            return ["recipe", Recipe.load(self.model).to_yaml()]
-        return ["name", self.model]
+            return ["recipe", Recipe.load(self.model).to_yaml(), self.how]
+        return ["name", self.model, self.how]
 
     def log(self) -> dict[str, Any]:
         """Return `run.json` of the run; empty without a run."""

@@ -12,6 +12,7 @@ from embrew.comparison import Comparison, Model, Scored
 from embrew.comparison.comparable import OF_THE_MODEL
 from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
+from embrew.evaluation.grid import cells
 from embrew.evaluation.mteb_tasks import MtebTask
 from embrew.evaluation.suites import read_suite
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
@@ -23,10 +24,11 @@ Tasks = Sequence[Task | MtebTask]
 def read_tasks(suite: str | None, data: Sequence[str]) -> tuple[Task | MtebTask, ...]:
     """Return the tasks of a suite, whose data folders are below `data` if it is given, or of data folders."""
     if suite is None:
-        return tuple(find_task(folder) for folder in data)
+        return tuple(cell for folder in data for cell in cells(find_task(folder)))
     if len(data) > 1:
         raise ValueError("--suite defines its tasks; give it with at most one --data, the folder of its data sets")
-    return tuple(read_suite(suite, data=data[0] if data else None).tasks)
+    found = read_suite(suite, data=data[0] if data else None).tasks
+    return tuple(cell for task in found for cell in (cells(task) if isinstance(task, Task) else [task]))
 
 
 def shown_split(task: Task | MtebTask) -> str | None:
