@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from embrew.plot_style import colours
-from embrew.report.chart import Chart
+from embrew.report.chart import Chart, model_colours
 from embrew.report.points import Cost, Point
 
 AXES = {
@@ -68,7 +67,7 @@ def _scatter(rows: list[dict[str, Any]], cost: str, score: str, models: Sequence
     x = alt.X(f"{cost}:Q", title=AXES[cost], scale=scale)
     y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
     colour = alt.Color(
-        "model:N", scale=alt.Scale(domain=list(models), range=colours(models)), legend=alt.Legend(title=None)
+        "model:N", scale=alt.Scale(domain=list(models), range=model_colours(models)), legend=alt.Legend(title=None)
     )
     tooltip = [
         alt.Tooltip("model:N"),

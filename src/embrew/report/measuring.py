@@ -61,17 +61,21 @@ def _of_model(
     if missing:
         logger.info("opening %s", source.model)
         encoder = opener(source)
-        _check_hash(model, source, encoder)
+        own = model_hash(encoder)
+        _check_hash(model, source, own)
         for name in missing:
-            cache.put(_key(name, source, subject), [MEASURES[name].measure(encoder, subject)])
+            value = MEASURES[name].measure(encoder, subject)
+            cache.put(_key(name, source, subject), {"model_hash": own, "value": value})
         del encoder
         gc.collect()
-    return {name: cache.get(_key(name, source, subject))[0] for name in MEASURES}
+    kept = {name: cache.get(_key(name, source, subject)) for name in MEASURES}
+    for entry in kept.values():
+        _check_hash(model, source, entry["model_hash"])
+    return {name: entry["value"] for name, entry in kept.items()}
 
 
-def _check_hash(model: Model, source: Source, encoder: Any) -> None:
+def _check_hash(model: Model, source: Source, found: str) -> None:
     expected = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
-    found = model_hash(encoder)
     if expected - {found}:
         raise ValueError(
             f"{source.model} is not the encoder of the results of {model.name}: its model hash is {found[:12]}, theirs "

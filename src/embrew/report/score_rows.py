@@ -57,7 +57,11 @@ def task_rows(comparison: Comparison) -> list[TaskRow]:
         tests = (None, *(of_model[i] for of_model in tested))
         cells = tuple(_cell(task, model, test) for model, test in enumerate(tests))
         rows.append(TaskRow(task, cells, tests))
-    return sorted(rows, key=lambda row: (not row.is_regression, min(cell.difference or 0.0 for cell in row.cells[1:])))
+
+    def lowest(row: TaskRow) -> float:
+        return min((cell.difference or 0.0 for cell in row.cells[1:]), default=0.0)
+
+    return sorted(rows, key=lambda row: (not row.is_regression, lowest(row)))
 
 
 def mean_rows(comparison: Comparison) -> list[MeanRow]:

@@ -19,12 +19,12 @@ KINDS = ("retrieval", "reranking", "rag", "sts", "pair_classification", "classif
 
 
 def section(subject: Subject) -> Section | None:
-    """Return the section; None if no task has queries, pairs or classes."""
+    """Return the section; None if no task has queries, pairs or classes, or there is one model only."""
     comparison = subject.comparison
     tasks = [task for task in comparison.tasks if task.first.kind in KINDS]
     found = [(task, _changed(task)) for task in tasks]
     changed = sorted(((task, one) for task, one in found if one is not None), key=lambda pair: ORDER[pair[1].kind])
-    if not tasks:
+    if not tasks or len(comparison.models) == 1:
         return None
     names = [model.name for model in comparison.models]
     cache, read = GridCache(), []

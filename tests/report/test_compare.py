@@ -1,0 +1,204 @@
+"""`embrew compare` from models to a page: what is evaluated and measured, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import embrew.build
+from embrew.cli import app
+from embrew.evaluation import evaluate
+from embrew.inspection import inspect
+from tests.evaluation.conftest import BagOfWords
+
+Model = Callable[[int], Path]
+
+
+class Words(BagOfWords):
+    """A bag of words with a hash, as encoders have it."""
+
+    def weights_hash(self) -> str:
+        return f"{self.dimensions:064}"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models by name: `folder-N` has vectors of N dimensions. The list names those that were opened, in their order."""
+    names: list[str] = []
+
+    def open_model(name: str, *_: object, **__: object) -> Words:
+        names.append(Path(name).name)
+        return Words(int(name.rpartition("-")[2]))
+
+    monkeypatch.setattr(embrew.build, "open_model", open_model)
+    return names
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[[int], Path]:
+    """A folder that is recognised as a model, and opened as one of N dimensions."""
+
+    def made(dimensions: int) -> Path:
+        folder = tmp_path / f"folder-{dimensions}"
+        folder.mkdir()
+        (folder / "modules.json").write_text(json.dumps([]))
+        return folder
+
+    return made
+
+
+def compare(*arguments: object, **options: Any) -> Any:
+    return CliRunner().invoke(app, ["compare", *map(str, arguments)], **options)
+
+
+def report(output: Path) -> dict[str, Any]:
+    return json.loads(output.with_suffix(".json").read_text())
+
+
+@pytest.mark.slow
+def test_models_are_evaluated_and_measured_once(
+    opened: list[str], model: Model, sts_folder: Path, retrieval_folder: Path, tmp_path: Path
+) -> None:
+    small, large, page = model(2), model(512), tmp_path / "page.html"
+    arguments = (small, f"large={large}", "--data", sts_folder, "--data", retrieval_folder, "-o", page)
+    first = compare(*arguments)
+    assert first.exit_code == 0, first.output
+    assert opened == ["folder-2", "folder-512"] * 2  # to evaluate, then to measure
+    (result,) = (tmp_path / "page.files/results/large").glob("STS.test.json")
+    assert json.loads(result.read_text())["scores"]["test"][0]["main_score"] == pytest.approx(1.0)  # cosines 1, ½, 0
+    found = report(page)
+    assert found["scores"]["models"] == ["folder-2", "large"]
+    assert [one["bytes"] for one in found["cost"]["models"]] == [8, 2048]  # four bytes per dimension
+    assert all(one["milliseconds"] > 0 for one in found["cost"]["models"])
+    assert "8 bytes per vector" in found["verdict"][-1]
+    assert "2,048 bytes per vector" in found["verdict"][-1]
+    lines = list(csv.DictReader(page.with_suffix(".csv").open()))
+    assert {line["value"] for line in lines if line["quantity"] == "bytes per vector"} == {"8", "2048"}
+    opened.clear()
+    again = compare(*arguments)
+    assert (again.exit_code, opened) == (0, [])
+    assert report(page)["cost"] == found["cost"]
+    (small / "weights.safetensors").write_bytes(b"other")
+    assert compare(*arguments).exit_code == 0
+    assert opened == ["folder-2", "folder-2"]  # it may be another model now
+
+
+@pytest.mark.slow
+def test_what_is_finished_before_a_kill_is_kept(
+    opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = (model(2), model(512), "--data", sts_folder, "-o", page)
+    encode = Words.encode
+
+    def killed(self: Words, inputs: Any, **options: Any) -> Any:
+        if self.dimensions == 512:
+            raise KeyboardInterrupt
+        return encode(self, inputs, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Words, "encode", killed)
+        stopped = compare(*arguments)
+    assert stopped.exit_code == 130
+    assert "page.files; the same command resumes" in stopped.stderr
+    found = inspect(tmp_path / "page.files")
+    assert (found.kind, found.state, found.summary) == ("files of a report", "stopped", "2 models in page.html")
+    opened.clear()
+    assert compare(*arguments).exit_code == 0
+    assert opened == ["folder-512", "folder-2", "folder-512"]  # folder-2 was evaluated, and nothing was measured
+    assert inspect(tmp_path / "page.files").state == "finished"
+
+
+@pytest.mark.slow
+def test_the_encoder_of_results(
+    opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for dimensions in (2, 512):
+        evaluate(Words(dimensions), [sts_folder], output_dir=tmp_path / f"results/{dimensions}")
+    results = [f"a={tmp_path}/results/2", f"b={tmp_path}/results/512"]
+    page = tmp_path / "page.html"
+    assert compare(*results, "-o", page).exit_code == 0
+    assert report(page)["verdict"][-1] == "Time per text and size of vectors were not measured: no encoder is known."
+    assert not (tmp_path / "page.files").exists()
+    monkeypatch.setenv("EMBREW_DATA", str(sts_folder.parent))
+    one = model(512)
+    assert compare(*results, "--model", f"b={one}", "-o", page).exit_code == 0
+    assert opened == ["folder-512"]
+    assert [cost["bytes"] for cost in report(page)["cost"]["models"]] == [None, 2048]
+    assert "was not measured" in report(page)["verdict"][-1]
+    wrong = compare(*results, "--model", f"a={one}", "-o", page)
+    assert wrong.exit_code == 1
+    assert "folder-512 is not the encoder of the results of a" in wrong.stderr
+    unknown = compare(*results, "--model", f"c={one}", "-o", page)
+    assert "no result folder has this name; choose from a, b" in unknown.stderr
+
+
+@pytest.fixture
+def older(retrieval_folder: Path, tmp_path: Path) -> list[str]:
+    """Two result folders without the ids of queries, as earlier versions wrote them."""
+    for dimensions in (2, 512):
+        folder = tmp_path / f"old/{dimensions}"
+        evaluate(Words(dimensions), [retrieval_folder], output_dir=folder)
+        (file,) = folder.glob("*.examples.json")
+        file.write_text(json.dumps({"score": json.loads(file.read_text())["score"]}))
+    return [f"a={tmp_path}/old/2", f"b={tmp_path}/old/512"]
+
+
+@pytest.mark.slow
+def test_older_results_are_evaluated_again_if_allowed(
+    opened: list[str], older: list[str], model: Model, retrieval_folder: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = [*older, "--model", f"a={model(2)}", "--model", f"b={model(512)}", "--data", retrieval_folder]
+    assert compare(*arguments, "-o", page).exit_code == 0  # no terminal: not asked
+    assert report(page)["queries"]["without_ids"] == ["pets dev, 3 queries + 3 documents"]
+    assert compare(*arguments, "-o", page, "--yes").exit_code == 0
+    assert report(page)["queries"]["without_ids"] == []
+    assert list((tmp_path / "page.files/results/a").glob("pets.dev.json"))
+    (kept,) = (tmp_path / "old/2").glob("*.examples.json")
+    assert set(json.loads(kept.read_text())) == {"score"}  # the user's folder is left alone
+
+
+def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index/manifest.json").write_text(json.dumps({"documents": 1, "dimensions": 2, "files": []}))
+    for arguments, message in (
+        ([model(2), "-o", page], "folder-2: no results; give --suite NAME or --data DIR"),
+        ([empty, "-o", page], "empty cannot be compared: it holds nothing that embrew wrote"),
+        ([tmp_path / "index", "-o", page], "index cannot be compared: it is of the kind 'index'"),
+        ([tmp_path / "none", "-o", page], "no folder"),
+        (["llm2comp/nano", "--data", sts_folder, "-o", page], "is a recipe with stages"),
+        ([tmp_path, "-o", page], "holds several folders; give those that are to be compared"),
+        ([sts_folder, "-o", tmp_path / "page.pdf"], "give FILE.html"),
+        ([sts_folder, "--model", "a", "-o", page], "give NAME=FOLDER"),
+    ):
+        refused = compare(*arguments)
+        assert refused.exit_code == 1, arguments
+        assert message in refused.stderr
+    assert not page.exists()
+
+
+@pytest.mark.slow
+def test_one_model_is_reported_as_it_is_evaluated(
+    opened: list[str], model: Model, sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "one.html"
+    arguments = ["evaluate", str(model(512)), "--data", str(sts_folder), "--report", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert opened == ["folder-512"]
+    assert report(page)["verdict"][0] == "folder-512 scores 100.00 on STS test, 3 pairs."
+    assert "2,048 bytes per vector" in report(page)["verdict"][-1]
+    assert list((tmp_path / "one.files/results/folder-512").glob("STS.test.json"))
+    monkeypatch.setattr(embrew.build, "open_model", lambda *_, **__: Words(2))
+    CliRunner().invoke(app, [*arguments, "--dtype", "bfloat16", "--overwrite"])
+    assert report(page)["cost"]["models"][0]["bytes"] == 8  # not what was measured of another data type

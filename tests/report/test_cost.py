@@ -1,0 +1,101 @@
+"""Costs: Pareto fronts, times relative to a fixed computation, training, sizes of nested models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embrew.comparison import Model, compare_models
+from embrew.report.cache import Cache
+from embrew.report.points import Point, mark_front
+from embrew.report.sections import cost
+from embrew.report.source import Source
+from embrew.report.subject import Subject
+from embrew.report.timing import milliseconds
+from tests.report.subjects import result
+
+
+def test_a_front_has_what_no_cheaper_point_beats() -> None:
+    rng = np.random.default_rng(0)
+    points = [
+        Point("m", float(score), float(time), int(size))
+        for score, time, size in zip(rng.random(60), rng.integers(1, 9, 60), 4 * rng.integers(1, 9, 60), strict=True)
+    ]
+    for axis, of in (("milliseconds", lambda p: p.milliseconds), ("bytes", lambda p: p.bytes)):
+        best = {p.score for p in points if not any(of(q) <= of(p) and q.score > p.score for q in points)}
+        assert {p.score for p in mark_front(points) if axis in p.fronts} == best
+    assert mark_front([Point("m", 1.0, None, None)])[0].fronts == ()
+
+
+def test_times_are_scaled_by_the_fixed_computation() -> None:
+    quiet = {"encoder": [2.0, 2.0, 2.0], "fixed": [1.0, 1.0, 1.0]}
+    loaded = {"encoder": [8.0, 8.0, 8.0], "fixed": [4.0, 4.0, 4.0]}  # the machine was four times as slow
+    found = milliseconds({"a": quiet, "b": loaded, "c": quiet}, texts=100)
+    assert found == {"a": 20.0, "b": 20.0, "c": 20.0}  # 2 s per 100 texts, while the product takes 1 s
+    assert milliseconds({}, texts=0) == {}
+
+
+@pytest.fixture
+def subject() -> Subject:
+    models = [Model.of(name, [[result("T", [score] * 40)]]) for name, score in (("base", 0.4), ("nested", 0.5))]
+    whole = {"dimensions": 8, "texts": 10, "rounds": {"encoder": [1.0], "fixed": [1.0]}, "nested": None}
+    label = "T test, 40 queries + 200 documents"
+    nested = {"task": label, "layers": [1, 2], "dims": [4, 8], "scores": [[0.2, 0.3], [0.45, 0.5]]}
+    sizes = {**whole, "nested": {**nested, "milliseconds": [1.0, 4.0]}}
+    data = {("T", "test"): object()}
+    return Subject(compare_models(models), data=data, measured={"cost": {"base": whole, "nested": sizes}})  # type: ignore[arg-type]
+
+
+def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
+    section = cost.section(subject)
+    points = section.document["nested"]["points"]
+    assert [(p["model"], p["layers"], p["dimensions"], p["bytes"]) for p in points] == [
+        ("base", None, 8, 32),
+        ("nested", 1, 4, 16),
+        ("nested", 1, 8, 32),
+        ("nested", 2, 4, 16),
+        ("nested", 2, 8, 32),
+    ]
+    assert [p["milliseconds"] for p in points] == [100.0, 25.0, 25.0, 100.0, 100.0]  # a layer of two takes a quarter
+    assert {(p["layers"], p["dimensions"]) for p in points if "bytes" in p["fronts"]} == {(2, 4), (2, 8)}
+    assert {(p["layers"], p["dimensions"]) for p in points if "milliseconds" in p["fronts"]} == {(1, 8), (2, 8)}
+    assert [chart.name for chart in section.values["charts"]] == [
+        "cost-milliseconds",
+        "cost-bytes",
+        "cost-nested-milliseconds",
+        "cost-nested-bytes",
+    ]
+    assert section.sentence == (
+        "nested takes 100 ms per text and 32 bytes per vector; base takes 100 ms per text and 32 bytes per vector "
+        "(1.00 times the time)."
+    )
+
+
+def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(
+        '{"scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
+        '"samples": {"a": {"a_step": 8, "steps": 10}, "b": {"a_step": 4, "steps": 5}}}'
+    )
+    assert Source(run=tmp_path, stage="a").training() == (60.0, 80)
+    assert Source(run=tmp_path, stage="b").training() == (90.0, 100)
+    assert Source().training() == (None, None)
+
+
+def test_a_cache_returns_arrays_and_forgets_what_is_not_asked_for(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    value = {"x": np.arange(3, dtype=np.float32), "y": [1, {"z": np.float64(2.5)}], "n": None}
+    kept = cache.put(["k", 1], value)
+    np.testing.assert_array_equal(kept["x"], [0, 1, 2])
+    assert (kept["x"].dtype, kept["y"], kept["n"]) == (np.float32, [1, {"z": 2.5}], None)
+    cache.put(["k", 2], 0)
+    other = Cache(tmp_path)
+    assert other.get(["k", 3]) is None
+    assert other.get(["k", 1])["y"] == [1, {"z": 2.5}]
+    other.prune()
+    assert Cache(tmp_path).get(["k", 2]) is None
+    assert Cache(tmp_path).get(["k", 1]) is not None
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
+    assert Cache(tmp_path).get(["k", 1]) is None
