@@ -1,7 +1,7 @@
 """Write a picture of a report: `python scripts/screenshot_report.py NAME=RESULTS NAME=RESULTS [--output FILE.png]`.
 
-Runs `embrew compare` on the result folders, opens the page in headless Chromium and photographs its first screen. The
-browser is `--chromium`, by default the `chromium` of the search path; needs the extra `dev` (playwright).
+Runs `embrew compare` with all other arguments, opens the page in headless Chromium and photographs its first screen.
+The browser is `--chromium`, by default the `chromium` of the search path; needs the extra `dev` (playwright).
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "report.png"
 def main() -> None:
     """Compare, open, photograph."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="arguments of `embrew compare`")
     parser.add_argument("--output", type=Path, default=PICTURE, help="file of the picture; docs/images/report.png")
     parser.add_argument("--size", default="1200x1000", help="width x height of the window in pixels; 1200x1000")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="path of Chromium")
-    arguments = parser.parse_args()
+    arguments, compared = parser.parse_known_args()
     width, height = map(int, arguments.size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        command = [sys.executable, "-m", "embrew", "compare", *arguments.models, "--output", str(page), "--quiet"]
+        command = [sys.executable, "-m", "embrew", "compare", *compared, "--output", str(page), "--quiet"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         photograph(page, arguments.output, width=width, height=height, chromium=arguments.chromium)
 
