@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embrew.report.page import write_report
 from tests.report.changed import ranked, result, retrieval_folder, subject, write
+from tests.report.showing import Shown
 
 pytest.importorskip("vl_convert", reason="install embrew[report] to test the report")
-sync_api = pytest.importorskip("playwright.sync_api", reason="install playwright to test the report")
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"install Chromium as {CHROMIUM} to test the report")
 
 RUN = "document.title='run'"
 HOSTILE = [
@@ -33,7 +29,7 @@ LONG = "long 🦊 <b>text</b> " * 6000  # more than 100 kB
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def report(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Shown:
     """A report on queries, pairs and classes whose texts, ids and labels are hostile; opened without a network."""
     folder = tmp_path_factory.mktemp("data")
     ids = [f"{text.replace(chr(0), '').replace(chr(10), ' ').replace(' ', '_')}-{i}" for i, text in enumerate(HOSTILE)]
@@ -70,16 +66,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     file = folder / "report.html"
     write_report(reported, file)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
-        opened = context.new_page()
-        opened.problems = []
-        opened.on("pageerror", lambda error: opened.problems.append(str(error)))
-        opened.on("console", lambda line: opened.problems.append(line.text))
-        opened.goto(file.as_uri())
-        yield opened
-        browser.close()
+    context = browser.new_context(offline=True, viewport={"width": 1000, "height": 900})
+    return Shown(context.new_page(), file)
+
+
+@pytest.fixture
+def page(report: Shown) -> Any:
+    return report.page
 
 
 def choose(page: Any, task: str, model: int = 0, outcome: str = "all", search: str = "") -> None:
@@ -115,6 +108,7 @@ def test_queries_are_listed_filtered_and_searched(page: Any) -> None:
     assert "0 of 10 queries changed rank (0 won, 0 lost)" in page.locator("#queries-count").inner_text()
 
 
+@pytest.mark.slow
 def test_the_five_nearest_documents_of_both_models_stand_side_by_side(page: Any) -> None:
     choose(page, "queries", outcome="won")
     entry = page.locator("#queries-list details").first
@@ -135,6 +129,7 @@ def test_the_five_nearest_documents_of_both_models_stand_side_by_side(page: Any)
     assert entry.locator("h4").last.inner_text() == f"<img src=x onerror={RUN}>: not in the first 100"
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_and_shown_on_demand(page: Any) -> None:
     choose(page, "queries", outcome="won")
     page.locator("#queries-list summary").first.click()
@@ -146,6 +141,7 @@ def test_long_texts_are_cut_and_shown_on_demand(page: Any) -> None:
     assert item.inner_text().endswith(f"The first 2,000 of {len(LONG):,} characters.")
 
 
+@pytest.mark.slow
 def test_pairs_and_classes_are_tables(page: Any) -> None:
     choose(page, "pairs")
     rows = page.locator("#queries-list tbody tr")
@@ -162,7 +158,7 @@ def test_pairs_and_classes_are_tables(page: Any) -> None:
     assert rows.count() == 4
 
 
-def test_texts_stay_texts(page: Any) -> None:
+def test_texts_stay_texts(report: Shown, page: Any) -> None:
     for task in ("queries", "pairs", "classes"):
         choose(page, task)
         page.evaluate("for (const one of document.querySelectorAll('#queries details')) one.open = true")
@@ -177,4 +173,4 @@ def test_texts_stay_texts(page: Any) -> None:
     assert sorted(asked) == sorted(HOSTILE)
     assert page.evaluate("document.documentElement.scrollWidth") == 1000
     assert page.title() != "run"
-    assert page.problems == []
+    assert report.problems == []
