@@ -84,6 +84,8 @@ def _coloured(
         groups = tuple(label if label in frequent else OTHERS for label in sample.labels)
         palette = dict(zip(frequent, CYCLE, strict=False))
         return groups, palette | ({OTHERS: GREY} if OTHERS in groups else {}), nothing, "label"
+    if len(subject.comparison.models) == 1:
+        return (), {}, nothing, ""
     best, other = best_and_other(subject.comparison)
     changes = _changes(subject.comparison, subject.data[key], key, best, other)
     if changes is None:
