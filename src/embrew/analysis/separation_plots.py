@@ -47,5 +47,6 @@ def draw_separation(axes: Any, found: Separation) -> None:
         axes.stairs(shares, edges, color=colour, linewidth=1.4)
         axes.stairs(shares, edges, fill=True, color=colour, alpha=0.25, label=kind)
     axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel("cosine")
     axes.set_ylabel("share of the pairs")
