@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from encode import folder
 from harness import SEED, Bar, Benchmark, Outcome
+from models import save_llama
 from transformers import AutoTokenizer
 
 from embrew.modeling.encoder import Encoder
@@ -20,7 +21,6 @@ from embrew.modeling.prompting.contexts import Context, insert
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.storage.loading import ASSETS
 from embrew.modeling.text.tokens import Tokens
-from models import save_llama
 
 PREFIX, TOKENS, TEXTS = 256, 32, 8
 EQUAL = 5e-6  # largest difference of a component of unit vectors

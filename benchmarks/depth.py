@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from encode import BATCH_TOKENS, texts_of
 from harness import RESULTS, Bar, Benchmark, Outcome
+from models import save_llama
 
 from embrew.analysis.plots import drawing
 from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.text.tokens import Tokens
-from models import save_llama
 
 LAYERS = 12
 TEXTS = 64

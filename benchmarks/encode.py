@@ -14,6 +14,7 @@ import harness
 import numpy as np
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
+from models import save_llama
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
@@ -24,7 +25,6 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.storage.loading import ASSETS, computes
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from models import save_llama
 
 TEXTS = 128
 CORPUS = 160_000

@@ -10,6 +10,7 @@ from typing import Any
 import harness
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
+from models import minilm, triplets
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +18,6 @@ from embrew.losses import compression_target, info_nce, layer_weights
 from embrew.losses.dependencies import per_text_target, with_signs
 from embrew.objectives import Contrastive, Espresso
 from embrew.objectives.rows import text_keys
-from models import minilm, triplets
 
 ROWS, K = 128, 128
 CASES = {"384-12": (384, 12), "768-12": (768, 12), "1024-24": (1024, 24)}

@@ -10,6 +10,7 @@ import harness
 import torch
 from espresso import K, by, full, lowrank
 from harness import Bar, Benchmark, Outcome
+from models import minilm, triplets
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +18,6 @@ from embrew.losses.dependencies import Compression, with_signs
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Espresso
 from embrew.training.step import TrainStep
-from models import minilm, triplets
 
 ROWS = 64  # triplets
 LOSS, GRADIENTS = 1e-4, 1e-3  # relative

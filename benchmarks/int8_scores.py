@@ -16,12 +16,12 @@ from typing import Any
 import harness
 import report
 import torch
+from models import minilm
 
 from embrew import build, evaluation
 from embrew.corpus.sample import sample_texts
 from embrew.export.exporting import export_encoder
 from embrew.export.int8 import Int8
-from models import minilm
 
 TASKS = ("STSB", "STS12", "BIOSSES", "cranfield")  # of the suite `evidence`: its smallest, and one retrieval set
 ALLOWED = 0.005  # 0.5 points

@@ -14,10 +14,10 @@ from pathlib import Path
 import harness
 import numpy as np
 from harness import Bar, Benchmark, Outcome
+from models import save_llama
 
 from embrew.files import checksums
 from embrew.modeling.encoder import Encoder
-from models import save_llama
 
 TEXTS = ["A heron waits in the shallow water.", "Interest rates rose by a quarter of a point on Tuesday."]
 

@@ -17,6 +17,7 @@ import harness
 import numpy as np
 import torch
 from harness import Bar, Benchmark, Measure, Outcome
+from models import minilm, save_llama
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
@@ -27,7 +28,6 @@ from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.loading import computes
 from embrew.runtimes.folder import open_openvino
-from models import minilm, save_llama
 
 BATCH_TOKENS = 2_048
 CALIBRATION = 64  # texts

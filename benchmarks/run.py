@@ -25,12 +25,11 @@ from opening import BENCHMARKS as OPENING
 from openvino_encoding import BENCHMARKS as OPENVINO
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
+from serving import BENCHMARKS as SERVING
 from serving_answers import BENCHMARKS as SERVING_ANSWERS
 from serving_overload import BENCHMARKS as SERVING_OVERLOAD
 from serving_settings import BENCHMARKS as SERVING_SETTINGS
 from walls import BENCHMARKS as WALLS
-
-from serving import BENCHMARKS as SERVING
 
 SUITES = (
     ALIGNMENT,

@@ -21,12 +21,12 @@ import harness
 import numpy as np
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
+from models import save_llama
 from serving_servers import Load, Server
 
 from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.loading import computes
-from models import save_llama
 
 TEXTS = 4  # per request
 REQUESTS = 512  # that differ

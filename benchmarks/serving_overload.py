@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from harness import Bar, Benchmark, Measure, Outcome, Unequal
+from serving import SETTING, TEXTS, models, ours, queries
 from serving_load import UNANSWERED
 from serving_servers import Load
-
-from serving import SETTING, TEXTS, models, ours, queries
 
 CLIENTS = 16
 QUEUED = 1536  # tokens that may wait: 1.5 times what 16 clients have in flight

@@ -10,13 +10,13 @@ from typing import Any
 import harness
 from contexts import INSTRUCTION, texts_of
 from harness import Bar, Benchmark, Outcome
+from models import save_llama
+from serving import TEXTS, compare, in_turn, near, ours, row
 from serving_servers import Load
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
-from models import save_llama
-from serving import TEXTS, compare, in_turn, near, ours, row
 
 CLIENTS, TOKENS, DEMONSTRATIONS, LAYERS = 16, 32, 5, 12
 
