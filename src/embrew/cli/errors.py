@@ -13,8 +13,7 @@ from embrew.cli.console import err, log_to_terminal, rank, show_json_only
 from embrew.cli.signals import exit_code
 
 USER_ERRORS = (ValueError, TypeError, OSError)
-"""Errors that a user can correct. Any other error is a bug and keeps its traceback."""
-
+"""Errors that a user can correct, beside packages of extras that are missing. Other errors keep their traceback."""
 
 COMPARES = ("parity",)
 """Commands that exit with 1 where they find a difference, and with 2 on an error, as `diff` does."""
@@ -39,13 +38,18 @@ class Commands(TyperGroup):
                 if rank() == 0:
                     err().print("stopped; nothing unfinished was written; give the same command again")
                 raise typer.Exit(code) from None
-            if not isinstance(error, USER_ERRORS):
+            if not is_of_user(error):
                 raise
             if ctx.params.get("debug"):
                 raise
             where = f" (process {rank()})" if rank() else ""
             err().print(Text(f"error{where}: {message(error)}"), style="bold red", soft_wrap=True)
             raise typer.Exit(2 if ctx.invoked_subcommand in COMPARES else 1) from None
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Return whether a user can correct an error; import errors only if embrew raises them, without a module."""
+    return isinstance(error, USER_ERRORS) or (isinstance(error, ImportError) and error.name is None)
 
 
 def message(error: BaseException) -> str:

@@ -13,9 +13,9 @@ from embrew.cli.console import out
 from embrew.evaluation.kinds import KINDS
 from embrew.report.inputs import read_inputs
 from embrew.report.making import files_of, make_report
+from embrew.report.packages import check_packages
 from embrew.report.source import Given, Source
 from embrew.report.task_data import Tasks
-from embrew.report.templates import templates
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Page:
             output: Folder of results; by default beside the page.
             tasks: What the model is evaluated on.
         """
-        templates()
+        check_packages()
         if file.suffix != ".html":
             raise ValueError(f"--report {file}: the report is an HTML page; give FILE.html")
         last = read_inputs([model])[-1]

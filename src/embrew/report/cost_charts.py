@@ -59,10 +59,8 @@ def training_charts(costs: Sequence[Cost], score: str) -> list[Chart]:
 
 
 def _scatter(rows: list[dict[str, Any]], cost: str, score: str, models: Sequence[str]) -> Any:
-    try:
-        import altair as alt
-    except ImportError as error:
-        raise ImportError("a report needs altair, which is not installed; run pip install 'embrew[report]'") from error
+    import altair as alt
+
     scale = alt.Scale(type="log" if cost == "bytes" else "linear", zero=cost != "bytes", nice=True)
     x = alt.X(f"{cost}:Q", title=AXES[cost], scale=scale)
     y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))

@@ -17,12 +17,12 @@ from embrew.report.evaluating import Ask, read_models
 from embrew.report.inputs import read_inputs
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
+from embrew.report.packages import check_packages
 from embrew.report.page import write_report
 from embrew.report.section import Section
 from embrew.report.source import Given, Source
 from embrew.report.subject import Subject
 from embrew.report.task_data import Tasks, data_of
-from embrew.report.templates import templates
 
 logger = logging.getLogger(__name__)
 PAGE = "comparison.html"  # in a sweep or a domain run
@@ -59,7 +59,7 @@ def make_report(
         ImportError: a package of `embrew[report]` is not installed.
         ValueError: no results and no tasks; no task that can be compared; an encoder that is not that of its results.
     """
-    templates()  # missing packages are found before anything is evaluated
+    check_packages()
     files = files_of(output)
     cache = Cache(files / "cache")
     with _kept(files, given, output, command) if measure else nullcontext():

@@ -22,7 +22,6 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
     """Write `output` (HTML), and `.json` and `.csv` beside it; return the sections.
 
     Raises:
-        ImportError: a package of `embrew[report]` is not installed.
         ValueError: no task can be compared.
     """
     if not subject.comparison.tasks:
@@ -50,11 +49,7 @@ def sentences_of(subject: Subject, sections: Sequence[Section]) -> list[str]:
 
 
 def html(subject: Subject, sections: Sequence[Section], sentences: Sequence[str]) -> str:
-    """Return the page.
-
-    Raises:
-        ImportError: a package of `embrew[report]` is not installed.
-    """
+    """Return the page."""
     environment = templates()
     from markupsafe import Markup
 

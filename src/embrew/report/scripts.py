@@ -11,9 +11,6 @@ def scripts(sections: Sequence[str]) -> list[str]:
     """Return the inline scripts of a page: Vega with Vega-Lite and Vega-Embed, `script.js`, those of the sections.
 
     The script of a section is `page/sections/NAME.js`, if there is such a file; its variables are its own.
-
-    Raises:
-        ImportError: vl-convert-python is not installed.
     """
     own = [file(f"sections/{name}.js") for name in sections]
     return [
@@ -38,11 +35,7 @@ def policy(inline: Sequence[str]) -> str:
 
 
 def _libraries() -> str:
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise ImportError(
-            "a report needs vl-convert-python, which is not installed; run pip install 'embrew[report]'"
-        ) from error
+    import vl_convert
+
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its default is missing in the stub
     return bundle.replace("</script", "<\\/script")

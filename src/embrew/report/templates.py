@@ -26,15 +26,9 @@ MINUS = "\u2212"
 
 @cache
 def templates() -> jinja2.Environment:
-    """Return the environment of the templates in `page/`; values are escaped.
+    """Return the environment of the templates in `page/`; values are escaped."""
+    import jinja2
 
-    Raises:
-        ImportError: jinja2 is not installed.
-    """
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError("a report needs jinja2, which is not installed; run pip install 'embrew[report]'") from error
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(file), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
