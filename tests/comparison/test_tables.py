@@ -121,7 +121,7 @@ def test_samples_equal_the_metric_of_the_drawn_examples_one_by_one(kind):
     scores = {"protocol": "per-subset" if kind == "per-subset" else "all"}
     examples = {"predicted": predicted.tolist(), "gold": gold.tolist(), "subset": subset.tolist()}
     of = "pair_classification" if kind == "pair_classification" else "sts"
-    found = bootstrap([Result("T", "test", of, 0.0, scores, 1.0, {}, examples)], samples=50, seed=7)
+    (found,) = bootstrap([[Result("T", "test", of, 0.0, scores, 1.0, {}, examples)]], samples=50, seed=7)
 
     def metric(rows):
         if kind == "pair_classification":
@@ -134,7 +134,7 @@ def test_samples_equal_the_metric_of_the_drawn_examples_one_by_one(kind):
 
 
 def test_samples_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch):
-    scored = [result(score=np.random.default_rng(1).uniform(size=30).tolist())]
+    scored = [[result(score=np.random.default_rng(1).uniform(size=30).tolist())]]
     whole = bootstrap(scored, samples=40)
     monkeypatch.setattr("embrew.evaluation.uncertainty._BLOCK", 90)
     assert bootstrap(scored, samples=40) == pytest.approx(whole, abs=1e-12)
@@ -142,7 +142,7 @@ def test_samples_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch):
 
 def test_a_constant_sample_has_no_correlation():
     flat = Result("T", "test", "sts", 0.0, {}, 1.0, {}, {"predicted": [0.5, 0.5, 0.9], "gold": [1.0, 2.0, 2.0]})
-    assert np.isfinite(bootstrap([flat], samples=200)).all()
+    assert np.isfinite(bootstrap([[flat]], samples=200)).all()
 
 
 def test_seeds_widen_the_interval_of_a_difference():

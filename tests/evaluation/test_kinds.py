@@ -41,7 +41,7 @@ def prepare(task: Task, *, longer: float = 1.0, columns: Columns = None) -> Eval
 
 def agreement(examples: Any, scores: Any, times: np.ndarray) -> np.ndarray:
     right = (examples["predicted"] > 1.5) == examples["gold"].astype(bool)
-    return times @ right / len(right)
+    return right @ times / len(right)
 
 
 TOY = TaskKind(

@@ -128,12 +128,7 @@ class Comparison:
     def _samples(self) -> list[list[np.ndarray]]:
         """Bootstrap samples by task and model; empty for tasks without examples."""
         samples = samples_for(len(self.tested))
-        return [
-            [bootstrap(seeds, samples=samples, model=model) for model, seeds in enumerate(task.results)]
-            if task.is_tested
-            else []
-            for task in self.tasks
-        ]
+        return [list(bootstrap(task.results, samples=samples)) if task.is_tested else [] for task in self.tasks]
 
 
 def samples_for(tests: int) -> int:

@@ -44,7 +44,7 @@ class TaskKind:
         file_settings: Settings that name a file in the data folder.
         mteb_types: MTEB's task types of this kind.
         statistic: Main scores of bootstrap samples, `(samples,)`, from the examples by column, the result's scores, and
-            how often each example is in each sample, `(samples, examples)`; None if the examples have a column
+            how often each example is in each sample, `(examples, samples)`; None if the examples have a column
             `score`, whose mean is the main score.
     """
 

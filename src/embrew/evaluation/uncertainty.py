@@ -13,9 +13,9 @@ import numpy as np
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
 
-SAMPLES = 2000
+SAMPLES = 1000
 LEVEL = 0.05  # of tests; intervals hold 1 - LEVEL
-_BLOCK = 1_000_000  # drawn examples that are in memory at a time
+_BLOCK = 200_000  # drawn examples that are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def interval(result: Result, *, samples: int = SAMPLES, seed: int = 0) -> tuple[
     """Return the 95 % bootstrap interval of a main score; None if the result has no examples."""
     if not result.examples:
         return None
-    return quantiles(bootstrap([result], samples=samples, seed=seed))
+    return quantiles(bootstrap([[result]], samples=samples, seed=seed)[0])
 
 
 def compare(a: Result, b: Result, *, samples: int = SAMPLES, seed: int = 0) -> Difference | None:
@@ -55,8 +55,8 @@ def compare_seeds(
     if not all(result.examples for result in (*a, *b)):
         return None
     check_same_examples([*a, *b])
-    differences = bootstrap(b, samples=samples, seed=seed) - bootstrap(a, samples=samples, seed=seed, model=1)
-    return of_samples(differences, main_score(b) - main_score(a))
+    of_a, of_b = bootstrap([a, b], samples=samples, seed=seed)
+    return of_samples(of_b - of_a, main_score(b) - main_score(a))
 
 
 def check_same_examples(results: Sequence[Result]) -> None:
@@ -79,19 +79,30 @@ def main_score(results: Sequence[Result]) -> float:
     return sum(result.main_score for result in results) / len(results)
 
 
-def bootstrap(results: Sequence[Result], *, samples: int = SAMPLES, seed: int = 0, model: int = 0) -> np.ndarray:
-    """Return main scores of bootstrap samples, float64 `(samples,)`: means over drawn seeds of a model.
+def bootstrap(models: Sequence[Sequence[Result]], *, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
+    """Return main scores of bootstrap samples of one task, float64 `(models, samples)`.
+
+    All models have the same draws of examples. A model with several seeds has the mean over as many draws of its seeds,
+    which are not paired with those of other models.
 
     Args:
-        results: One result per seed, of the same examples.
+        models: Results of each model, one per seed, all of the same examples.
         samples: Number of samples.
-        seed: Random seed of the examples; the same for models that are compared.
-        model: Random seed of the drawn seeds; another one for each model, since their seeds are not paired.
+        seed: Random seed.
     """
-    scores = np.stack([_samples(result, samples, seed) for result in results])
-    if len(results) == 1:
+    results = [result for seeds in models for result in seeds]
+    draws = _draws(_count(results[0]), samples, seed)
+    scores = np.concatenate([np.stack([_scores(result, times) for result in results]) for times in draws], axis=1)
+    ends = np.cumsum([len(seeds) for seeds in models])
+    by_model = np.split(scores, ends[:-1])
+    return np.stack([_mean_of_drawn(one, (seed, model)) for model, one in enumerate(by_model)])
+
+
+def _mean_of_drawn(scores: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
+    """Return the mean over as many draws of the seeds as there are, `(samples,)`, of scores `(seeds, samples)`."""
+    if len(scores) == 1:
         return np.asarray(scores[0])
-    drawn = np.random.default_rng((seed, model)).integers(0, len(results), size=(len(results), samples))
+    drawn = np.random.default_rng(seed).integers(0, len(scores), size=scores.shape)
     return np.asarray(np.take_along_axis(scores, drawn, axis=0).mean(axis=0))
 
 
@@ -130,24 +141,24 @@ def _count(result: Result) -> int:
     return len(result.examples["score"] if "score" in result.examples else result.examples["predicted"])
 
 
-def _samples(result: Result, samples: int, seed: int) -> np.ndarray:
-    """Return the main score of each sample, `(samples,)`."""
-    count = _count(result)
+def _scores(result: Result, times: np.ndarray) -> np.ndarray:
+    """Return the main score in each sample, `(samples,)`; `times` says how often each example is in it."""
     if "score" in result.examples:
         scores = np.asarray(result.examples["score"], dtype=np.float64)
-        return np.concatenate([times @ scores / count for times in _draws(count, samples, seed)])
+        return np.asarray(scores @ times / len(scores))
     statistic = KINDS[result.kind].statistic
     assert statistic is not None, result.kind
     examples = {name: np.asarray(values) for name, values in result.examples.items() if values}
-    return np.concatenate([statistic(examples, result.scores, times) for times in _draws(count, samples, seed)])
+    return statistic(examples, result.scores, times)
 
 
 def _draws(count: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each example is in each sample, `(samples of a block, examples)`."""
+    """Yield how often each example is in each sample, float64 `(examples, samples of a block)`."""
     generator = np.random.default_rng(seed)
     rows = max(1, _BLOCK // count)
     for start in range(0, samples, rows):
         block = min(rows, samples - start)
         drawn = generator.integers(0, count, size=(block, count))
         drawn += np.arange(block)[:, None] * count
-        yield np.bincount(drawn.ravel(), minlength=block * count).reshape(block, count)
+        times = np.bincount(drawn.ravel(), minlength=block * count).reshape(block, count)
+        yield np.ascontiguousarray(times.T, dtype=np.float64)

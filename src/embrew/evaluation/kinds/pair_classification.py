@@ -64,11 +64,12 @@ def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], ti
     predicted, gold = examples["predicted"], examples["gold"]
     order = np.argsort(-predicted, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(predicted[order]) != 0, True))  # of groups of equal cosines
-    found = np.cumsum(times[:, order], axis=1)[:, ends]
-    hits = np.cumsum((times * gold)[:, order], axis=1)[:, ends]
+    ordered = times[order]
+    found = np.cumsum(ordered, axis=0)[ends]
+    hits = np.cumsum(ordered * gold[order][:, None], axis=0)[ends]
     precision = hits / np.maximum(found, 1)
-    gained = np.diff(hits, axis=1, prepend=0)
-    return np.asarray((precision * gained).sum(axis=1) / np.maximum(hits[:, -1], 1))
+    gained = np.diff(hits, axis=0, prepend=0)
+    return np.asarray(np.einsum("gs,gs->s", precision, gained) / np.maximum(hits[-1], 1))
 
 
 PAIR_CLASSIFICATION = TaskKind(

@@ -112,7 +112,7 @@ def _statistic(examples: Mapping[str, np.ndarray], scores: Mapping[str, Any], ti
         return sample_spearman(predicted, gold, times)
     subsets = examples["subset"]
     parts = [subsets == name for name in sorted(set(subsets))]
-    return np.mean([sample_spearman(predicted[part], gold[part], times[:, part]) for part in parts], axis=0)
+    return np.mean([sample_spearman(predicted[part], gold[part], times[part]) for part in parts], axis=0)
 
 
 def sample_spearman(predicted: np.ndarray, gold: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -121,23 +121,34 @@ def sample_spearman(predicted: np.ndarray, gold: np.ndarray, times: np.ndarray) 
     Args:
         predicted: `(pairs,)`.
         gold: `(pairs,)`.
-        times: How often each pair is in each sample, `(samples, pairs)`.
+        times: How often each pair is in each sample, `(pairs, samples)`.
     """
-    left, right = (_centred_ranks(values, times) for values in (predicted, gold))
-    products, squares = (times * left * right).sum(axis=1), (times * left**2).sum(axis=1)
-    norms = np.sqrt(squares * (times * right**2).sum(axis=1))
-    return np.divide(products, norms, out=np.zeros(len(times)), where=norms > 0)
+    order = np.argsort(predicted, kind="stable")
+    ordered = times[order]
+    left, squares = _centred_ranks(predicted[order], ordered)
+    weighted = np.empty_like(left)
+    weighted[order] = ordered * left
+    order = np.argsort(gold, kind="stable")
+    right, others = _centred_ranks(gold[order], times[order])
+    norms = np.sqrt(squares * others)
+    return np.divide(
+        np.einsum("ps,ps->s", weighted[order], right), norms, out=np.zeros(times.shape[1]), where=norms > 0
+    )
 
 
-def _centred_ranks(values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the rank of each value in each sample minus the mean rank, `(samples, values)`; ties share their mean."""
-    distinct, group = np.unique(values, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.searchsorted(group[order], np.arange(len(distinct)))
-    sizes = np.add.reduceat(times[:, order], starts, axis=1)
-    last = np.cumsum(sizes, axis=1)
-    ranks = last - (sizes - 1) / 2
-    return np.asarray((ranks - (last[:, -1:] + 1) / 2)[:, group])
+def _centred_ranks(values: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ranks minus the mean rank, `(pairs, samples)`, and the sum of their squares, `(samples,)`.
+
+    `values` ascend; equal ones share their mean rank. `times` says how often each is in each sample.
+    """
+    starts = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
+    sizes = times if len(starts) == len(values) else np.add.reduceat(times, starts, axis=0)
+    ranks = np.cumsum(sizes, axis=0)
+    mean = (ranks[-1] + 1) / 2
+    ranks -= (sizes - 1) / 2
+    ranks -= mean
+    squares = np.einsum("gs,gs,gs->s", sizes, ranks, ranks)
+    return (ranks if sizes is times else np.repeat(ranks, np.diff(starts, append=len(values)), axis=0)), squares
 
 
 STS = TaskKind(
