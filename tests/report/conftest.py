@@ -12,9 +12,9 @@ from tests.evaluation.conftest import bag_of_words, retrieval_folder, sts_folder
 from tests.report.showing import CHROMIUM, Shown
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Chromium; tests that need it are skipped where it is absent."""
+    """Chromium for this package (tests of other packages run event loops of their own); skipped where it is absent."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="install playwright to test the report")
     if not CHROMIUM.exists():
         pytest.skip(f"install Chromium as {CHROMIUM} to test the report")

@@ -145,6 +145,7 @@ def texts(length: int) -> RankedTexts:
     return RankedTexts(query=lambda q: q * length, document=lambda q, d: (d + q) * length, relevant=lambda _: ["x"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 1000])
 def test_the_page_stays_small(length):
     """4 tasks, 9 models and 300 changed queries each, whose documents are all different."""

@@ -90,6 +90,7 @@ def test_rare_labels_share_a_colour(tmp_path: Path, bag_of_words) -> None:
     assert one.groups.count("other labels") == 3 + 2
 
 
+@pytest.mark.slow
 def test_tsne_is_seeded(subject) -> None:
     maps = [maps_of(replace(subject, map_method="tsne"))[0].points["A"] for _ in range(2)]
     assert np.array_equal(*maps) and not np.allclose(maps[0], maps_of(subject)[0].points["A"])
@@ -104,6 +105,7 @@ def test_section_states_variance_and_who_is_missing(subject) -> None:
     assert map_section.section(replace(subject, measured={})) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", ["語", "&"])
 def test_the_largest_map_has_a_megabyte(subject, character: str) -> None:
     (one,) = maps_of(subject)
