@@ -17,10 +17,11 @@ import pytest
 
 from embrew import build
 from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.comparison import read_folder
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.data.documents import read_documents
 from embrew.domain.prepare import prepare
-from embrew.evaluation import evaluate, tables
+from embrew.evaluation import evaluate
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.recipe import Recipe
@@ -171,7 +172,7 @@ def test_results_are_read_and_kept(old: Folders, monkeypatch: pytest.MonkeyPatch
     assert {path: path.stat().st_mtime_ns for path in Path("results").iterdir()} == before
     (scores,) = old.expected["results"]["test"]
     assert result.main_score == scores["main_score"]
-    ((read, _),) = tables.read_folder("results")
+    ((read, _),) = read_folder("results")
     assert read == result
     (fresh,) = evaluate(build.open_model("encoders/lora"), ["data/sts.jsonl"])
     assert fresh.main_score == pytest.approx(result.main_score, abs=1e-4)

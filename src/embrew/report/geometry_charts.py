@@ -63,7 +63,7 @@ def spectrum_chart(names: Sequence[str], measured: Measured) -> Chart:
 
 
 def cosines_chart(names: Sequence[str], measured: Measured, tasks: Sequence[str]) -> Chart:
-    """Return histograms of the cosines of right and wrong pairs, a row per task and a column per model."""
+    """Return histograms of the cosines of right and wrong pairs, by task and model."""
     import altair as alt
 
     rows = [
@@ -84,13 +84,17 @@ def cosines_chart(names: Sequence[str], measured: Measured, tasks: Sequence[str]
             axis=alt.Axis(labels=False, ticks=False, grid=False, titleFontWeight="normal", titleFontSize=10),
         ),
     )
+    sides = {"model": names, "task": tasks}
+    across, rows_by = sorted(sides, key=lambda side: len(sides[side]))  # the fewer side by side
     right = base.mark_area(interpolate="step-after", opacity=0.6).encode(color=colour_by_model(names))
     wrong = base.mark_line(interpolate="step-after", strokeDash=[3, 2], color=GREY, strokeWidth=1.5)
     chart = (
         alt.layer(right.transform_filter("datum.pairs == 'right'"), wrong.transform_filter("datum.pairs == 'wrong'"))
         .facet(
-            row=alt.Row("task:N", title=None, sort=list(tasks), header=alt.Header(labelLimit=SMALL[1])),
-            column=alt.Column("model:N", title=None, sort=list(names), header=alt.Header(labelLimit=SMALL[0])),
+            row=alt.Row(f"{rows_by}:N", title=None, sort=list(sides[rows_by]), header=alt.Header(labelLimit=SMALL[1])),
+            column=alt.Column(
+                f"{across}:N", title=None, sort=list(sides[across]), header=alt.Header(labelLimit=SMALL[0])
+            ),
             data=alt.Data(values=rows),
         )
         .resolve_scale(y="independent")
@@ -130,7 +134,9 @@ def lengths_chart(names: Sequence[str], scores: Sequence[LengthScore]) -> Chart:
         )
         charts.append(bars + points)
     return Chart.of(
-        "lengths", alt.concat(*charts, columns=2), "Scores by the length of the texts in words, with 95 % intervals."
+        "lengths",
+        alt.concat(*charts, columns=2).resolve_scale(xOffset="independent"),
+        "Scores by the length of the texts in words, with 95 % intervals.",
     )
 
 

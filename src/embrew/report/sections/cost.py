@@ -69,7 +69,8 @@ def sentence(subject: Subject) -> str:
     """
     costs = costs_of(subject)
     if not any(cost.bytes for cost in costs):
-        return "Time per text and size of vectors were not measured: no encoder is known."
+        known = any(model.folder is not None for model in subject.comparison.models)
+        return f"Time per text and size of vectors were not measured{' yet' if known else ': no encoder is known'}."
     if len(costs) == 1:
         return f"{costs[0].model} takes {_time(costs[0])} and {_size(costs[0])}."
     best, other = best_and_other(subject.comparison)
