@@ -47,7 +47,13 @@ def _of_model(subject: Subject, model: str, cache: Cache) -> Overlaps:
             continue
         key = ["overlap", config.model_dump(mode="json"), recipe.stages[stage].objective, _stamps(config), tasks]
         lines = cache.get(key)
-        found += cache.put(key, _lines(names, recipe, stage, config, subject)) if lines is None else lines
+        if lines is None:
+            try:
+                lines = cache.put(key, _lines(names, recipe, stage, config, subject))
+            except (OSError, ValueError) as error:  # files that a page must not fail for
+                not_checked.append(f"{names}: not checked, because its rows cannot be read ({error})")
+                continue
+        found += lines
     return Overlaps(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked)))
 
 

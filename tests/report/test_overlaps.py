@@ -1,0 +1,80 @@
+"""Texts of compared tasks among the rows that a model was trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embrew.comparison import Model, compare_models
+from embrew.evaluation.find import find_task
+from embrew.report.cache import Cache
+from embrew.report.overlaps import find_overlaps
+from embrew.report.sections import scores
+from embrew.report.source import Source
+from embrew.report.subject import Subject
+from embrew.report.templates import templates
+from tests.report.subjects import result
+from tests.report.tasks import write_rows
+
+ROWS = [
+    {"anchor": "A  CAT sleeps", "positive": "an animal rests"},  # case and blanks are another way to write a test text
+    {"anchor": "trains are late", "positive": "a dog barks"},
+    {"anchor": "nothing of the test", "positive": "something else"},
+    {"anchor": "a cat sleeps on the sofa", "positive": "only a part"},
+]
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    """A run on four rows, of which two hold a text of the task, and a model whose training is not known."""
+    task = find_task(
+        write_rows(tmp_path / "T", [{"sentence1": "a cat sleeps", "sentence2": "a dog barks", "score": 1}])
+    )
+    train = write_rows(tmp_path / "pairs", ROWS, "train.jsonl")
+    stage = tmp_path / "run" / "only"
+    stage.mkdir(parents=True)
+    (tmp_path / "run/run.json").write_text(json.dumps({"scores": {}, "stages": ["only"]}))
+    recipe = {
+        "encoder": {"model": "nano", "pooling": {"mode": "mean"}},
+        "stages": [
+            {
+                "name": "only",
+                "objective": {"type": "contrastive", "positives": "column"},
+                "data": {"path": str(train)},
+                "batch": {"size": 2},
+                "training": {"max_steps": 1},
+            }
+        ],
+    }
+    (stage / "recipe.yaml").write_text(json.dumps(recipe))  # JSON is YAML
+    models = [Model.of(name, [[result("T", [0.5] * 20)]]) for name in ("other", "trained")]
+    sources = {"other": (Source(),), "trained": (Source(run=tmp_path / "run", stage="only"),)}
+    return Subject(compare_models(models), data={("T", "test"): task}, sources=sources)
+
+
+def test_rows_with_texts_of_a_task_are_counted_once_and_warned_of(subject: Subject, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    found = find_overlaps(subject, cache)
+    (line,) = found["trained"].found
+    assert line.startswith("2 of 4 rows of pairs (50.00%) hold a text of T (query 1, positive 1), for example ")
+    assert found["trained"].not_checked == ()
+    assert found["other"].found == ()
+    assert "the run that trained the model is not known" in found["other"].not_checked[0]
+    section = scores.section(Subject(**{**vars(subject), "overlaps": found}))
+    page = templates().get_template("sections/scores.html").render(section.values)
+    assert "<bdi>trained</bdi> was trained on texts of these tasks" in page
+    assert "<bdi>other</bdi> was trained on texts" not in page
+
+
+def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) -> None:
+    file, cache = tmp_path / "pairs/train.jsonl", Cache(tmp_path / "cache")
+    file.write_text("not JSON\n")
+    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    assert line.startswith("pairs: not checked, because its rows cannot be read (")
+    assert "train.jsonl, line 1: not valid JSON" in line
+    file.unlink()
+    file.parent.rmdir()
+    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    assert line.endswith(f"pairs: not checked, because {file.parent} is not on this machine")
