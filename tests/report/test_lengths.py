@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from embrew.evaluation.find import find_task
+from embrew.evaluation.grid_cache import GridCache
 from embrew.report.lengths import FEWEST, name_of, scores_by_length
 from tests.report.tasks import retrieval, subject_of, write_rows
 
@@ -21,13 +22,15 @@ def test_retrieval_counts_the_words_of_relevant_documents(tmp_path: Path) -> Non
     scores = [1.0 if i < 10 else 0.25 for i in range(30)]
     names = [f"q{i}" for i in range(30)]
     turned = {"pets": {"score": scores[::-1], "query": names[::-1]}}  # names say which query a score is of
-    found = scores_by_length(*_of(task, {"A": {"pets": {"score": scores}}, "B": {"pets": {"score": scores}}}))
+    found = scores_by_length(
+        *_of(task, {"A": {"pets": {"score": scores}}, "B": {"pets": {"score": scores}}}), GridCache()
+    )
     assert [(one.model, one.words, one.examples, one.score) for one in found] == [
         ("A", "17-32", 16, 0.25),
         ("B", "17-32", 16, 0.25),
     ]  # 4 and 8 examples are fewer than 10
     assert FEWEST == 10
-    assert scores_by_length(*_of(task, {"A": turned, "B": turned}))[0].score == 0.25
+    assert scores_by_length(*_of(task, {"A": turned, "B": turned}), GridCache())[0].score == 0.25
     assert found[0].metric == "nDCG@10" and found[0].of == "relevant document"
 
 
@@ -40,7 +43,7 @@ def test_sts_has_the_distance_of_ranks(tmp_path: Path) -> None:
         "A": {"pets": {"predicted": gold, "gold": gold}},
         "B": {"pets": {"predicted": swapped, "gold": gold}},
     }
-    found = scores_by_length(*_of(task, examples))
+    found = scores_by_length(*_of(task, examples), GridCache())
     assert [(one.model, one.words, one.of) for one in found] == [("A", "1-8", "sentence"), ("B", "1-8", "sentence")]
     assert [one.score for one in found] == pytest.approx([0, 0.02])
     half = 1.96 * np.std([0.1, 0.1, *[0] * 8], ddof=1) / np.sqrt(10)
@@ -49,7 +52,7 @@ def test_sts_has_the_distance_of_ranks(tmp_path: Path) -> None:
 
 def test_tasks_without_data_are_left_out(tmp_path: Path) -> None:
     comparison, _ = _of(retrieval(tmp_path / "pets"), {name: {"pets": {"score": [0.0] * 12}} for name in "AB"})
-    assert scores_by_length(comparison, {}) == []
+    assert scores_by_length(comparison, {}, GridCache()) == []
 
 
 def _of(task, examples):

@@ -66,7 +66,8 @@ def stop(item: Bad) -> NoReturn:
 
 def same_name(columns: Iterable[str], name: str) -> list[str]:
     """Return the columns with this name; upper and lower case and white space at the ends do not count."""
-    return [column for column in columns if column == name or column.strip().lower() == name.lower()]
+    lower = name.lower()
+    return [column for column in columns if column == name or column.strip().lower() == lower]
 
 
 def named(values: Mapping[str, Any], name: str) -> str | None:

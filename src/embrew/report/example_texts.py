@@ -30,12 +30,17 @@ class RankedTexts:
 NO_TEXTS = RankedTexts(query=lambda _: None, document=lambda _, __: None, relevant=lambda _: ())
 
 
+def retrieval_of(task: Task, cache: GridCache) -> RetrievalData:
+    """Return the data of a retrieval task; `cache` keeps them, by folder and split."""
+    return cache.get(f"{task.split} of {task.path}", task.part, lambda: task_retrieval(task))
+
+
 def ranked_texts(task: Task, cache: GridCache) -> RankedTexts:
-    """Return the texts of a task with queries; `cache` keeps the corpus for the next task of the same data."""
+    """Return the texts of a task with queries; `cache` keeps the data of retrieval."""
     if task.kind == "reranking":
         return _candidates(_rows(task))
-    data: RetrievalData = cache.get("data", (task.path, task.split, task.part), lambda: task_retrieval(task))
-    documents = cache.get("documents", data.corpus, lambda: {one.id: one.content for one in data.corpus})
+    data = retrieval_of(task, cache)
+    documents = {one.id: one.content for one in data.corpus}
 
     def relevant(query: str) -> Sequence[str]:
         grades = {name: grade for name, grade in data.qrels.get(query, {}).items() if grade > 0 and name in documents}

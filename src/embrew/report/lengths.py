@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from embrew.comparison import Comparison, TaskScores
+from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
-from embrew.evaluation.rows import task_retrieval, task_rows
+from embrew.evaluation.rows import task_rows
+from embrew.report.example_texts import retrieval_of
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
@@ -45,7 +47,9 @@ class LengthScore(NamedTuple):
     of: str
 
 
-def scores_by_length(comparison: Comparison, data: Mapping[tuple[str, str], Task]) -> list[LengthScore]:
+def scores_by_length(
+    comparison: Comparison, data: Mapping[tuple[str, str], Task], cache: GridCache
+) -> list[LengthScore]:
     """Return scores by number of words, of the tasks whose results have examples and whose data is known.
 
     Retrieval counts the words of a query's relevant documents (mean), classification those of the text, STS those of
@@ -57,7 +61,7 @@ def scores_by_length(comparison: Comparison, data: Mapping[tuple[str, str], Task
         source = data.get((task.first.task, task.first.split))
         if source is None or not task.is_tested:
             continue
-        lengths, of = _lengths(source, task.first)
+        lengths, of = _lengths(source, task.first, cache)
         for model, results in zip(comparison.models, task.results, strict=True):
             values = np.mean([_values(result) for result in results], axis=0)
             if len(values) == len(lengths):
@@ -97,15 +101,15 @@ def _values(result: Result) -> np.ndarray:
     return np.asarray(np.abs(ranks[0] - ranks[1]) / len(ranks[0]))
 
 
-def _lengths(task: Task, result: Result) -> tuple[np.ndarray, str]:
+def _lengths(task: Task, result: Result, cache: GridCache) -> tuple[np.ndarray, str]:
     """Return the number of words by example, in the order of the examples, and whose they are."""
     kind = KINDS[task.kind]
     if task.kind == "retrieval":
-        data = task_retrieval(task)
-        texts = {document.id: document.content for document in data.corpus}
+        data = retrieval_of(task, cache)
+        texts = {document.id: document for document in data.corpus}
         judged = {query: [d for d, grade in grades.items() if grade > 0] for query, grades in data.qrels.items()}
         names = result.examples.get("query") or [query for query, documents in judged.items() if documents]
-        known = [[_words(texts[d]) for d in judged.get(name, ()) if d in texts] for name in names]
+        known = [[_words(texts[d].content) for d in judged.get(name, ()) if d in texts] for name in names]
         return np.array([np.mean(counts) if counts else 0 for counts in known]), "relevant document"
     if task.kind not in ("sts", "classification"):
         return np.zeros(0), ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from embrew.comparison import verdict
 from embrew.comparison.verdict import best_model
+from embrew.evaluation.grid_cache import GridCache
 from embrew.files.writing import atomic_path, write_json
 from embrew.report.chart import model_colours
 from embrew.report.score_rows import overall
@@ -27,6 +29,7 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
     if not subject.comparison.tasks:
         reasons = "; ".join(f"{one.task}: {one.reason}" for one in subject.comparison.left_out)
         raise ValueError(f"the models have no task that can be compared ({reasons}); evaluate them alike")
+    subject = replace(subject, cache=GridCache())  # kept in memory for this page only
     found = [module.section(subject) for module in SECTIONS.values()]
     sections = [section for section in found if section is not None]
     sentences = sentences_of(subject, sections)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from embrew.comparison import Comparison
+from embrew.evaluation.grid_cache import GridCache
 
 if TYPE_CHECKING:
     from embrew.evaluation.task import Task
@@ -34,6 +35,7 @@ class Subject:
         overlaps: Texts of the tasks among the training rows, by model; empty if they were not looked for.
         map_method: `pca` or `tsne`.
         command: The command that made the report.
+        cache: Data of retrieval tasks that several sections of a page read.
     """
 
     comparison: Comparison
@@ -43,6 +45,7 @@ class Subject:
     overlaps: Mapping[str, Overlaps] = field(default_factory=dict)
     map_method: str = "pca"
     command: str = ""
+    cache: GridCache = field(default_factory=GridCache, compare=False)
 
 
 Measure = Callable[["TextEncoder", Subject], Any]

@@ -34,7 +34,7 @@ def section(subject: Subject) -> Section | None:
     names = [model.name for model in subject.comparison.models]
     given = subject.measured.get("geometry", {})
     measured = {name: given[name] for name in names if given.get(name)}
-    lengths = scores_by_length(subject.comparison, subject.data)
+    lengths = scores_by_length(subject.comparison, subject.data, subject.cache)
     if not measured and not lengths:
         return None
     quantities = list(_quantities(measured))

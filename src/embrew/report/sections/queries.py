@@ -27,10 +27,10 @@ def section(subject: Subject) -> Section | None:
     if not tasks or len(comparison.models) == 1:
         return None
     names = [model.name for model in comparison.models]
-    cache, read = GridCache(), []
+    read = []
     for task, one in changed:
         data = subject.data.get((task.first.task, task.first.split))
-        read.append(one if data is None else _with_texts(one, data, cache))
+        read.append(one if data is None else _with_texts(one, data, subject.cache))
     page = page_data(read, names)
     values = {
         "data": page,
