@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +12,13 @@ import pytest
 
 from embrew.comparison import Model, compare_models
 from embrew.report.cache import Cache
+from embrew.report.page import write_report
 from embrew.report.points import Point, mark_front
 from embrew.report.sections import cost
 from embrew.report.source import Source
 from embrew.report.subject import Subject
 from embrew.report.timing import milliseconds
+from tests.report.showing import Shown
 from tests.report.subjects import result
 
 
@@ -71,6 +76,18 @@ def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
         "nested takes 100 ms per text and 32 bytes per vector; base takes 100 ms per text and 32 bytes per vector "
         "(1.00 times the time)."
     )
+
+
+@pytest.mark.slow
+def test_charts_are_drawn_without_warnings(subject: Subject, show: Callable[..., Shown], tmp_path: Path) -> None:
+    log = {"scores": {}, "stages": ["a"], "seconds": {"a": 60.0}, "samples": {"a": {"a_step": 8, "steps": 10}}}
+    (tmp_path / "run.json").write_text(json.dumps(log))
+    sources = {name: (Source(run=tmp_path, stage="a"),) for name in ("base", "nested")}
+    measured = {"cost": dict.fromkeys(sources, subject.measured["cost"]["base"])}
+    write_report(replace(subject, sources=sources, measured=measured, data={}), tmp_path / "report.html")
+    shown = show(tmp_path / "report.html")
+    assert {"cost-milliseconds", "cost-bytes", "cost-minutes", "cost-samples"} <= set(shown.charts())
+    assert shown.problems == []
 
 
 def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:

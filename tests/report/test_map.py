@@ -145,7 +145,7 @@ def test_atlas_files_hold_whole_texts_and_positions_by_model(subject, tmp_path: 
     maps = [replace(maps[0], sample=replace(maps[0].sample, texts=(long, *maps[0].sample.texts[1:])))]
     (command,) = write_atlas(maps, tmp_path / "atlas")
     file = tmp_path / "atlas" / "pets.test.parquet"
-    assert command == f"embedding-atlas {file} --text text --x x_a --y y_a"
+    assert command == f"embedding-atlas {file} --text text --x x_a --y y_a --duckdb server"
     table = pq.read_table(file)
     assert table.column_names == ["id", "text", "rank_change", "x_a", "y_a", "x_b", "y_b"]
     assert table["text"][0].as_py() == "x" * 500 + "?"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_atlas(maps: Sequence[TextMap], folder: Path) -> list[str]:
-    """Write a file per task, `TASK.SPLIT.parquet`; return the commands that open them, with the first model's map.
+    """Write a file per task, `TASK.SPLIT.parquet`; return commands that open the first model's maps offline.
 
     Columns: `id`, `text` (whole), `label`, `rank_change` (below 0: found earlier), `x_MODEL` and `y_MODEL`. Columns
     that are empty for a task are left out.
@@ -33,9 +33,8 @@ def write_atlas(maps: Sequence[TextMap], folder: Path) -> list[str]:
         with atomic_path(file) as temporary:
             pq.write_table(pa.table(_columns(one, names)), temporary)
         first = next(iter(names.values()))
-        commands.append(
-            shlex.join(["embedding-atlas", str(file), "--text", "text", "--x", f"x_{first}", "--y", f"y_{first}"])
-        )
+        columns = ["--text", "text", "--x", f"x_{first}", "--y", f"y_{first}"]
+        commands.append(shlex.join(["embedding-atlas", str(file), *columns, "--duckdb", "server"]))
     return commands
 
 

@@ -61,7 +61,7 @@ def training_charts(costs: Sequence[Cost], score: str) -> list[Chart]:
 def _scatter(rows: list[dict[str, Any]], cost: str, score: str, models: Sequence[str]) -> Any:
     import altair as alt
 
-    scale = alt.Scale(type="log" if cost == "bytes" else "linear", zero=cost != "bytes", nice=True)
+    scale = alt.Scale(type="log") if cost == "bytes" else alt.Scale(zero=True)
     x = alt.X(f"{cost}:Q", title=AXES[cost], scale=scale)
     y = alt.Y("score:Q", title=score, scale=alt.Scale(zero=False))
     colour = alt.Color(
@@ -75,5 +75,8 @@ def _scatter(rows: list[dict[str, Any]], cost: str, score: str, models: Sequence
     ]
     base = alt.Chart(alt.Data(values=rows))
     dots = base.mark_point(filled=True, size=60).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    front = base.transform_filter("datum.front").mark_line(strokeDash=[4, 3], color="#808080").encode(x=x, y=y)
-    return (front + dots).properties(width=SIZE, height=SIZE)
+    layers = [dots]
+    if any(row["front"] for row in rows):  # a layer without data has no extent
+        line = base.transform_filter("datum.front").mark_line(strokeDash=[4, 3], color="#808080")
+        layers.insert(0, line.encode(x=x, y=y))
+    return alt.layer(*layers).properties(width=SIZE, height=SIZE)
