@@ -162,9 +162,18 @@ def _groups(result: Result, count: int) -> np.ndarray:
 
 def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return ranks within groups, from 1 for the lowest; ties have their mean."""
-    from scipy.stats import rankdata
-
     ranks = np.empty(len(values))
     for group in np.unique(groups):
-        ranks[groups == group] = rankdata(values[groups == group])
+        ranks[groups == group] = mean_ranks(values[groups == group])
     return ranks
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """Return ranks from 1 for the lowest, `(values,)`; ties have their mean. Importing SciPy's takes a second.
+
+    Examples:
+        >>> mean_ranks(np.array([0.3, 0.1, 0.3])).tolist()
+        [2.5, 1.0, 2.5]
+    """
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from embrew.comparison import Comparison, TaskScores
+from embrew.comparison.changes import mean_ranks
 from embrew.evaluation.grid_cache import GridCache
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.report import Result
@@ -95,9 +96,7 @@ def _values(result: Result) -> np.ndarray:
     """Return the score of each example, or the distance between its ranks if the score is a correlation."""
     if "score" in result.examples:
         return np.asarray(result.examples["score"], dtype=np.float64)
-    from scipy.stats import rankdata
-
-    ranks = [rankdata(result.examples[name]) for name in ("predicted", "gold")]
+    ranks = [mean_ranks(np.asarray(result.examples[name])) for name in ("predicted", "gold")]
     return np.asarray(np.abs(ranks[0] - ranks[1]) / len(ranks[0]))
 
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 from embrew.report.templates import file
 
@@ -34,6 +35,7 @@ def policy(inline: Sequence[str]) -> str:
     )
 
 
+@cache
 def _libraries() -> str:
     import vl_convert
 
