@@ -21,7 +21,9 @@ def embrew(*arguments: str) -> None:
 
 
 texts = [inspect.cleandoc(f.__doc__ or "") for _, f in inspect.getmembers(networkx, inspect.isfunction)]
-pairs = sorted({first: rest[:300] for first, _, rest in (text.partition("\n\n") for text in texts) if rest}.items())
+pairs = sorted(
+    {first: rest[:300] for first, _, rest in (text.partition("\n\n") for text in texts) if len(rest) > 50}.items()
+)
 train, test = [pair for i, pair in enumerate(pairs) if i % 5], pairs[::5]
 files = {
     "pairs.jsonl": [{"query": query, "positive": document} for query, document in train],
@@ -37,14 +39,14 @@ Path("test/qrels/test.tsv").write_text("\n".join(right), encoding="utf-8")
 
 # %%
 find = "Find the description: "
-data = [f"stages.supervised.data={{path: pairs.jsonl, instruction: '{find}'}}", "stages.supervised.mix=null"]
-short = ["encoder.template='{instruction}{text}'", "encoder.pooling={mode: mean}", "stages.supervised.batch.size=16"]
-embrew("train", "epic/nano", "--output", "out", *data, *short, "stages.supervised.training.max_steps=40")
+mine = [f"data={{path: pairs.jsonl, instruction: '{find}'}}", "mix=null", "batch.size=16", "training.max_steps=80"]
+short = [f"encoder.prompts={{query: '{find}'}}", "encoder.max_length={query: 32, document: 64}"]
+embrew("train", "epic/nano", *(f"stages.supervised.{setting}" for setting in mine), *short, "--output", "out")
 embrew("context", "add", "out/supervised", "graphs", "--instruction", find, "--demos", "demos.jsonl")
 
 # %% [markdown]
-# `encode(texts, prompt_name="graphs")` and `embrew serve` take the name, like that of any prompt. Compare with
-# and without it on held-out data before you use it: a context may help or not.
+# `encode(texts, prompt_name="graphs")` and `embrew serve` take the name, like that of any prompt. Evaluate with
+# and without it before you use it: here, where the task is the one of the training, it changes little.
 
 # %%
 for name, context in (("without", []), ("with", ["--context", "graphs"])):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -86,8 +85,7 @@ def test_latency_budget(tmp_path: Path) -> None:
 def test_contexts(tmp_path: Path) -> None:
     said = run("contexts", tmp_path)
     scores = dict(re.findall(r"nDCG@10 (without|with) context: (\S+)", said))
-    chance = sum(1 / math.log2(rank + 1) for rank in range(1, 11)) / 142  # of one right document among 142
-    assert float(scores["without"]) > 2 * chance and float(scores["with"]) > chance
+    assert float(scores["without"]) > 0.3 and float(scores["with"]) > 0.3  # 0.15 untrained, 0.03 by chance
     assert scores["with"] != scores["without"]
     saved = json.loads((tmp_path / "out" / "supervised" / "contexts" / "graphs" / "context.json").read_text())
     assert saved
