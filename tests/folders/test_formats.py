@@ -17,7 +17,9 @@ from embrew.corpus import read_vectors
 from embrew.data.documents import Document
 from embrew.domain.prepare import prepare
 from embrew.files.checksums import check_files, digest_of, write_checksums
-from embrew.files.formats import DOMAIN, FORMATS, Format, say_missing
+from embrew.files.formats import DOMAIN, FORMATS, REPORT, Format, say_missing
+from embrew.files.writing import write_json
+from embrew.inspection import artifacts
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.context_files import read_contexts
 from embrew.modeling.storage.opening import final_stage
@@ -72,6 +74,16 @@ def swept() -> None:
     run_sweep(rows, "sweep", resume=True)
 
 
+def reported() -> Path:
+    """What a report keeps beside its page, as of now: earlier versions wrote none."""
+    folder = Path("page.files")
+    folder.mkdir()
+    write_json(
+        folder / REPORT.file, {"page": "page.html", "models": ["a"], "command": "embrew compare", "finished": True}
+    )
+    return folder / REPORT.file
+
+
 KINDS: dict[str, tuple[str | Callable[[], Path], Callable[[], Any]]] = {
     "checksums": (checked, lambda: check_files(Path("checked"))),
     "encoder": ("encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
@@ -83,6 +95,7 @@ KINDS: dict[str, tuple[str | Callable[[], Path], Callable[[], Any]]] = {
     "index": (index, lambda: SearchIndex.load("letters", Letters())),
     "result": ("results/sts.test.run.json", lambda: read_folder("results")),
     "sweep": ("sweep/sweep.json", swept),
+    "report": (reported, lambda: artifacts.report(Path("page.files"))),
     "domain": (prepared, lambda: prepare("data/docs", "data/qa.jsonl", Path("now"))),
 }
 

@@ -163,12 +163,12 @@ def test_texts_stay_texts(report: Shown, page: Any) -> None:
         choose(page, task)
         page.evaluate("for (const one of document.querySelectorAll('#queries details')) one.open = true")
         page.wait_for_function(
-            "[...document.querySelectorAll('#queries details')].every((one) => one.querySelector('.sides'))"
+            "() => [...document.querySelectorAll('#queries details')].every((one) => one.querySelector('.sides'))"
         )
         assert page.locator("#queries :is(img, script:not([type='application/json']), b)").count() == 0
     choose(page, "queries")
     page.evaluate("for (const one of document.querySelectorAll('#queries details')) one.open = true")
-    page.wait_for_function("document.querySelectorAll('#queries .asked').length === 10")
+    page.wait_for_function("() => document.querySelectorAll('#queries .asked').length === 10")
     asked = page.locator("#queries .asked p").evaluate_all("all => all.map((one) => one.textContent)")
     assert sorted(asked) == sorted(HOSTILE)
     assert page.evaluate("document.documentElement.scrollWidth") == 1000
