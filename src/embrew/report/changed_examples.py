@@ -117,7 +117,7 @@ def shortened(name: str) -> str:
 def _data(
     tasks: Sequence[Changed], models: Sequence[str], entries: int, length: int, *, size: float = math.inf
 ) -> dict[str, Any] | None:
-    """Return the data with up to so many entries per list and characters per text; None if it is larger than `size`."""
+    """Return the data with `entries` per list and `length` characters per text at most; None if larger than `size`."""
     texts, written = _Texts(length), 0
     write: dict[Kind, Write] = {"queries": _query, "pairs": _pair, "classes": _confusion}
     shown = []
