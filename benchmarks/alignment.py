@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import harness
+import peaks
 import torch
 from ctkd import (
     BOS,
@@ -173,14 +174,10 @@ def step_time(benchmark: Benchmark, *, bar: Bar) -> Outcome:
     equality = require_same_step(ours, peer, texts, loss=LOSS, gradient=GRADIENTS)
     own, theirs = partial(ours.step, ours.batch(texts)), partial(peer.step, peer.batch(texts))
     measure = harness.time_pairs("step time", own, theirs, bar)
-    counted = {"ours": harness.gflop(own), "peer": harness.gflop(theirs)}
     return Outcome(
         equality=equality,
         measures=[measure],
         notes={
-            "GFLOP of a step, ours": counted["ours"],
-            "GFLOP of a step, peer": counted["peer"],
-            "ratio of GFLOP": counted["peer"] / counted["ours"],
             "mean tokens of a text": sum(map(len, [*texts.queries, *texts.positives, *texts.negatives])) / 3 / TRIPLETS,
         },
     )
@@ -190,7 +187,7 @@ def memory_variant(build: Callable[[PreTrainedModel], Side]) -> Callable[[], dic
     """One side alone, for a process of its own; a step returns what tells whether it computed the same."""
     side = build(random_model(small_llama(VOCABULARY)))
     batch = side.batch(random_triplets(VOCABULARY))
-    return harness.loss_and_norm(partial(side.step, batch), side.trained)
+    return peaks.loss_and_norm(partial(side.step, batch), side.trained)
 
 
 SETTING = f"6-layer Llama of width 256, V={VOCABULARY:,}, {TRIPLETS} triplets of 6 to 60 tokens, float32, LoRA r=16"
@@ -203,7 +200,7 @@ BENCHMARKS = (
     Benchmark(
         name="alignment-memory",
         title=f"Memory of an alignment step, three encoder passes and two copies against two and one: {SETTING}.",
-        run=partial(harness.memory_growth, tolerances=SAME, bar=Bar(gate=2.5, target=2.5)),
+        run=partial(peaks.memory_growth, tolerances=SAME, bar=Bar(gate=2.5, target=2.5)),
         variants={"ours": partial(memory_variant, build_ours), "peer": partial(memory_variant, build_peer)},
     ),
 )

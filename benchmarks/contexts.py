@@ -10,6 +10,7 @@ from pathlib import Path
 
 import harness
 import numpy as np
+import peaks
 import torch
 from encode import folder
 from harness import SEED, Bar, Benchmark, Outcome
@@ -159,7 +160,7 @@ def one_pass(*, shared: bool, rows: int) -> Callable[[], dict[str, float]]:
 
 def memory(benchmark: Benchmark) -> Outcome:
     """Peak memory of a batch, and what a kept beginning adds to it when the batch doubles."""
-    found = harness.memory_of(benchmark)
+    found = peaks.memory_of(benchmark)
     gap = abs(found["kept 32"]["sum"] - found["again 32"]["sum"])
     if gap > 32 * 384 * EQUAL:
         raise harness.Unequal(f"sums of vectors differ by {gap:.1e}")

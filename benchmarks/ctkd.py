@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import harness
+import peaks
 import torch
 from harness import SEED, Bar, Benchmark, Outcome
 from peft import LoraConfig, PeftModel
@@ -217,26 +218,14 @@ def step_time(benchmark: Benchmark, *, vocab_size: int, bar: Bar) -> Outcome:
     equality = require_same_step(ours, peer, texts)
     own, theirs = partial(ours.step, ours.batch(texts)), partial(peer.step, peer.batch(texts))
     measure = harness.time_pairs("step time", own, theirs, bar)
-    speed, counted = harness.gemm_gflops(), {"ours": harness.gflop(own), "peer": harness.gflop(theirs)}
-    return Outcome(
-        equality=equality,
-        measures=[measure],
-        notes={
-            "GFLOP of a step, ours": counted["ours"],
-            "GFLOP of a step, peer": counted["peer"],
-            "ratio of GFLOP": counted["peer"] / counted["ours"],
-            "GFLOP/s of a 512³ matrix product, same run": speed,
-            "ours as a share of that": counted["ours"] / (measure.ours / 1e3) / speed,
-            "peer as a share of that": counted["peer"] / (measure.peer / 1e3) / speed,
-        },
-    )
+    return Outcome(equality=equality, measures=[measure])
 
 
 def memory_variant(build: Callable[[PreTrainedModel], Side], vocab_size: int) -> Callable[[], dict[str, float]]:
     """One side alone, for a process of its own; a step returns what tells whether it computed the same."""
     side = build(random_model(small_llama(vocab_size)))
     batch = side.batch(cpu_texts(vocab_size))
-    return harness.loss_and_norm(partial(side.step, batch), side.trained)
+    return peaks.loss_and_norm(partial(side.step, batch), side.trained)
 
 
 # ---- switching the adapter off and on ------------------------------------------------------------------------------
@@ -291,7 +280,7 @@ def _cpu(tag: str, vocab_size: int, time_bar: Bar, memory_bar: Bar) -> list[Benc
         Benchmark(
             name=f"ctkd-memory-{tag}",
             title=f"Memory of a distillation step, two copies against one: {setting}.",
-            run=partial(harness.memory_growth, tolerances=SAME, bar=memory_bar),
+            run=partial(peaks.memory_growth, tolerances=SAME, bar=memory_bar),
             variants={
                 "ours": partial(memory_variant, build_ours, vocab_size),
                 "peer": partial(memory_variant, build_peer, vocab_size),

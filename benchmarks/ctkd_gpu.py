@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import cuda
 import harness
 import torch
 from ctkd import Side, build_ours, build_peer, random_model, random_texts, require_same_step
 from harness import Bar, Benchmark, Measure, Outcome
 from torch import Tensor
 from transformers import Qwen3Config
+from work import count
 
 GPU_LENGTHS = (256, 256)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -59,10 +61,10 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
         row: dict[str, Any] = {"micro-batch": size}
         for name, other in (("ours", "peer"), ("peer", "ours")):
             step = stepper(name, size)
-            room = harness.fits(step)
-            seconds = statistics.median(harness.cuda_seconds(step) for _ in range(7)) if room else None
+            room = cuda.fits(step)
+            seconds = statistics.median(cuda.seconds(step) for _ in range(7)) if room else None
             row[f"{name}, tokens/s"] = texts[size][0].tokens / seconds if seconds else "out of memory"
-            row[f"{name}, GB"] = harness.cuda_peak(step, weights[other]) if room else None
+            row[f"{name}, GB"] = cuda.peak(step, weights[other]) if room else None
             clear(sides[name])
         sweep.append(row)
     best = {name: max(sweep, key=partial(_speed, name))["micro-batch"] for name in builds}
@@ -72,7 +74,7 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
 
     own, theirs = stepper("ours", best["ours"]), stepper("peer", best["peer"])
     own(), theirs()
-    taken = [(harness.cuda_seconds(own), harness.cuda_seconds(theirs)) for _ in range(20)]
+    taken = [(cuda.seconds(own), cuda.seconds(theirs)) for _ in range(20)]
     rates = [(texts[best["ours"]][0].tokens / a, texts[best["peer"]][0].tokens / b) for a, b in taken]
     pairs = tuple(a / b for a, b in rates)
     speed = Measure(
@@ -105,9 +107,9 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
         "tokens/s, peer": statistics.median(b for _, b in rates),
         "GB of weights, ours": weights["ours"],
         "GB of weights, peer": weights["peer"],
-        "TFLOP of a text, ours": harness.gflop(stepper("ours", 1)) / 1e3,
-        "TFLOP of a text, peer": harness.gflop(stepper("peer", 1)) / 1e3,
-        **harness.cuda_ceilings(),
+        "TFLOP of a text, ours": (count(stepper("ours", 1)).gflop or 0) / 1e3,
+        "TFLOP of a text, peer": (count(stepper("peer", 1)).gflop or 0) / 1e3,
+        **cuda.ceilings(),
         "sweep": sweep,
     }
     for name, side in list(sides.items()):

@@ -12,6 +12,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import peaks
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
 from models import save_llama
@@ -179,7 +180,7 @@ def overhead(benchmark: Benchmark, *, count: int) -> Outcome:
     own, theirs = stub_ours(count), stub_peer(count)
     equality = {"vectors in order, largest difference": require_same_vectors(own(), theirs())}
     measure = harness.time_pairs(f"time of {count:,} texts", own, theirs, Bar(gate=1.5, target=2), unit="s")
-    found = harness.memory_of(benchmark)
+    found = peaks.memory_of(benchmark)
     harness.require_equal("sums", [(found["ours"]["sum"], found["peer"]["sum"])], 1e-6)
     growth = Measure(
         what="growth of peak memory in 3 rounds",

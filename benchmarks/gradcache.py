@@ -8,6 +8,7 @@ from typing import Any
 
 import harness
 import numpy as np
+import peaks
 import torch
 from encode import encoder, stock, texts_of
 from harness import Bar, Benchmark, Measure, Outcome
@@ -103,7 +104,7 @@ def alone(build: Callable[[], tuple[Step, Any]]) -> Callable[[], dict[str, float
 
 def memory(benchmark: Benchmark) -> Outcome:
     """Growth of the peak: beside the peer and the plain step, and from 32 to 512."""
-    found = harness.memory_of(benchmark, processes=1)
+    found = peaks.memory_of(benchmark, processes=1)
     pairs = [("ours-256", "plain-256"), ("ours-256", "peer-256"), ("ours-512", "peer-512")]
     pairs += [("tokens-256", "plain-256"), ("tokens-512", "peer-512"), ("layered-256", "layered-plain-256")]
     losses = [(found[one]["loss"], found[other]["loss"]) for one, other in pairs]

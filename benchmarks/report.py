@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import work
 from harness import HERE, PACKAGES, SEED, Benchmark, Outcome
 
 
@@ -52,8 +53,11 @@ def circumstances(command: str) -> dict[str, Any]:
     }
 
 
-def write(benchmark: Benchmark, outcome: Outcome, folder: Path) -> Path:
-    """One JSON and one Markdown file; returns the latter."""
+def write(benchmark: Benchmark, outcome: Outcome, folder: Path, ceilings: Mapping[str, float]) -> Path:
+    """One JSON and one Markdown file; returns the latter.
+
+    `ceilings`: what matrix products reached in the same run, in GFLOP/s, by dtype.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     around = circumstances(f"python benchmarks/run.py {benchmark.name}")
     measures = [
@@ -70,6 +74,7 @@ def write(benchmark: Benchmark, outcome: Outcome, folder: Path) -> Path:
             "ours": m.ours,
             "peer": m.peer,
             "pairs": list(m.pairs),
+            "work": m.made_of(ceilings),
             "verdict": m.verdict,
             "reached": m.bar.reached(m.ratio) if m.steady else None,
         }
@@ -81,16 +86,18 @@ def write(benchmark: Benchmark, outcome: Outcome, folder: Path) -> Path:
         "verdict": outcome.verdict,
         "measures": measures,
         "equality": outcome.equality,
+        "ceilings": dict(ceilings),
         "notes": outcome.notes,
         **around,
     }
     (folder / f"{benchmark.name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    page = folder / f"{benchmark.name}.md"
-    page.write_text(_page(benchmark, outcome, around))
-    return page
+    written = folder / f"{benchmark.name}.md"
+    written.write_text(page(benchmark, outcome, around, ceilings))
+    return written
 
 
-def _page(benchmark: Benchmark, outcome: Outcome, around: Mapping[str, Any]) -> str:
+def page(benchmark: Benchmark, outcome: Outcome, around: Mapping[str, Any], ceilings: Mapping[str, float]) -> str:
+    """The Markdown file."""
     lines = [f"# {benchmark.name}", "", f"{benchmark.title} Ratio = peer ÷ ours.", ""]
     rows = []
     for m in outcome.measures:
@@ -113,6 +120,7 @@ def _page(benchmark: Benchmark, outcome: Outcome, around: Mapping[str, Any]) -> 
     lines += table(header, rows)
     lines += ["", "Both sides compute the same; largest relative difference, checked before anything was measured:", ""]
     lines += [f"- {name}: {gap:.1e}" for name, gap in outcome.equality.items()]
+    lines += _made_of(outcome, ceilings)
     if outcome.notes:
         lines += ["", "Beside it:", ""]
         tables: list[str] = []
@@ -135,6 +143,20 @@ def _page(benchmark: Benchmark, outcome: Outcome, around: Mapping[str, Any]) -> 
         "",
     ]
     return "\n".join(lines)
+
+
+def _made_of(outcome: Outcome, ceilings: Mapping[str, float]) -> list[str]:
+    """Lines that say what each ratio is made of, one per measure."""
+    found = {m.what: m.made_of(ceilings) for m in outcome.measures}
+    said = [
+        f"- {what}: " + ". ".join(f"**{side}** {work.in_words(made)}" for side, made in sides.items())
+        for what, sides in found.items()
+        if sides
+    ]
+    if not said:
+        return []
+    reached = " and ".join(f"{rate:.0f} GFLOP/s in {dtype}" for dtype, rate in ceilings.items())
+    return ["", f"What each is made of (a 512³ matrix product reached {reached} in the same run):", "", *said]
 
 
 def number(value: Any) -> str:

@@ -10,8 +10,10 @@ import warnings
 from pathlib import Path
 
 import harness  # first: it sets the environment that torch reads at import
+import peaks
 import report
 import torch
+import work
 from alignment import BENCHMARKS as ALIGNMENT
 from contexts import BENCHMARKS as CONTEXTS
 from ctkd import BENCHMARKS as CTKD
@@ -60,6 +62,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all that need no GPU by default")
     parser.add_argument("--gpu", action="store_true", help="run those that need a GPU instead")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    parser.add_argument("--once", action="store_true", help="one round a measure, printed and not written: a trial")
     parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
     parser.add_argument("--variant", help=argparse.SUPPRESS)  # NAME:VARIANT, one side of a memory benchmark
     arguments = parser.parse_args()
@@ -72,11 +75,12 @@ def main() -> int:
         return 0
     if arguments.variant:
         name, variant = arguments.variant.split(":")
-        print(json.dumps(harness.grow(BENCHMARKS[name], variant)))
+        print(json.dumps(peaks.grow(BENCHMARKS[name], variant)))
         return 0
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    harness.ONCE = arguments.once
     names = arguments.names or [b.name for b in BENCHMARKS.values() if b.gpu == arguments.gpu]
     return max(run(BENCHMARKS[name], arguments.output) for name in names)
 
@@ -91,6 +95,7 @@ def run(benchmark: harness.Benchmark, folder: Path) -> int:
         harness.one_core()
     torch.manual_seed(harness.SEED)
     started = time.perf_counter()
+    before = work.ceilings()
     try:
         outcome = benchmark.run(benchmark)
     except harness.Unequal as error:
@@ -99,7 +104,12 @@ def run(benchmark: harness.Benchmark, folder: Path) -> int:
     except harness.Missing as error:
         print(f"  skipped: {error}\n", flush=True)
         return 0
-    page = report.write(benchmark, outcome, folder)
+    reached = {dtype: max(before[dtype], rate) for dtype, rate in work.ceilings().items()}
+    if harness.ONCE:
+        print(report.page(benchmark, outcome, report.circumstances(""), reached))
+        print(f"  {time.perf_counter() - started:.0f} s\n", flush=True)
+        return 0
+    page = report.write(benchmark, outcome, folder, reached)
     for measure in outcome.measures:
         print(f"  {measure.words}")
     shown = page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page

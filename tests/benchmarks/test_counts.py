@@ -11,6 +11,7 @@ and Σ (L + 1) = 41 + 48 + 31 = 120 rows are scored.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import ctkd
 import harness
+import work
 
 VOCABULARY, CHUNK = 32_000, 64
 LENGTHS = [(40, 40), (33, 47), (24, 30)]
@@ -138,6 +140,15 @@ def test_logits_never_outgrow_a_chunk(sides, texts):
     assert SCORED > CHUNK  # otherwise the test checks nothing
     assert ours.largest <= 2 * CHUNK * VOCABULARY  # the rows of both sides
     assert peer.largest == 240 * VOCABULARY
+
+
+def test_the_work_of_a_side_is_counted_without_being_told_where_its_layers_are(sides, texts):
+    ours, peer = (work.count(partial(side.step, side.batch(texts)), tokens=7) for side in sides)
+    assert (ours.passes, ours.positions, ours.head_rows) == (3, 144 + 240 + 168, 2 * SCORED)
+    assert (peer.passes, peer.positions, peer.head_rows) == (3, 144 + 240 + 168, 144 + 240 + 168)
+    assert [round(1e9 * one.gflop) for one in (ours, peer)] == [operations(side, texts).all for side in sides]
+    assert ours.dtype == "float32"
+    assert ours.tokens == 7
 
 
 def test_three_forwards_through_one_trunk(sides, texts):

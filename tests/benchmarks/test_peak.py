@@ -11,13 +11,13 @@ import pytest
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import harness, torch
+import peaks, torch
 built = torch.ones(60_000_000)  # 240 MB, given back
 del built
-harness.forget_peak()
-before = harness.peak_rss()
+peaks.forget_peak()
+before = peaks.peak_rss()
 step = torch.ones(20_000_000)  # 80 MB
-print(harness.peak_rss() - before)
+print(peaks.peak_rss() - before)
 """
 
 
