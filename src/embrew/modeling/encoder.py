@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
@@ -53,7 +53,7 @@ class Encoder(Protocols):
         soft_prompt_tokens: int = 0,
         trust_remote_code: bool = False,
         seed: int = 42,
-        merge_adapter: bool = False,
+        merge_adapter: bool | Literal["auto"] = "auto",
         settings: EncoderSettings | None = None,
         **given: Any,
     ) -> Encoder:
@@ -71,7 +71,10 @@ class Encoder(Protocols):
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
             trust_remote_code: run code that comes with the LM, also with that of a saved encoder; off unless asked for.
             seed: of the memory tokens' draw.
-            merge_adapter: add a saved encoder's adapter to its weights.
+            merge_adapter: add a saved encoder's adapter to its weights, which is faster: `auto` where the encoder can
+                still be saved with it, and rounding to the weights' dtype takes at most a tenth of what it changes.
+                False: keep it apart, to train it further or to switch it off. True: always, as a finished part of the
+                weights.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
             **given: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
                 any, a causal LM is read at its last token, a BERT-type encoder by its mean.
@@ -168,7 +171,11 @@ class Encoder(Protocols):
         self.backbone.keep_frozen_lm(reopen if known else None)
 
     def merge_adapter(self) -> None:
-        """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it."""
+        """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it.
+
+        A stage then trains a new adapter; one that was merged when the encoder was opened is not continued either.
+        """
+        self.merged_to_encode = False
         if isinstance(self.backbone.model, PeftModel):
             opened = self.backbone.is_as_opened
             if not self.backbone.owns_weights:

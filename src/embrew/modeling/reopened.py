@@ -15,10 +15,9 @@ from embrew.modeling.storage.verification import reference_vectors
 
 def main(folder: str, out: str, device: str, *flags: str) -> None:
     """Write the reference vectors of the encoder in `folder` to the safetensors file `out`."""
-    code = "--trust-remote-code" in flags
-    save_file(
-        {"vectors": reference_vectors(Encoder.from_pretrained(folder, device=device, trust_remote_code=code))}, out
-    )
+    code, merge = "--trust-remote-code" in flags, "--merge-adapter" in flags
+    encoder = Encoder.from_pretrained(folder, device=device, trust_remote_code=code, merge_adapter=merge)
+    save_file({"vectors": reference_vectors(encoder)}, out)
 
 
 if __name__ == "__main__":

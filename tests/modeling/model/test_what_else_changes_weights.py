@@ -57,13 +57,11 @@ def test_frequencies_are_not_rounded_with_the_weights(opened, tmp_path, monkeypa
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 8})
     stir(encoder.backbone, 0.1)
     encoder.save_pretrained(tmp_path / "saved")
-    for merge in (False, True):
+    for merge in (True, False):
         again = Encoder.from_pretrained(tmp_path / "saved", device="cpu", merge_adapter=merge)
         assert again.backbone.dtype == torch.bfloat16
         assert torch.equal(again.backbone.inner.rotary_emb.inv_freq, encoder.backbone.inner.rotary_emb.inv_freq)
-    assert np.array_equal(
-        Encoder.from_pretrained(tmp_path / "saved", device="cpu").encode(TEXTS), encoder.encode(TEXTS)
-    )
+    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
 
 
 def test_saved_buffers_follow_the_weights() -> None:

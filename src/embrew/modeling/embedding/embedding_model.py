@@ -37,6 +37,8 @@ class EmbeddingModel(nn.Module):
         truncate_dim: how many leading dimensions embeddings keep; None: all.
         num_layers: number of layers kept by `modeling.cutting`; None: all.
         chain: adapters of earlier stages that were merged into the base's weights, in order.
+        merged_to_encode: whether the last of `chain` was merged when the encoder was opened, to encode faster; it is
+            saved as the adapter that a stage may continue.
         steps: optimiser steps trained so far.
         recipe: the resolved recipe it was made by, as YAML, or None.
         record: facts about data and scores of the training, for the model card, or None.
@@ -76,6 +78,7 @@ class EmbeddingModel(nn.Module):
         self.truncate_dim: int | None = None
         self.num_layers: int | None = None
         self.chain: list[AdapterState] = []
+        self.merged_to_encode = False
         self.steps = 0
         self.recipe: str | None = None
         self.record: dict[str, Any] | None = None

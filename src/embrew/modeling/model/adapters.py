@@ -85,11 +85,20 @@ def peft_warnings_off() -> Iterator[None]:
         yield
 
 
-def check_rounding(model: PeftModel, dtype: torch.dtype) -> float:
-    """Return how much of an adapter's change is lost if the sum is rounded to `dtype`; warn above a tenth.
+def check_rounding(model: PeftModel, dtype: torch.dtype) -> None:
+    """Warn if more than a tenth of an adapter's change is lost when the sum is rounded to `dtype`."""
+    share = lost_to_rounding(model, dtype)
+    if share > ROUNDED:
+        logger.warning(
+            "an adapter merged into %s weights: rounding is %.0f %% of what it changes; open the encoder in float32 "
+            "(encoder.dtype: float32 in a recipe) to keep it",
+            str(dtype).removeprefix("torch."),
+            100 * share,
+        )
 
-    ‖round(W + Δ) − (W + Δ)‖ / ‖Δ‖ over all merged weights.
-    """
+
+def lost_to_rounding(model: PeftModel, dtype: torch.dtype) -> float:
+    """Return ‖round(W + Δ) − (W + Δ)‖ / ‖Δ‖ over all weights that an adapter would be merged into."""
     if dtype.itemsize >= 4:
         return 0.0
     error = change = 0.0
@@ -102,15 +111,7 @@ def check_rounding(model: PeftModel, dtype: torch.dtype) -> float:
                     total = getattr(layer.get_base_layer(), _held(layer)).float() + delta
                     error += float((total.to(dtype).float() - total).square().sum())
                     change += float(delta.square().sum())
-    share = (error / change) ** 0.5 if change else 0.0
-    if share > ROUNDED:
-        logger.warning(
-            "an adapter merged into %s weights: rounding is %.0f %% of what it changes; open the encoder in float32 "
-            "(encoder.dtype: float32 in a recipe) to keep it",
-            str(dtype).removeprefix("torch."),
-            100 * share,
-        )
-    return share
+    return (error / change) ** 0.5 if change else 0.0
 
 
 def merge(model: PeftModel) -> PreTrainedModel:

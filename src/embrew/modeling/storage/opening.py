@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from peft import PeftModel
@@ -20,9 +20,10 @@ from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
 from embrew.modeling.embedder import Embedder
 from embrew.modeling.model.adapter_state import AdapterState
-from embrew.modeling.model.adapters import peft_warnings_off, restore_copies
+from embrew.modeling.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base, Kind
+from embrew.modeling.model.own_weights import without_adapter
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.modeling.storage.adapter_files import read_adapter, write_adapter
@@ -108,12 +109,13 @@ def _load(
     dtype: str,
     device: torch.device,
     attn_implementation: str | None,
-    merge_adapter: bool = False,
+    merge_adapter: bool | Literal["auto"] = False,
     trust_remote_code: bool = False,
 ) -> E:
     """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
-    Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more.
+    Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more. With
+    `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
     `trust_remote_code` is for the base, or the whole weights; the tokenizer is saved in a form that needs no code.
     """
     verified = check_folder(folder)
@@ -127,19 +129,25 @@ def _load(
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
     target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
     states = [read_adapter(place) for place in places]
-    active = settings["active_adapter"] and not merge_adapter
+    to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
+    active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
     if settings["full_weights"]:
-        merged = states[-1:] if settings["active_adapter"] and merge_adapter else []
+        merged = states[-1:] if settings["active_adapter"] and merge_adapter is True else []
     how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
     how["dtype"] = torch.float32 if merged else target
     model = _open_weights(folder, base, settings, verified=verified, **how)
     backbone = Backbone(model)
-    for state in merged:
-        backbone.use_adapter(_with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=False))
-        backbone.merge_adapter(rounds_to=target)
-    cast_weights(backbone, target)
-    if active:
+    for i, state in enumerate(merged):
+        last = to_encode and i + 1 == len(merged)
+        adapted = _with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=last)
+        backbone.use_adapter(adapted)
+        if last and lost_to_rounding(adapted, target) > ROUNDED:
+            to_encode, active, merged = False, True, merged[:-1]
+        else:
+            backbone.merge_adapter(rounds_to=target)
+    cast_weights(without_adapter(backbone.causal_lm), target)
+    if active and not isinstance(backbone.model, PeftModel):
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
     if os.path.lexists(folder / LEARNED):
         for part, rows in read_tensors(folder / LEARNED).items():
@@ -160,6 +168,7 @@ def _load(
             getattr(encoder, part).load_state_dict(tensors)
     encoder.contexts = read_contexts(folder)
     encoder.chain = [] if settings["full_weights"] else list(merged)
+    encoder.merged_to_encode = to_encode
     encoder.steps = settings["steps"]
     encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder" and (folder / BASE).is_dir():

@@ -43,7 +43,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         states = replayed(encoder)
         model = encoder.backbone.model
-        active = isinstance(model, PeftModel)
+        active = isinstance(model, PeftModel) or (encoder.merged_to_encode and len(states) > 0)
         if isinstance(model, PeftModel):
             states.append(adapter_state(model))
         for i, state in enumerate(states):

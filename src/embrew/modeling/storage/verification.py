@@ -179,6 +179,7 @@ def _opened_anew(encoder: Embedder, folder: Path) -> Tensor:
     try:
         kernel = backbone.inner.config._attn_implementation
         how: dict[str, Any] = {"attn_implementation": kernel, "trust_remote_code": encoder.trust_remote_code}
+        how["merge_adapter"] = not isinstance(backbone.model, PeftModel)
         opened = load_encoder(type(encoder), folder, dtype="auto", device=device, **how)
         vectors = reference_vectors(opened)
         theirs = tensors_under_adapter(opened.backbone.causal_lm.to("cpu"))
@@ -210,6 +211,7 @@ def _in_fresh_process(encoder: Embedder, folder: Path, vectors: Tensor) -> Tenso
             str(vectors.device),
         ]
         command += ["--trust-remote-code"] if encoder.trust_remote_code else []
+        command += [] if isinstance(encoder.backbone.model, PeftModel) else ["--merge-adapter"]
         path = os.pathsep.join(
             filter(None, sys.path)
         )  # modules from where this process has them, not the current folder

@@ -49,7 +49,10 @@ class StageSettings:
         if self.start is None:
             return {}
         encoder = Encoder.from_pretrained(
-            self.start, device="cpu", trust_remote_code=self.recipe.encoder.trust_remote_code
+            self.start,
+            device="cpu",
+            merge_adapter=False,
+            trust_remote_code=self.recipe.encoder.trust_remote_code,
         )
         return {"start": encoder.weights_hash(), "start_vectors": vectors_hash(encoder)}
 

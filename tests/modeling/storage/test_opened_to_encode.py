@@ -1,0 +1,140 @@
+"""An encoder opened to encode has its adapter in its weights, and is saved with the adapter all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+
+from embrew.modeling.encoder import Encoder
+from tests.conftest import SENTENCES, stir
+
+TEXTS = [*SENTENCES, "", "<mem0> </s>", "word " * 90]
+
+
+@pytest.fixture
+def trained(model_folder, tmp_path):
+    """Return a function that saves an encoder with an adapter, its matrices B about `noise`."""
+
+    def make(noise=0.1, family="llama", dtype="float32", **lora):
+        settings = {"template": "{text}{memory}", "pooling": "mean", "max_length": {"query": 16, "document": 48}}
+        encoder = Encoder.from_pretrained(model_folder(family), dtype=dtype, memory_tokens=2, **settings)
+        encoder.backbone.add_lora({"r": 4, **lora})
+        stir(encoder.backbone, noise)
+        encoder.steps = 3
+        encoder.save_pretrained(tmp_path / "trained", overwrite=True)
+        return tmp_path / "trained"
+
+    return make
+
+
+def carries(encoder: Encoder) -> bool:
+    return isinstance(encoder.backbone.model, PeftModel)
+
+
+@pytest.mark.parametrize(
+    ("family", "lora"), [("llama", {}), ("qwen3", {"use_dora": True}), ("gpt-neox", {"bias": "lora_only"})]
+)
+def test_the_vectors_are_those_of_the_adapter(family, lora, trained):
+    folder = trained(family=family, **lora)
+    opened, apart = Encoder.from_pretrained(folder), Encoder.from_pretrained(folder, merge_adapter=False)
+    assert carries(apart) and not carries(opened)
+    for encode in ("encode_query", "encode_document"):
+        ours, wanted = (getattr(encoder, encode)(TEXTS) for encoder in (opened, apart))
+        assert np.abs(ours - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    assert opened.weights_hash() == apart.weights_hash()
+    with apart.backbone.adapter_off():
+        assert np.abs(apart.encode(TEXTS) - opened.encode(TEXTS)).max() > 1e-3, "the adapter changes nothing"
+
+
+@pytest.mark.parametrize("verify", ["fast", pytest.param("full", marks=pytest.mark.slow)])
+def test_saved_again_the_folder_is_the_same(verify, trained, tmp_path):
+    """The adapter to the bit, as one that a stage continues, and all settings."""
+    folder = trained()
+    Encoder.from_pretrained(folder).save_pretrained(tmp_path / "again", verify=verify)
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(tmp_path / "again") for path in (tmp_path / "again").rglob("*") if path.is_file()}
+    for name in files:
+        if name.suffix == ".safetensors":
+            assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+    settings = [json.loads((place / "embrew.json").read_text()) for place in (folder, tmp_path / "again")]
+    assert settings[0] | {"checks": None} == settings[1] | {"checks": None}
+    assert settings[1]["active_adapter"] and settings[1]["adapters"] == 1
+    assert carries(Encoder.from_pretrained(tmp_path / "again", merge_adapter=False))
+
+
+def test_changed_weights_are_refused_and_owned_ones_saved(trained, tmp_path):
+    """What the chain of adapters cannot give is never written as if it could."""
+    encoder = Encoder.from_pretrained(trained())
+    with torch.no_grad():
+        next(iter(encoder.backbone.causal_lm.parameters())).add_(0.1)
+    with pytest.raises(RuntimeError, match="are not those of"):
+        encoder.save_pretrained(tmp_path / "changed")
+    encoder.backbone.train_all()
+    encoder.save_pretrained(tmp_path / "changed")
+    settings = json.loads((tmp_path / "changed" / "embrew.json").read_text())
+    assert settings["full_weights"] and not settings["active_adapter"] and not settings["adapters"]
+    again = Encoder.from_pretrained(tmp_path / "changed")
+    np.testing.assert_allclose(again.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-6)
+
+
+def test_a_further_adapter_follows_the_merged_one(trained, tmp_path):
+    encoder = Encoder.from_pretrained(trained())
+    encoder.backbone.add_lora({"r": 2})
+    stir(encoder.backbone, seed=5)
+    encoder.save_pretrained(tmp_path / "two")
+    assert json.loads((tmp_path / "two" / "embrew.json").read_text())["adapters"] == 2
+    for merge in ("auto", False, True):
+        again = Encoder.from_pretrained(tmp_path / "two", merge_adapter=merge)
+        np.testing.assert_allclose(again.encode(SENTENCES), encoder.encode(SENTENCES), atol=1e-5)
+
+
+def test_merged_on_purpose_it_is_no_longer_continued(trained, tmp_path):
+    encoder = Encoder.from_pretrained(trained())
+    encoder.merge_adapter()
+    encoder.save_pretrained(tmp_path / "merged")
+    assert not json.loads((tmp_path / "merged" / "embrew.json").read_text())["active_adapter"]
+
+
+def test_own_weights_keep_their_adapter_apart(trained, model_folder, tmp_path):
+    """Merged into them, it could not be saved as an adapter again."""
+    encoder = Encoder.from_pretrained(model_folder("llama"), pooling="mean")
+    encoder.backbone.train_all()
+    encoder.backbone.add_lora({"r": 2})
+    stir(encoder.backbone)
+    encoder.save_pretrained(tmp_path / "own")
+    assert carries(Encoder.from_pretrained(tmp_path / "own"))
+    assert not carries(Encoder.from_pretrained(tmp_path / "own", merge_adapter=True))
+
+
+@pytest.mark.parametrize(("noise", "kept"), [(1e-4, True), (0.5, False)])
+def test_bfloat16_keeps_an_adapter_that_rounding_would_take(noise, kept, trained, caplog):
+    folder = trained(noise, dtype="bfloat16")
+    caplog.clear()
+    encoder = Encoder.from_pretrained(folder)
+    assert carries(encoder) == kept
+    apart = Encoder.from_pretrained(folder, merge_adapter=False)
+    assert encoder.weights_hash() == apart.weights_hash()
+    if kept:
+        assert not caplog.records
+        assert torch.equal(torch.from_numpy(encoder.encode(TEXTS)), torch.from_numpy(apart.encode(TEXTS)))
+        trained_ones = {p.dtype for p in encoder.parameters() if p.requires_grad}
+        assert trained_ones == {torch.float32}
+    assert encoder.backbone.dtype == torch.bfloat16
+
+
+def test_a_fresh_process_gives_the_same_vectors(trained):
+    folder = trained()
+    code = (
+        "import sys, numpy as np\nfrom embrew.modeling.encoder import Encoder\n"
+        f"np.save(sys.argv[1], Encoder.from_pretrained({str(folder)!r}).encode({SENTENCES!r}))"
+    )
+    out: Path = folder.parent / "vectors.npy"
+    subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+    np.testing.assert_array_equal(np.load(out), Encoder.from_pretrained(folder).encode(SENTENCES))
