@@ -16,7 +16,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from embrew import threads
+from embrew import free_memory, threads
 from embrew.doctor import devices, disk, machine, nano, packages
 from embrew.doctor.private import without_private
 from embrew.doctor.run import as_report
@@ -85,7 +85,7 @@ def test_load_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for load, status in ((0.5, "ok"), (9.0, "warning")):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
         assert [finding.status for finding in machine.cpu()] == ["ok", status]
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("3000000000")
     (tmp_path / "memory.current").write_text("2500000000")
     found = machine.memory()

@@ -12,6 +12,7 @@ from embrew.distributed import world_size
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
+DECIDED_LATER = [("activation_checkpointing", "auto")]  # by `training.activation_memory`, from the rows
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -43,7 +44,7 @@ def training_arguments(
     Raises:
         ValueError: incompatible settings, or a global batch that the number of processes does not divide.
     """
-    given = dict(stage.training)
+    given = {key: value for key, value in stage.training.items() if (key, value) not in DECIDED_LATER}
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(

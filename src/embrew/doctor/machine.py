@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from embrew.doctor.finding import Finding
-from embrew.threads import CGROUP, cores
+from embrew.free_memory import total_and_free
+from embrew.threads import cores
 
 LITTLE = 2e9  # bytes of free memory below which a warning is given
 SHOWN = (
@@ -55,14 +56,7 @@ def cpu_name() -> str:
 
 def memory() -> Finding:
     """Report total and free memory."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    info = Path("/proc/meminfo")
-    lines = dict(line.split(":", 1) for line in info.read_text().splitlines()) if info.is_file() else {}
-    free = int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    if limit.isdigit() and int(limit) < total:
-        total = int(limit)
-        free = min(free or total, total - int(used or 0))
+    total, free = total_and_free()
     details = {"total": total, "free": free}
     if free is None:
         return Finding("memory", "ok", f"{total / 1e9:.1f} GB", details=details)
@@ -87,10 +81,3 @@ def environment() -> Iterator[Finding]:
             yield Finding(name, "warning", f"{place}, which is no folder", advice)
         else:
             yield Finding(name, "ok", place or "not set")
-
-
-def _cgroup(name: str) -> str:
-    try:
-        return (CGROUP / name).read_text().strip()
-    except OSError:
-        return ""

@@ -114,7 +114,7 @@ TYPES: dict[str, Any] = {
     "fp16": bool,
     "tf32": bool | None,
     "use_cpu": bool,
-    "activation_checkpointing": bool | None,
+    "activation_checkpointing": bool | Literal["auto"] | None,
     "activation_checkpointing_kwargs": Annotated[dict[str, Any], CHECKPOINTING] | None,
     "gradient_checkpointing": bool | None,  # its name before transformers 5.20
     "gradient_checkpointing_kwargs": Annotated[dict[str, Any], CHECKPOINTING] | None,

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import sharding
+from embrew.training import activation_memory, sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
 from embrew.training.monitoring.evaluation_steps import samples_per_step
@@ -139,7 +140,10 @@ class Run:
             else:
                 encoder = self.stage(index)
         return encoder or Encoder.from_pretrained(
-            self._stage_folder(len(self.recipe.stages) - 1), device=self.process.device, trust_remote_code=self.trusts
+            self._stage_folder(len(self.recipe.stages) - 1),
+            device=self.process.device,
+            merge_adapter=False,
+            trust_remote_code=self.trusts,
         )
 
     def stage(self, index: int) -> Encoder | None:
@@ -171,6 +175,7 @@ class Run:
         self._prepare_work_folder(index)
         args = self._arguments(index)
         rows, order = self._rows(index, encoder, args)
+        self._decide_recomputation(index, encoder, rows, args)
         began = time.perf_counter()
         if self.sharded:
             logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
@@ -230,6 +235,18 @@ class Run:
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
         self.results.add_data(stage, parts)
         return rows, order
+
+    def _decide_recomputation(self, index: int, encoder: Encoder, rows: Dataset, args: TrainingArguments) -> None:
+        """Decide `activation_checkpointing: auto`; log the decision and record it in `run.json`."""
+        stage = self.recipe.stages[index]
+        if stage.training.get("activation_checkpointing") != "auto":
+            return
+        decision = activation_memory.decide(
+            encoder, self.objectives[index], rows, args, _chunks(stage), self._work_folder(index)
+        )
+        args.activation_checkpointing = decision.recompute
+        activation_memory.log(stage.name, decision)
+        self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 
     def _prepare_work_folder(self, index: int) -> None:
         """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same."""

@@ -1,0 +1,142 @@
+"""`activation_checkpointing: auto`: decided by memory, noted, kept when resumed, and without effect on results."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file
+
+from embrew import build, free_memory
+from embrew.recipe import Recipe
+from embrew.training import activation_memory
+from embrew.training.gradcache import Chunks
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+
+LORA = {"r": 4, "lora_dropout": 0.2, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+ARGUMENTS = SimpleNamespace(seed=1, bf16=False, fp16=False, per_device_train_batch_size=8)
+
+
+def values(folder: Path, place: Path, **stage):
+    rows = [{"query": text, "positive": text[5:], "negative": text[::-1]} for text in SENTENCES * 3]
+    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {"max_steps": 3, "learning_rate": 0.01, "use_cpu": True, **stage.pop("training", {})}
+    encoder = {
+        "model": str(folder),
+        "pooling": {"mode": "mean"},
+        "lora": LORA,
+        "max_length": {"query": 32, "document": 32},
+    }
+    given = {"objective": {"type": "contrastive"}, "batch": {"size": 4}, **stage}
+    data = {"path": str(place / "pairs.jsonl")}
+    return {"encoder": encoder, "stages": [{"name": "one", "data": data, "training": training, **given}]}
+
+
+def trained(folder: Path):
+    return load_file(folder / "one" / "adapters" / "0" / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("batch", [{"size": 4}, {"size": 4, "mini_batch_size": 2}])
+def test_the_decision_is_noted_and_changes_no_bit(batch, model_folder, tmp_path, monkeypatch, caplog):
+    """With dropout, and with gradient caching; free memory decides."""
+    found = {}
+    caplog.set_level(logging.INFO)
+    for name, free in (("off", 10**12), ("on", 10**5)):
+        monkeypatch.setattr(activation_memory, "free_bytes", lambda _, free=free: free)
+        asked = values(model_folder("llama"), tmp_path, batch=batch, training={"activation_checkpointing": "auto"})
+        train(Recipe.from_values(asked), tmp_path / name)
+        noted = json.loads((tmp_path / name / "run.json").read_text())["activation_checkpointing"]["one"]
+        assert noted["recompute"] == (name == "on") and noted["estimated_bytes"] > 10**5
+        (line,) = [line.message for line in caplog.records if "activation checkpointing" in line.message]
+        assert f"activation checkpointing {name}: activations need about 0.00 GB, free is" in line
+        caplog.clear()
+        found[name] = trained(tmp_path / name)
+    train(Recipe.from_values(values(model_folder("llama"), tmp_path, batch=batch)), tmp_path / "plain")
+    for name, tensor in trained(tmp_path / "plain").items():
+        assert torch.equal(found["off"][name], tensor), "measuring drew random numbers"
+        assert torch.equal(found["on"][name], tensor), name
+
+
+def test_a_resumed_stage_keeps_the_first_decision(model_folder, tmp_path, monkeypatch):
+    asked = values(
+        model_folder("llama"), tmp_path, training={"activation_checkpointing": "auto", "save_steps": 1, "max_steps": 3}
+    )
+
+    class Killed(Exception):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    monkeypatch.setattr(activation_memory, "free_bytes", lambda _: 10**5)
+    with monkeypatch.context() as patched:
+        patched.setattr("embrew.training.stages.StageTrainer.fit", killed)
+        with pytest.raises(Killed):
+            train(Recipe.from_values(asked), tmp_path / "run")
+    monkeypatch.setattr(activation_memory, "free_bytes", lambda _: 10**12)
+    train(Recipe.from_values(asked), tmp_path / "run", resume=True)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["activation_checkpointing"]["one"]["recompute"]
+    train(Recipe.from_values(asked), tmp_path / "anew")
+    assert not json.loads((tmp_path / "anew" / "run.json").read_text())["activation_checkpointing"]["one"]["recompute"]
+
+
+def kept_by_plain_autograd(step, batch):
+    """Bytes of all distinct tensors in the graph of a loss, weights apart: a walk over the graph, without hooks."""
+    weights = {p.data_ptr() for p in step.parameters()}
+    found, stack, seen = {}, [step(**batch, progress=torch.tensor(0.0))["loss"].grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                saved = getattr(node, name)
+                for tensor in saved if isinstance(saved, tuple | list) else [saved]:
+                    if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in weights:
+                        found[tensor.untyped_storage().data_ptr()] = tensor
+        for tensor in getattr(node, "saved_tensors", ()):
+            if tensor is not None and tensor.untyped_storage().data_ptr() not in weights:
+                found[tensor.untyped_storage().data_ptr()] = tensor
+        stack += [following for following, _ in node.next_functions]
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "compression"])
+def test_the_estimate_is_that_of_a_walk_over_the_graph(kind, make_encoder):
+    """Of the largest batch that the rows allow; compression frees the decoder's part before the encoder's backward."""
+    encoder = make_encoder("llama", lora={"lora_dropout": 0.1}).train()
+    words = " ".join(SENTENCES)
+    rows = [{"query": words[:90], "positive": words[90:180], "text": words[:200]} for _ in range(8)]
+    columns = ["text"] if kind == "compression" else ["query", "positive"]
+    rows = [{name: row[name] for name in columns} for row in rows]
+    objective = build.objective({"type": kind})
+    objective.setup(encoder)
+    estimated = activation_memory.estimate(encoder, objective, Dataset.from_list(rows), ARGUMENTS, None)
+    step = activation_memory.TrainStep(encoder, objective)
+    batch = objective.collate(rows, encoder, seed=1)
+    if kind == "contrastive":
+        exact = kept_by_plain_autograd(step, batch)
+        assert exact <= estimated <= 1.1 * activation_memory.MARGIN * exact
+        a_chunk = activation_memory.estimate(encoder, objective, Dataset.from_list(rows), ARGUMENTS, Chunks(rows=2))
+        assert a_chunk < 0.3 * estimated
+    most, _, _ = activation_memory._measured(step, batch)
+    assert most <= estimated <= 1.2 * activation_memory.MARGIN * most
+    assert all(p.grad is None for p in encoder.parameters()) or kind == "compression"
+
+
+def test_free_memory_is_that_of_the_container(tmp_path, monkeypatch):
+    for name, content in {"max": "8000", "current": "7000", "stat": "anon 10\ninactive_file 500\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    assert free_memory.total_and_free() == (8000, 1500)
+    assert activation_memory.free_bytes(torch.device("cpu")) == 1500
+    (tmp_path / "memory.max").write_text("max")
+    total, free = free_memory.total_and_free()
+    assert total > 10**8 and free is not None and 0 < free <= total
