@@ -11,29 +11,13 @@ from typing import Any
 import cuda
 import harness
 import torch
-from ctkd import Side, build_ours, build_peer, random_model, random_texts, require_same_step
+from ctkd import Side, build_ours, build_peer, qwen3, random_model, random_texts, require_same_step
 from harness import Bar, Benchmark, Measure, Outcome
 from torch import Tensor
-from transformers import Qwen3Config
 from work import count
 
 GPU_LENGTHS = (256, 256)
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-
-
-def qwen3(hidden: int, intermediate: int, layers: int = 28) -> Qwen3Config:
-    """The shapes of Qwen3-0.6B and 1.7B."""
-    return Qwen3Config(
-        vocab_size=151936,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=40960,
-        tie_word_embeddings=True,
-    )
 
 
 def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome:

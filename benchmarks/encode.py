@@ -1,4 +1,4 @@
-"""Encoding: our batches, dtypes and shards against stock Sentence-Transformers on the same weights."""
+"""Encoding: the texts and the model of its benchmarks, and what batches and shards cost besides the model."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from transformers import AutoTokenizer
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.export.exporting import export_encoder
-from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
-from embrew.modeling.storage.loading import ASSETS, computes
+from embrew.modeling.storage.loading import ASSETS
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 TEXTS = 128
 CORPUS = 160_000
 BATCH_TOKENS = 2_048  # what `encode_corpus` takes on a CPU
-ROW_BATCHES = (8, 16, 32, 64)
 EQUAL = 2e-6  # largest difference of a component of unit vectors
 COSINE = 0.9998
+SETTING = "6-layer Llama of width 384, one core"
 
 Lengths = Callable[[np.random.Generator], np.ndarray]
 LENGTHS: dict[str, Lengths] = {
@@ -60,11 +59,10 @@ def encoder(place: Path | None = None, dtype: str = "float32") -> Encoder:
     )
 
 
-def stock() -> SentenceTransformer:
+def stock(dtype: str = "float32") -> SentenceTransformer:
     """The peer: the exported folder, as anybody opens it."""
-    return SentenceTransformer(
-        str(folder() / "stock"), device="cpu", trust_remote_code=False, model_kwargs={"use_safetensors": True}
-    )
+    kwargs = {"use_safetensors": True, "dtype": getattr(torch, dtype)}
+    return SentenceTransformer(str(folder() / "stock"), device="cpu", trust_remote_code=False, model_kwargs=kwargs)
 
 
 def texts_of(name: str) -> list[str]:
@@ -81,48 +79,6 @@ def require_same_vectors(ours: np.ndarray, peer: np.ndarray) -> float:
     if ours.shape != peer.shape or not gap <= EQUAL:
         raise harness.Unequal(f"vectors differ by {gap:.1e}, {EQUAL:.0e} is allowed")
     return gap
-
-
-def padding(name: str) -> dict[str, float]:
-    """Share of positions that are padding, in our batches."""
-    template = encoder().template
-    lengths = [len(row.ids) for row in template.rows(texts_of(name))]
-    padded = sum(len(b) * lengths[b[0]] for b in plan(lengths, batch_size=32, batch_tokens=BATCH_TOKENS))
-    return {"tokens": float(sum(lengths)), "padding in our batches, %": 100 * (1 - sum(lengths) / padded)}
-
-
-# ---- speed against Sentence-Transformers ---------------------------------------------------------------------------
-
-
-def against_stock(benchmark: Benchmark, *, lengths: str, bar: Bar, best: Bar | None = None) -> Outcome:
-    """Float32 at the peer's default of 32 rows and, where `best` is given, at its best batch size."""
-    ours, peer, texts = encoder(), stock(), texts_of(lengths)
-    own = partial(ours.encode, texts, batch_tokens=BATCH_TOKENS)
-    theirs = {rows: partial(peer.encode, texts, batch_size=rows) for rows in ROW_BATCHES}
-    equality = {"vectors, largest difference": require_same_vectors(own(), theirs[32]())}
-    measures = [harness.time_pairs("time, peer with 32 rows a batch", own, theirs[32], bar, unit="s")]
-    notes = padding(lengths)
-    if best is not None:
-        alone = {rows: harness.sample(step).wall for rows, step in theirs.items()}
-        notes |= {f"seconds of the peer with {rows} rows": seconds for rows, seconds in alone.items()}
-        rows = min(alone, key=alone.__getitem__)
-        measures.append(harness.time_pairs(f"time, peer at its best ({rows} rows)", own, theirs[rows], best, unit="s"))
-    return Outcome(equality=equality, measures=measures, notes=notes)
-
-
-def in_bfloat16(benchmark: Benchmark) -> Outcome:
-    """Bfloat16 against the peer's float32 and 32 rows; equality is a cosine."""
-    ours, peer = encoder(dtype="bfloat16"), stock()
-    equality, measures = {}, []
-    for name, bar in (("short", Bar(gate=1.1, target=1.3)), ("lognormal", Bar(gate=1.5, target=2.5))):
-        texts = texts_of(name)
-        own, theirs = partial(ours.encode, texts, batch_tokens=BATCH_TOKENS), partial(peer.encode, texts)
-        cosine = float((own() * theirs()).sum(-1).min())
-        if not cosine >= COSINE:
-            raise harness.Unequal(f"{name}: smallest cosine {cosine:.5f}, {COSINE} is needed")
-        equality[f"1 - smallest cosine, {name}"] = 1 - cosine
-        measures.append(harness.time_pairs(f"time, {name}", own, theirs, bar, unit="s"))
-    return Outcome(equality=equality, measures=measures)
 
 
 # ---- what Python does for each text --------------------------------------------------------------------------------
@@ -182,14 +138,8 @@ def overhead(benchmark: Benchmark, *, count: int) -> Outcome:
     measure = harness.time_pairs(f"time of {count:,} texts", own, theirs, Bar(gate=1.5, target=2), unit="s")
     found = peaks.memory_of(benchmark)
     harness.require_equal("sums", [(found["ours"]["sum"], found["peer"]["sum"])], 1e-6)
-    growth = Measure(
-        what="growth of peak memory in 3 rounds",
-        unit="MB",
-        ours=found["ours"]["grew"],
-        peer=found["peer"]["grew"],
-        ratio=found["peer"]["grew"] / found["ours"]["grew"],
-        bar=Bar(gate=1.4, target=1.8),
-    )
+    grew, bar = [found[side]["grew"] for side in ("ours", "peer")], Bar(gate=1.4, target=1.8)
+    growth = Measure.of("growth of peak memory in 3 rounds", "MB", *grew, bar)
     notes = {
         f"us a text, {who}": 1e6 * seconds / count for who, seconds in (("ours", measure.ours), ("peer", measure.peer))
     }
@@ -255,16 +205,7 @@ def precision(benchmark: Benchmark) -> Outcome:
         notes[f"MB of files, {how}"] = sum(file.stat().st_size for file in (place / how).glob("part-*")) / 1e6
         if smaller > 1:
             bar = Bar(gate=smaller, target=smaller)
-            measures.append(
-                Measure(
-                    what=f"bytes, {how}",
-                    unit="bytes",
-                    ours=stored,
-                    peer=exact.nbytes,
-                    ratio=exact.nbytes / stored,
-                    bar=bar,
-                )
-            )
+            measures.append(Measure.of(f"bytes, {how}", "bytes", stored, exact.nbytes, bar))
             bar = Bar(gate=1 / 1.08, target=1 / 1.03)
             measures.append(
                 harness.time_pairs(f"time, {how}", partial(run, how), partial(run, "float32"), bar, unit="s")
@@ -273,28 +214,7 @@ def precision(benchmark: Benchmark) -> Outcome:
     return Outcome(equality=equality, measures=measures, notes=notes)
 
 
-SETTING = "6-layer Llama of width 384, float32, one core"
 BENCHMARKS = (
-    Benchmark(
-        name="encode-lognormal",
-        title=f"{TEXTS} texts of lognormal lengths, Sentence-Transformers against token budgets: {SETTING}.",
-        run=partial(
-            against_stock, lengths="lognormal", bar=Bar(gate=1.3, target=1.5), best=Bar(gate=0.95, target=1.05)
-        ),
-    ),
-    Benchmark(
-        name="encode-short",
-        title=f"{8 * TEXTS} texts of 4 to 19 words, where there is nothing to win: {SETTING}.",
-        run=partial(against_stock, lengths="short", bar=Bar(gate=0.93, target=1.0)),
-    ),
-    *(
-        Benchmark(
-            name="encode-bf16",
-            title=f"Bfloat16 on a CPU that has it, against Sentence-Transformers' default: {SETTING}.",
-            run=in_bfloat16,
-        )
-        for _ in range(computes(torch.bfloat16, torch.device("cpu")))
-    ),
     Benchmark(
         name="encode-overhead",
         title=f"What Python does for each of {CORPUS:,} short texts: Sentence-Transformers and ours around a stub.",

@@ -16,7 +16,7 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from harness import Bar, Benchmark, Measure, Outcome
+from harness import Bar, Benchmark, Outcome
 from models import minilm, save_llama
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
@@ -32,6 +32,7 @@ from embrew.runtimes.folder import open_openvino
 BATCH_TOKENS = 2_048
 CALIBRATION = 64  # texts
 EXACT = 1 - 1e-5  # smallest cosine of a side in float32
+PEER = "Sentence-Transformers fp32"
 Side = Callable[[], np.ndarray]
 
 
@@ -146,43 +147,28 @@ def run(
                 raise harness.Unequal(f"{name}: smallest cosine {found.min():.6f}, {EXACT} is needed")
         gc.collect()
         load = os.getloadavg()[0]
-        taken = [{name: harness.sample(side) for name, side in made.items()} for _ in range(rounds)]
+        compared = [pair for pair in bars if set(pair) <= made.keys()]
+        turns = harness.take_turns(made, compared, rounds=rounds)
         load = max(load, os.getloadavg()[0])
     notes: dict[str, Any] = {"load of the machine, at most": load}
     notes |= {f"version of {name}": version(name) for name in ("openvino", "nncf", "onnxruntime")}
     for name, found in cosines.items():
         score = spearmanr((vectors[name][:pairs] * vectors[name][pairs:]).sum(-1), gold).statistic
+        seconds = statistics.median(one[name].wall for one in turns.rounds)
         notes[name] = (
-            f"{statistics.median(one[name].wall for one in taken):.2f} s, {ratio(taken, 'our bf16', name):.2f} × our "
-            f"bf16, {ratio(taken, 'Sentence-Transformers fp32', name):.2f} × Sentence-Transformers fp32, mean cosine "
-            f"{found.mean():.5f}, smallest {found.min():.5f}, Spearman {100 * score:.2f}"
+            f"{seconds:.2f} s, {ratio(turns, 'our bf16', name):.2f} × our bf16, {ratio(turns, PEER, name):.2f} × "
+            f"{PEER}, mean cosine {found.mean():.5f}, smallest {found.min():.5f}, Spearman {100 * score:.2f}"
         )
-    measures = [measure(taken, ours, peer, bar) for (ours, peer), bar in bars.items() if ours in made and peer in made]
+    measures = [turns.measure(f"{ours} against {peer}", ours, peer, bars[ours, peer], "s") for ours, peer in compared]
     equality = {f"1 - smallest cosine, {name}": float(1 - found.min()) for name, found in cosines.items()}
     return Outcome(equality=equality, measures=measures, notes=notes)
 
 
-def ratio(taken: list[dict[str, harness.Sample]], peer: str, ours: str) -> float:
+def ratio(turns: harness.Turns, peer: str, ours: str) -> float:
     """Return the median of peer ÷ ours over the rounds."""
-    return statistics.median(one[peer].wall / one[ours].wall for one in taken) if peer in taken[0] else float("nan")
-
-
-def measure(taken: list[dict[str, harness.Sample]], ours: str, peer: str, bar: Bar) -> Measure:
-    """Return the ratio of two sides over all rounds."""
-    pairs = tuple(one[peer].wall / one[ours].wall for one in taken)
-    return Measure(
-        what=f"{ours} against {peer}",
-        unit="s",
-        ours=statistics.median(one[ours].wall for one in taken),
-        peer=statistics.median(one[peer].wall for one in taken),
-        ratio=statistics.median(pairs),
-        bar=bar,
-        low=min(pairs),
-        high=max(pairs),
-        cpu_ratio=statistics.median(one[peer].cpu / one[ours].cpu for one in taken),
-        pairs=pairs,
-        steady=max(pairs) / min(pairs) <= harness.SPREAD,
-    )
+    if peer not in turns.work:
+        return float("nan")
+    return statistics.median(one[peer].wall / one[ours].wall for one in turns.rounds)
 
 
 REPORTED = Bar(gate=1.0, target=1.25)
@@ -194,7 +180,6 @@ def bars(ours: Bar, peer: Bar) -> dict[tuple[str, str], Bar]:
     return {(form, other): bar for form in FORMS for other, bar in (("our bf16", ours), (PEER, peer))}
 
 
-PEER = "Sentence-Transformers fp32"
 BENCHMARKS = (
     Benchmark(
         name="encode-openvino-nano",

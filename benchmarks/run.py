@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import harness  # first: it sets the environment that torch reads at import
 import peaks
 import report
+import stale
 import torch
 import work
 from alignment import BENCHMARKS as ALIGNMENT
 from contexts import BENCHMARKS as CONTEXTS
-from ctkd import BENCHMARKS as CTKD
 from ctkd_gpu import BENCHMARKS as CTKD_GPU
+from ctkd_step import BENCHMARKS as CTKD_STEP
 from depth import BENCHMARKS as DEPTH
 from encode import BENCHMARKS as ENCODE
+from encode_peers import BENCHMARKS as ENCODE_PEERS
 from espresso import BENCHMARKS as ESPRESSO
 from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
@@ -37,10 +41,11 @@ SUITES = (
     ALIGNMENT,
     CONTEXTS,
     PROMPTED_STEP,
-    CTKD,
+    CTKD_STEP,
     CTKD_GPU,
     DEPTH,
     ENCODE,
+    ENCODE_PEERS,
     ESPRESSO,
     ESPRESSO_STEP,
     GRADCACHE,
@@ -64,6 +69,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     parser.add_argument("--once", action="store_true", help="one round a measure, printed and not written: a trial")
     parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
+    parser.add_argument("--stale", action="store_true", help="list results that are out of date, and stop")
     parser.add_argument("--variant", help=argparse.SUPPRESS)  # NAME:VARIANT, one side of a memory benchmark
     arguments = parser.parse_args()
 
@@ -72,6 +78,10 @@ def main() -> int:
     if arguments.list:
         for benchmark in BENCHMARKS.values():
             print(f"{benchmark.name:18}{'GPU  ' if benchmark.gpu else 'CPU  '}{benchmark.title}")
+        return 0
+    if arguments.stale:
+        modules = {name: modules_of(benchmark) for name, benchmark in BENCHMARKS.items()}
+        print(*stale.lines(stale.stale(arguments.output, modules)), sep="\n")
         return 0
     if arguments.variant:
         name, variant = arguments.variant.split(":")
@@ -83,6 +93,12 @@ def main() -> int:
     harness.ONCE = arguments.once
     names = arguments.names or [b.name for b in BENCHMARKS.values() if b.gpu == arguments.gpu]
     return max(run(BENCHMARKS[name], arguments.output) for name in names)
+
+
+def modules_of(benchmark: harness.Benchmark) -> set[Path]:
+    """Return the files of the functions that a benchmark runs."""
+    functions = [benchmark.run, *benchmark.variants.values()]
+    return {Path(inspect.getfile(one.func if isinstance(one, partial) else one)) for one in functions}
 
 
 def run(benchmark: harness.Benchmark, folder: Path) -> int:

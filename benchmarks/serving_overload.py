@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from harness import Bar, Benchmark, Measure, Outcome, Unequal
-from serving import SETTING, TEXTS, models, ours, queries
+from serving import SETTING, ours
 from serving_load import UNANSWERED
+from serving_models import TEXTS, models, queries
 from serving_servers import Load
 
 CLIENTS = 16

@@ -11,7 +11,8 @@ import harness
 from contexts import INSTRUCTION, texts_of
 from harness import Bar, Benchmark, Outcome
 from models import save_llama
-from serving import TEXTS, compare, in_turn, near, ours, row
+from serving import compare, in_turn, near, ours, row
+from serving_models import TEXTS
 from serving_servers import Load
 
 from embrew.modeling.encoder import Encoder

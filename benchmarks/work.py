@@ -112,13 +112,16 @@ class _Seen(TorchDispatchMode):
         super().__init__()
         self.flop = self.passes = self.positions = self.head_rows = self.vocabulary = 0
         self.dtypes: Counter[str] = Counter()
+        self.known: set[int] = set()  # modules that were looked at
         self.first: set[int] = set()  # layers
 
     def module(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Note a call of a module, before it runs."""
-        for name, child in module.named_children():
-            if name in ("layers", "layer") and isinstance(child, nn.ModuleList) and len(child):
-                self.first.add(id(child[0]))
+        if id(module) not in self.known:  # of a model whose forward is called directly, some outer module is seen
+            self.known |= {id(one) for one in module.modules()}
+            for name, child in module.named_modules():
+                if name.rsplit(".")[-1] in ("layers", "layer") and isinstance(child, nn.ModuleList) and len(child):
+                    self.first.add(id(child[0]))
         if isinstance(module, nn.Embedding):
             self.vocabulary = max(self.vocabulary, module.num_embeddings)
         if id(module) in self.first and inputs:
