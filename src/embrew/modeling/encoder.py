@@ -65,7 +65,9 @@ class Encoder(Protocols):
             revision: Hub revision of the LM.
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU).
             device: defaults to the first GPU, else the CPU.
-            attn_implementation: the LM's attention kernel.
+            attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … (padded rows), `varlen` (packed rows on
+                CUDA), `varlen_fa` or `varlen_flex`; None: the library's choice, and `varlen` on CUDA in place of
+                `sdpa`.
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
@@ -110,6 +112,8 @@ class Encoder(Protocols):
             trust_remote_code=trust_remote_code,
         )
         backbone = Backbone(model).to(place)
+        if attn_implementation is None:
+            backbone.use_varlen()
         backbone.note_weights()
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
@@ -164,6 +168,7 @@ class Encoder(Protocols):
             )
             name = str(self.base_folder) if self.base.kind == "folder" and self.base_folder else self.base.name
             how: Any = {"dtype": self.backbone.dtype, "trust_remote_code": self.trust_remote_code}
+            how["attn_implementation"] = self.backbone.inner.config._attn_implementation
             model, _, _ = open_base(name, revision=self.base.revision, expected=self.base, **how)
             return model
 

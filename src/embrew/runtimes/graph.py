@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from embrew.modeling.embedding.embedding_model import EmbeddingModel
 from embrew.modeling.embedding.pool import pool, positions
-from embrew.modeling.model.forward import view
+from embrew.modeling.model.layers import view
 from embrew.modeling.model.positions import is_bert_type
 from embrew.modeling.text.tokens import Segment, Tokens
 

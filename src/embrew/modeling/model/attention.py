@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +14,13 @@ from embrew.modeling.settings.encoder import AttentionMode
 from embrew.modeling.text.tokens import Segment, Tokens
 
 TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.modeling.model.bottleneck`
+VARLEN = "varlen"  # the same, and packed rows on a GPU; see `embrew.modeling.model.varlen`
+VARLEN_FLASH, VARLEN_FLEX = (
+    "varlen_fa",
+    "varlen_flex",
+)  # packed rows by this one (transformers takes "flash" for its own)
+OWN = (TWO_CALLS, VARLEN, VARLEN_FLASH, VARLEN_FLEX)  # kernels of `embrew.modeling.model.kernel`
+M = TypeVar("M")
 MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 
@@ -101,7 +109,7 @@ class Attention:
             ValueError: the kernel cannot take a mask (flash attention).
         """
         kernel = config._attn_implementation or "sdpa"
-        if kernel not in ("sdpa", TWO_CALLS, "eager", "flex_attention"):
+        if kernel not in ("sdpa", *OWN, "eager", "flex_attention"):
             raise ValueError(
                 f"attn_implementation={kernel!r} takes no mask, which this attention pattern needs "
                 f"({self}); use attn_implementation=sdpa"
@@ -109,11 +117,20 @@ class Attention:
 
         def form(window: int | None) -> Tensor:
             seen = self.visible(tokens, window)[:, None]
-            if kernel in ("sdpa", TWO_CALLS):
+            if kernel in ("sdpa", *OWN):
                 return seen
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
-        window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
-        if "sliding_attention" in (getattr(config, "layer_types", None) or []):
-            return {"full_attention": form(None), "sliding_attention": form(window)}
-        return form(window)
+        return by_layer(config, form)
+
+
+def by_layer(config: PreTrainedConfig, form: Callable[[int | None], M]) -> M | dict[str, M]:
+    """Return what `form` makes of the sliding window of a model's layers, per layer type where the family mixes types.
+
+    >>> by_layer(PreTrainedConfig(sliding_window=8), str)
+    '8'
+    """
+    window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
+    if "sliding_attention" in (getattr(config, "layer_types", None) or []):
+        return {"full_attention": form(None), "sliding_attention": form(window)}
+    return form(window)

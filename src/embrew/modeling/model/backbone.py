@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,15 +16,16 @@ from embrew.modeling.model.forward import (
     bidirectional_by,
     check_attention,
     forward,
-    layers_of,
+    packed,
     raw_states,
     read_layers,
     try_two_calls,
-    view,
     write_soft,
 )
+from embrew.modeling.model.layers import layers_of, view
 from embrew.modeling.model.positions import check_longest, check_positions, max_positions
 from embrew.modeling.model.prefix import Shared
+from embrew.modeling.model.varlen import use_varlen
 from embrew.modeling.model.weights import Weights
 from embrew.modeling.text.tokens import Segment, Tokens
 
@@ -43,6 +45,10 @@ class Backbone(Weights):
     def bidirectional_by(self) -> Literal["flag", "mask"] | None:
         """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
         return bidirectional_by(self.inner)
+
+    def use_varlen(self) -> None:
+        """Pack rows on CUDA, where the library's sdpa is the kernel; see `modeling.model.varlen`."""
+        use_varlen(self.inner)
 
     def use_two_calls(self) -> bool:
         """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""
@@ -119,7 +125,8 @@ class Backbone(Weights):
                 "depends on what follows"
             )
         check_positions(self.inner, tokens)
-        return shared.states(view(self.inner, is_causal=True, num_layers=num_layers), self.embed, tokens)
+        seen = view(self.inner, is_causal=True, num_layers=num_layers)
+        return shared.states(seen, self.embed, tokens, partial(packed, self.inner, attention, prefix=shared.count))
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Return what `read` makes of every layer's states in one forward pass, the first layer's first.

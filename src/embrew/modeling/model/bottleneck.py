@@ -1,7 +1,6 @@
 """The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
 
-A dense mask is equivalent, but needs compute and memory for all pairs of positions. The kernel is registered with
-transformers under a new name; without `walls` it is the library's sdpa.
+A dense mask is equivalent, but needs compute and memory for all pairs of positions.
 """
 
 from __future__ import annotations
@@ -11,11 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-from embrew.modeling.model.attention import TWO_CALLS, Attention, first_prompt
+from embrew.modeling.model.attention import OWN, Attention, first_prompt
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
@@ -59,34 +55,18 @@ def _positions(chosen: Tensor) -> Tensor:
 
 
 def two_calls(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    walls: Walls | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
+    query: Tensor, key: Tensor, value: Tensor, walls: Walls, *, dropout: float, scaling: float | None
+) -> Tensor:
     """Return attention `(batch, tokens, heads, width)` of a batch with walls; right padding is ignored.
 
     Args:
-        module: the attention layer, for the library's own function.
         query: `(batch, heads, tokens, width)`.
         key: `(batch, key heads, tokens, width)`.
         value: likewise.
-        attention_mask: not used with walls.
+        walls: of the batch.
         dropout: on attention weights.
         scaling: of the products.
-        walls: None: the library's sdpa.
-        **kwargs: what else the library passes.
     """
-    if walls is None:
-        output, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
-        return output, None
     parts = []
     for places in (walls.before, walls.behind):
         q, k, v = (_take(states, places) for states in (query, key, value))
@@ -95,7 +75,7 @@ def two_calls(
                 q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
             )
         )
-    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous(), None
+    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous()
 
 
 def _take(states: Tensor, places: Tensor) -> Tensor:
@@ -104,20 +84,9 @@ def _take(states: Tensor, places: Tensor) -> Tensor:
     return states.gather(2, index)
 
 
-AttentionInterface.register(TWO_CALLS, two_calls)
-AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
-
-
-def use_two_calls(inner: Any) -> bool:
-    """Switch a model with the kernel sdpa to the two calls; return True if they are active."""
-    if inner.config._attn_implementation == "sdpa":
-        inner.config._attn_implementation = TWO_CALLS
-    return inner.config._attn_implementation == TWO_CALLS
-
-
 def fits(inner: Any, tokens: Tokens) -> bool:
     """Return whether two calls equal the pattern: no packed rows, and no window shorter than a row."""
-    if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
+    if inner.config._attn_implementation not in OWN or tokens.position_ids is not None:
         return False
     window = getattr(inner.config, "sliding_window", None)
     return window is None or tokens.input_ids.shape[1] <= window

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.forward import forward
 from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, with_layers
-from embrew.modeling.model.reach import FAILED, at_rest
+from embrew.modeling.model.reach import FAILED, at_rest, local_windows
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 SHORTEST = 9  # lowest number of tokens of a text in a probe
 SAME = 1e-4  # of the largest state, in float32
-LOCAL = re.compile(r"window|chunk|local")  # settings that bound how far a layer reads
 _VERIFIED: set[Any] = set()  # a failure is not kept: another model's weights may be whole
 
 
@@ -36,7 +34,7 @@ def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
         ValueError: the states differ, or the model cannot take such a row.
     """
     settings = inner.config.to_dict()
-    width = max(1, min(longest, max(SHORTEST, 1 + _local(settings))))
+    width = max(1, min(longest, max(SHORTEST, 1 + max(local_windows(settings), default=0))))
     key = type(inner), inner.config._attn_implementation, repr(settings), blocks, width
     if key in _VERIFIED:
         return
@@ -59,17 +57,6 @@ def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
             f"{advice}"
         )
     _VERIFIED.add(key)
-
-
-def _local(settings: dict[str, Any]) -> int:
-    """Return the longest local window that a configuration names; 0 without one."""
-    found = [0]
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found.append(_local(value))
-        elif type(value) is int and LOCAL.search(name):
-            found.append(value)
-    return max(found)
 
 
 def _difference(inner: Any, width: int, blocks: tuple[int, int]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -10,11 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.model.attention import MODES, Attention
-from embrew.modeling.model.bottleneck import Walls, fits, use_two_calls
-from embrew.modeling.model.layers import LAYERS, Wrapper, has_module, layers_of, path_of_layers, with_layers
+from embrew.modeling.model.attention import MODES, TWO_CALLS, Attention
+from embrew.modeling.model.bottleneck import Walls, fits
+from embrew.modeling.model.kernel import use
+from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, view, with_layers
+from embrew.modeling.model.packed import PackedRows
 from embrew.modeling.model.positions import check_positions
-from embrew.modeling.model.reach import follows
+from embrew.modeling.model.reach import follows, key_of
+from embrew.modeling.model.varlen import packed_rows
 from embrew.modeling.text.tokens import Segment, Tokens
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
@@ -35,6 +37,30 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     check_positions(inner, tokens)
+    return _forward(inner, embedded, tokens, attention, num_layers, packed(inner, attention, tokens))
+
+
+def packed(inner: Any, attention: Attention, tokens: Tokens, *, prefix: int = 0) -> PackedRows | None:
+    """Return a batch as one packed row; None where its rows stay padded. `prefix` as in `packed_rows`."""
+    return packed_rows(inner, tokens, attention, partial(_padded, inner, attention), prefix=prefix)
+
+
+def _forward(
+    inner: Any,
+    embedded: Tensor,
+    tokens: Tokens,
+    attention: Attention,
+    num_layers: int | None,
+    rows: PackedRows | None,
+) -> Tensor:
+    if rows is None:
+        return _padded(inner, attention, embedded, tokens, num_layers)
+    return rows.run(view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers), embedded)
+
+
+def _padded(
+    inner: Any, attention: Attention, embedded: Tensor, tokens: Tokens, num_layers: int | None = None
+) -> Tensor:
     by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
     return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
 
@@ -61,15 +87,6 @@ def _run(
     return states
 
 
-def _key(inner: Any, *more: Any) -> tuple[Any, ...]:
-    """Return what decides how a model takes an attention pattern: class, kernel, settings of its configuration."""
-    config = inner.config
-    names = ("alibi", "use_bidirectional_attention", "sliding_window", "use_sliding_window")
-    kinds = tuple(sorted(set(getattr(config, "layer_types", None) or [])))
-    settings = tuple(getattr(config, name, None) for name in names)
-    return type(inner), config._attn_implementation, kinds, settings, *more
-
-
 _BIDIRECTIONAL: dict[Any, Literal["flag", "mask"]] = {}  # a failure is not kept: another model's weights may be whole
 _VERIFIED: set[Any] = set()
 
@@ -80,7 +97,7 @@ def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
     Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
     with padding.
     """
-    key = _key(inner)
+    key = key_of(inner)
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
         ways: tuple[Literal["flag", "mask"], ...] = ("flag", "mask")
@@ -97,7 +114,7 @@ def check_attention(inner: Any, attention: Attention) -> None:
     Raises:
         ValueError: it does not; says which patterns it does follow.
     """
-    key = _key(inner, attention)
+    key = key_of(inner, attention)
     if key in _VERIFIED:
         return
     if not _follows(inner, attention):
@@ -115,7 +132,7 @@ def check_attention(inner: Any, attention: Attention) -> None:
 
 def try_two_calls(inner: Any) -> bool:
     """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
-    if not use_two_calls(inner):
+    if not use(inner, TWO_CALLS):
         return False
     try:
         check_attention(inner, Attention("causal", bottleneck="visible"))
@@ -144,27 +161,6 @@ def _probed(
     return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
 
 
-def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
-    """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
-
-    The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
-    on one model get wrong; a shallow copy with its own configuration does not.
-    """
-    config = copy.copy(inner.config)
-    config.is_causal = is_causal
-    if num_layers is not None:
-        config.num_hidden_layers = num_layers
-    path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")
-    if path or (num_layers is not None and num_layers < len(layers_of(inner))):
-        copied = with_layers(inner, layers_of(inner)[:num_layers])
-    else:
-        copied = copy.copy(inner)
-    copied.config = config
-    if path:  # OPT's decoder has a separate configuration
-        getattr(copied, path.partition(".")[0]).config = config
-    return copied
-
-
 def read_layers(
     inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
@@ -181,10 +177,16 @@ def read_layers(
         norm = nn.Identity()
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
+    check_positions(inner, tokens)
+    rows = packed(inner, attention, tokens)
     found: list[Tensor] = []
+
+    def keep(states: Tensor) -> None:
+        found.append(read(norm(states) if rows is None else rows.unpack(norm(states))))
+
     *below, top = layers_of(inner)
-    taps = [_Tap(layer, after=lambda states: found.append(read(norm(states)))) for layer in below]
-    last = forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
+    taps = [_Tap(layer, after=keep) for layer in below]
+    last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None, rows)
     return [*found, read(last)]
 
 
@@ -196,7 +198,8 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     """
     found: list[Tensor] = []
     taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
-    last = forward(with_layers(inner, taps), embedded, tokens, attention, None)
+    check_positions(inner, tokens)
+    last = _forward(with_layers(inner, taps), embedded, tokens, attention, None, None)
     return [*found, last]
 
 

@@ -51,6 +51,27 @@ def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
     return with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
 
 
+def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
+    """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
+
+    The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
+    on one model get wrong; a shallow copy with its own configuration does not.
+    """
+    config = copy.copy(inner.config)
+    config.is_causal = is_causal
+    if num_layers is not None:
+        config.num_hidden_layers = num_layers
+    path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")
+    if path or (num_layers is not None and num_layers < len(layers_of(inner))):
+        copied = with_layers(inner, layers_of(inner)[:num_layers])
+    else:
+        copied = copy.copy(inner)
+    copied.config = config
+    if path:  # OPT's decoder has a separate configuration
+        getattr(copied, path.partition(".")[0]).config = config
+    return copied
+
+
 class Wrapper(nn.Module):
     """A module around another one, which has all attributes of that one."""
 

@@ -33,9 +33,14 @@ def is_bert_type(inner: Any) -> bool:
     return embeddings is not None and not isinstance(embeddings, nn.Embedding)
 
 
+def first_position(inner: Any) -> int:
+    """Return the number that a model gives to the first position of a row; RoBERTa counts on from its padding."""
+    padding = getattr(getattr(inner, "embeddings", None), "padding_idx", None) if is_bert_type(inner) else None
+    return 0 if padding is None else int(padding) + 1
+
+
 def _of_encoder(inner: Any) -> float:
-    padding = getattr(getattr(inner, "embeddings", None), "padding_idx", None)  # RoBERTa counts on from it
-    return int(inner.config.max_position_embeddings) - (0 if padding is None else padding + 1)
+    return int(inner.config.max_position_embeddings) - first_position(inner)
 
 
 def _of_tables(inner: Any) -> float:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from embrew.modeling.model.changes import fingerprint
+from embrew.modeling.model.packed import PackedRows
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
@@ -140,7 +142,13 @@ class Shared:
     count: int
     key: Any
 
-    def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def states(
+        self,
+        seen: Any,
+        embed: Callable[[Tokens], Tensor],
+        tokens: Tokens,
+        packed: Callable[[Tokens], PackedRows | None],
+    ) -> tuple[Tensor, Tensor]:
         """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
 
         While the rest is computed, one layer's keys and values at a time are concatenated with each row's own.
@@ -149,25 +157,35 @@ class Shared:
             seen: the model without its head, causal.
             embed: from tokens to input embeddings.
             tokens: the batch.
+            packed: from what follows the prefix to a packed row, or to None where it stays padded.
         """
         embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
-
-        def compute() -> Beginning:
-            cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
-            states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
-            layers: Any = cache.layers
-            return Beginning(embedded, tuple((layer.keys, layer.values) for layer in layers), states)
 
         device = tokens.input_ids.device
         cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
         config = seen.config
         key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
-        begun = self.prefix.beginning(key, embedded, compute)
+        begun = self.prefix.beginning(key, embedded, partial(begin, seen, embedded))
         rest = _columns(tokens, slice(self.count, None), slice(None))
+        rows = packed(rest)
+        if rows is not None:
+            return begun.states, rows.run(seen, embed(rest), **follow(begun.layers))
         places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
-        cache = Cache(layers=[_Before(keys, values) for keys, values in begun.layers])
-        states = seen(inputs_embeds=embed(rest), position_ids=places, past_key_values=cache, use_cache=True)
-        return begun.states, states.last_hidden_state
+        states = seen(inputs_embeds=embed(rest), position_ids=places, **follow(begun.layers)).last_hidden_state
+        return begun.states, states
+
+
+def begin(seen: Any, embedded: Tensor) -> Beginning:
+    """Return what a model computes for embeddings `(1, count, hidden)`."""
+    cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
+    states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
+    layers: Any = cache.layers
+    return Beginning(embedded, tuple((layer.keys, layer.values) for layer in layers), states)
+
+
+def follow(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
+    """Return what a model is called with so that its input follows kept keys and values."""
+    return {"past_key_values": Cache(layers=[_Before(*pair) for pair in layers]), "use_cache": True}
 
 
 def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:

@@ -157,6 +157,8 @@ def _load(
                 )
             setattr(backbone, part, nn.Parameter(rows))
     backbone.to(device).note_weights(own=settings["full_weights"])
+    if attn_implementation is None:
+        backbone.use_varlen()
     if settings["full_weights"] and not active:
         backbone.train_all()
     tokenizer = open_tokenizer(folder)
