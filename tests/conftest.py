@@ -14,6 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
+from tests import fresh
+
 
 def __getattr__(name: str) -> Any:
     """Return a name of `tests.models`."""
@@ -23,9 +25,25 @@ def __getattr__(name: str) -> Any:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Load the fixtures of `tests.models`, but not in the process of pytest-xdist that only distributes tests."""
-    if not session.config.pluginmanager.has_plugin("dsession"):
-        session.config.pluginmanager.import_plugin("tests.models")
+    """Load the fixtures of `tests.models`, but not in the process of pytest-xdist that only distributes tests.
+
+    Imports make objects that stay: nothing is collected before `pytest_collection_finish`. Nobody reads after a power
+    failure what a test wrote, so nothing waits for the disk.
+    """
+    if session.config.pluginmanager.has_plugin("dsession"):
+        if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all tests, which will need it
+            fresh.start()
+        return
+    fresh.share(getattr(session.config, "workerinput", {}).get("fresh"))
+    gc.disable()
+    os.fsync = os.fstat
+    session.config.pluginmanager.import_plugin("tests.models")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist where the server of `tests.fresh` is."""
+    node.workerinput["fresh"] = fresh.address()
 
 
 def pytest_collection_finish() -> None:
@@ -33,6 +51,7 @@ def pytest_collection_finish() -> None:
 
     Collect at 20,000 new objects in place of 700: a model of a test makes thousands, and they took 5 % of all CPU time.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)

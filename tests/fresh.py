@@ -13,6 +13,7 @@ import runpy
 import signal
 import sys
 import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 from unittest import mock
@@ -37,6 +38,27 @@ LIBRARIES = (
 ENVIRONMENT = dict(os.environ)  # before any test changes it
 
 
+def start() -> None:
+    """Start the server, unless it runs."""
+    multiprocessing.set_forkserver_preload(list(LIBRARIES))
+    with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):
+        forkserver._forkserver.ensure_running()
+
+
+def address() -> str | None:
+    """Where the server of this process listens, if it has one."""
+    return forkserver._forkserver._forkserver_address
+
+
+def share(other: str | None) -> None:
+    """Use the server of another process, which outlives this one; the libraries are imported once for all."""
+    if other is None:
+        return
+    server = forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd = other, os.open(os.devnull, os.O_WRONLY)
+    server.ensure_running = lambda: None
+
+
 class Fresh:
     """A process that runs `-m module` or `-c code` with arguments; what it says goes to files."""
 
@@ -47,12 +69,10 @@ class Fresh:
         self.command = command
         self.scratch = tempfile.TemporaryDirectory(prefix="embrew-fresh-")
         out, err = (str(Path(self.scratch.name) / name) for name in ("out", "err"))
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(LIBRARIES))
+        start()
         settings = arguments, str(cwd or Path.cwd()), dict(os.environ if env is None else env), out, err
-        self.process = context.Process(target=become, args=settings)
-        with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):  # of the server, where this call starts it
-            self.process.start()
+        self.process = multiprocessing.get_context("forkserver").Process(target=become, args=settings)
+        self.process.start()
 
     def poll(self) -> int | None:
         return self.process.exitcode

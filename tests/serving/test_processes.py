@@ -26,7 +26,7 @@ from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from embrew.serving.stock import Prompted
 from embrew.serving.worker import EngineError
-from tests.fresh import LIBRARIES
+from tests import fresh
 from tests.serving.encoders import PROMPTS, TEXTS, made
 from tests.serving.running import running
 from tests.serving.test_faults import assert_empty, embed, until
@@ -37,8 +37,8 @@ TWO = Settings("nano", workers=2, batch_tokens=64)
 @pytest.fixture(autouse=True)
 def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of new interpreters, which import for seconds."""
+    fresh.start()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(LIBRARIES))
     monkeypatch.setattr(processes.multiprocessing, "get_context", lambda kind: context)
     monkeypatch.setattr(processes, "WAITS", (0.0, 0.01, 0.01))
 
