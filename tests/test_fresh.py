@@ -42,7 +42,9 @@ def test_modules_errors_and_signals(tmp_path):
     with pytest.raises(subprocess.CalledProcessError):
         fresh.run([sys.executable, "-c", "1 / 0"], check=True)
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 1)):
-        process = fresh.Fresh([sys.executable, "-c", f"open('{tmp_path / 'up'}', 'w'); import time; time.sleep(60)"])
+        # No file object, in whose end an interrupt would be ignored.
+        sleeps = f"import os, time; os.close(os.open('{tmp_path / 'up'}', os.O_CREAT)); time.sleep(60)"
+        process = fresh.Fresh([sys.executable, "-c", sleeps])
         while not (tmp_path / "up").exists():
             time.sleep(0.002)
         process.send_signal(number)

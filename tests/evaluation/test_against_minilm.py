@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from embrew.evaluation import evaluate, find_task
 from tests.conftest import data_folder
 from tests.evaluation.test_mteb import local_task, task_metadata, theirs
 
-pytest.importorskip("mteb")
+pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="install mteb to test it")
 
 
 @pytest.fixture(scope="module")

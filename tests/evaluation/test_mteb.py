@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from embrew.evaluation.mteb_tasks import MtebEncoder, load_task
 from embrew.text_encoder.hashes import vectors_hash
 from tests.evaluation.conftest import BagOfWords
 
-mteb = pytest.importorskip("mteb")
+pytestmark = pytest.mark.skipif(find_spec("mteb") is None, reason="install mteb to test it")
 
 
 class Projected(BagOfWords):
@@ -61,6 +62,8 @@ def local_task(base, metadata, rows: dict[str, list[dict]], **settings):
 
 
 def theirs(encoder, task) -> float:
+    import mteb
+
     model = MtebEncoder(encoder, name="x", options={})
     result = mteb.evaluate(model, [task], cache=None, show_progress_bar=False)
     return result.task_results[0].get_score()
@@ -118,6 +121,8 @@ def test_pair_classification_is_mtebs(encoder, tmp_path):
 
 @pytest.mark.slow
 def test_the_protocol_holds_for_mtebs_mock_tasks(encoder):
+    import mteb
+
     results = mteb.mock_run(MtebEncoder(encoder, name="x", options={}))
     ran = {name for name, result in results.items() if isinstance(result, mteb.TaskResult)}
     assert results.all_passed

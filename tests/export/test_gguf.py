@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -31,17 +29,21 @@ MEMORY = {"memory_tokens": 1, "attention": "causal"}
 MEAN = {"memory_tokens": 0, "pooling": "mean"}
 
 
-def written(encoder: Encoder, folder: Path, weights: str | None = None) -> GGUFReader:
+def written(encoder: Encoder, folder: Path, weights: str | None = None) -> Any:
+    from gguf import GGUFReader
+
     export_encoder(encoder, folder, runtimes=["llama.cpp"], weights=weights, verify="off")
     (path,) = folder.glob("*.gguf")
     return GGUFReader(path)
 
 
-def values(reader: GGUFReader) -> dict[str, Any]:
+def values(reader: Any) -> dict[str, Any]:
     return {name: field.contents() for name, field in reader.fields.items()}
 
 
-def tensors(reader: GGUFReader) -> dict[str, np.ndarray]:
+def tensors(reader: Any) -> dict[str, np.ndarray]:
+    from gguf.quants import dequantize
+
     return {t.name: dequantize(t.data, t.tensor_type).reshape(*t.shape.tolist()[::-1]) for t in reader.tensors}
 
 
@@ -92,7 +94,7 @@ def test_key_values_and_one_memory_token(make_encoder: Callable[..., Encoder], t
     assert parity["llama.cpp"] == {"file": "tiny-F16.gguf", "text_preparation": []} and "verified" not in parity
 
 
-def found_last(reader: GGUFReader) -> int:
+def found_last(reader: Any) -> int:
     return int(reader.fields["tokenizer.ggml.eos_token_id"].contents())
 
 

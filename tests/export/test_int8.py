@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from embrew.export.runtimes import openvino as target
 from embrew.modeling.encoder import Encoder
 from tests.conftest import SENTENCES
 
-pytest.importorskip("nncf")
+pytestmark = pytest.mark.skipif(find_spec("nncf") is None, reason="install nncf to test int8 weights")
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
 
 

@@ -19,7 +19,6 @@ from tests.evaluation.test_mteb import local_task, task_metadata, texts
 from tests.serving.encoders import LIMITS, check_same, made, serving_copy, wanted
 from tests.serving.running import Lengths, of_words, running, served
 
-openai = pytest.importorskip("openai")
 slow = pytest.mark.slow
 
 
@@ -35,6 +34,7 @@ def address(encoder: Encoder) -> Iterator[str]:
 
 
 def client_of(address: str, **options: Any) -> Any:
+    openai = pytest.importorskip("openai")
     return openai.OpenAI(base_url=f"{address}/v1", **{"api_key": "any", "max_retries": 0, **options})
 
 
@@ -80,6 +80,7 @@ def test_openai_counts_the_tokens_that_the_model_reads(address: str) -> None:
 
 
 def test_openai_errors(address: str) -> None:
+    openai = pytest.importorskip("openai")
     create = client_of(address).embeddings.create
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (openai.BadRequestError, {"dimensions": 33}, "dimensions"),
@@ -99,6 +100,7 @@ def test_openai_errors(address: str) -> None:
 
 
 def test_openai_keys_and_a_busy_server() -> None:
+    openai = pytest.importorskip("openai")
     engine = Lengths()
     engine.gate.clear()
     with running(of_words(engine, keys=("any",), limits=Limits(queued_tokens=6))) as address:
@@ -168,6 +170,7 @@ def test_huggingface_hub(address: str, encoder: Encoder, monkeypatch: pytest.Mon
 @slow
 def test_langchain(address: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `check_embedding_ctx_length=False`; else it sends token ids of OpenAI's tokenizer, which are other words."""
+    openai = pytest.importorskip("openai")
     OpenAIEmbeddings = pytest.importorskip("langchain_openai").OpenAIEmbeddings
     options: dict[str, Any] = {"base_url": f"{address}/v1", "api_key": "any", "model": "tiny"}
     plain = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)

@@ -18,7 +18,6 @@ from embrew.modeling.encoder import Encoder
 from tests.serving.encoders import made, serving_copy
 from tests.serving.test_refusals import ROUTES
 
-schemathesis = pytest.importorskip("schemathesis")
 KEY = "the-key"
 PLAIN = settings(
     max_examples=6,
@@ -38,6 +37,7 @@ def address(make_encoder: Callable[..., Encoder]) -> Iterator[str]:
 
 def test_answers_are_as_documented(address: str) -> None:
     """What the schema allows may still be refused: ids, layers and dimensions that the model does not have."""
+    schemathesis = pytest.importorskip("schemathesis")
     headers = {"Authorization": f"Bearer {KEY}"}
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json", headers=headers)
     allowed = schemathesis.checks.CHECKS.get_by_names(["positive_data_acceptance"])
