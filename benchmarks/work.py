@@ -22,7 +22,8 @@ class Work:
     """What a call computes; None: not counted, since nothing of it runs in torch.
 
     Attributes:
-        gflop: 1e9 floating-point operations of its matrix products (torch counts no attention on a CPU).
+        gflop: 1e9 floating-point operations of its matrix products. Decompositions are not counted, and on a CPU torch
+            counts no attention.
         dtype: of most of them.
         passes: forward passes through the layers of a model, repeated ones included.
         positions: of those passes, padding included.

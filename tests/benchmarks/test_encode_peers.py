@@ -4,14 +4,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import encode_peers
 import work
-
-encode_peers = pytest.importorskip("encode_peers")
 
 
 def test_a_graph_is_counted_like_a_model():
