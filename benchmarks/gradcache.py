@@ -142,7 +142,7 @@ def alone(build: Callable[[], tuple[Step, Any]]) -> Callable[[], dict[str, float
 
 
 def memory(benchmark: Benchmark) -> Outcome:
-    """Growth of the peak: beside the peer and the plain step, and from 32 to 256."""
+    """Growth of the peak: beside the peer and the plain step, and from 32 to 512."""
     found = peaks.memory_of(benchmark, processes=1)
     pairs = [("ours-256", "plain-256"), ("ours-256", "peer-256"), ("tokens-256", "peer-tokens-256")]
     pairs += [("tokens-256", "plain-256"), ("layered-256", "layered-plain-256")]
@@ -163,9 +163,14 @@ def memory(benchmark: Benchmark) -> Outcome:
             measure(
                 "the same, chunks by tokens on both sides", "tokens-256", "peer-tokens-256", Bar(gate=0.9, target=1)
             ),
-            measure("growth from 32 to 256, chunks by tokens", "tokens-256", "tokens-32", Bar(gate=1 / 1.15, target=1)),
+            measure("growth from 32 to 512, chunks by tokens", "tokens-512", "tokens-32", Bar(gate=1 / 1.15, target=1)),
         ],
-        notes={f"MB, {name}": float(np.round(values["grew"], 1)) for name, values in found.items()},
+        notes={
+            "growth at 512 / growth at 32, chunks by tokens": found["tokens-512"]["grew"] / found["tokens-32"]["grew"],
+            "growth at 512 / growth at 256, chunks by tokens": found["tokens-512"]["grew"]
+            / found["tokens-256"]["grew"],
+        }
+        | {f"MB, {name}": float(np.round(values["grew"], 1)) for name, values in found.items()},
     )
 
 
@@ -187,7 +192,7 @@ BENCHMARKS = [
         run=memory,
         variants={
             "ours-256": partial(alone, partial(ours, 256, Chunks(rows=ROWS))),
-            **{f"tokens-{n}": partial(alone, partial(ours, n, Chunks(tokens=TOKENS))) for n in (32, 256)},
+            **{f"tokens-{n}": partial(alone, partial(ours, n, Chunks(tokens=TOKENS))) for n in (32, 256, 512)},
             "layered-256": partial(alone, partial(ours, 256, Chunks(tokens=TOKENS), layered=True)),
             "layered-plain-256": partial(alone, partial(ours, 256, None, layered=True)),
             "plain-256": partial(alone, partial(ours, 256, None)),
