@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from embrew.modeling.model import varlen
+
 
 def flash_attn_varlen_func(
     q: Tensor,
@@ -74,4 +76,5 @@ def install(monkeypatch: pytest.MonkeyPatch, **others: Any) -> ModuleType:
     for name, value in others.items():
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, "flash_attn", module)
+    monkeypatch.setattr(varlen, "has_flash", lambda: True)
     return module

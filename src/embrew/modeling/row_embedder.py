@@ -106,7 +106,8 @@ class RowEmbedder(EmbeddingModel):
 
         ahead = self.device.type != "cpu"
         with torch.inference_mode():
-            return encode_rows(rows_of, total, embed, keep, tokenize_ahead=ahead, share=self.shares_prefixes, **batches)
+            batches |= {"share": self.shares_prefixes, "packed": self.packs}
+            return encode_rows(rows_of, total, embed, keep, tokenize_ahead=ahead, **batches)
 
     @staticmethod
     def _rows(

@@ -264,7 +264,7 @@ class Alignment(Objective):
         """Yield rows, states and tokens of decoded texts, in groups of similar length."""
         positions = wanted.nonzero()[:, 0]
         tokens: Tokens = batch["decoded"].select(positions.tolist())
-        for rows in groups_by_length(tokens):
+        for rows in groups_by_length(tokens, packed=lm.packs):
             group = positions[torch.tensor(rows, device=positions.device)]
             student = tokens.select(rows).with_soft(memory[batch["source"][group]])
             yield group, lm.hidden_states(student), student

@@ -49,13 +49,13 @@ class EmbeddingObjective(Objective):
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return embeddings by role, each `(..., rows, hidden)`, of a batch that `Inputs.complete` returned."""
         inputs = self.inputs
-        embed = partial(inputs.embed, encoder)
-        found = {role: embed_by_length(embed, tokens) for role, tokens in inputs.texts(batch).items()}
+        embed = partial(embed_by_length, partial(inputs.embed, encoder), packed=encoder.packs)
+        found = {role: embed(tokens) for role, tokens in inputs.texts(batch).items()}
         prompted = inputs.prompted(batch)
         if prompted:
             table = inputs.prompt_vectors(encoder, found, batch)
             for role, tokens in prompted.items():
-                found[role] = embed_by_length(embed, tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
+                found[role] = embed(tokens.with_soft(table)) if len(tokens) else no_embeddings(table)
         return found
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:

@@ -24,6 +24,8 @@ MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it
 ENOUGH = 256  # real tokens that keep a core busy; smaller batches are filled up, padded or not
 ENOUGH_TO_ENCODE = 128  # the same where there is no gradient: padding costs more than another forward pass
 ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
+MOST_UNPACKED = 0.5  # as MOST_PADDING, where rows are packed: padding is not computed, but final states have it again
+PACKED_TOKENS = 16_384  # real tokens of a packed batch without a limit; more make no kernel faster
 
 
 class NotFinite(ValueError):
@@ -39,7 +41,12 @@ class NotFinite(ValueError):
 
 
 def plan(
-    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, enough: int = ENOUGH
+    lengths: Sequence[int],
+    *,
+    batch_size: int,
+    batch_tokens: int | None = None,
+    enough: int = ENOUGH,
+    packed: bool = False,
 ) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
 
@@ -51,6 +58,8 @@ def plan(
         batch_size: rows per batch, where no token budget is given.
         batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
         enough: real tokens below which a batch takes further rows, whatever their padding.
+        packed: the model computes no padding, so that real tokens count for the budget, and 50 % of padding are
+            allowed.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -61,14 +70,16 @@ def plan(
     if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
     batches: list[list[int]] = []
+    most = MOST_UNPACKED if packed else MOST_PADDING
     longest = real = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):  # stable: equal lengths keep their order
         length = lengths[index]
         if batches:
             rows = len(batches[-1]) + 1
             padded = rows * longest
-            fits = rows <= batch_size if batch_tokens is None else padded <= batch_tokens
-            if fits and (real < enough or padded - real - length <= MOST_PADDING * padded):
+            computed = real + length if packed else padded
+            fits = rows <= batch_size if batch_tokens is None else computed <= batch_tokens
+            if fits and (real < enough or padded - real - length <= most * padded):
                 batches[-1].append(index)
                 real += length
                 continue
@@ -77,27 +88,32 @@ def plan(
     return batches
 
 
-def batches_of(rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0) -> list[list[int]]:
+def batches_of(
+    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, packed: bool = False
+) -> list[list[int]]:
     """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
 
     The first `shared` tokens of each are not counted.
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
     lengths = [len(rows[i].ids) - shared for i in order]
-    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, enough=ENOUGH_TO_ENCODE)
+    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, enough=ENOUGH_TO_ENCODE, packed=packed)
     return [[order[i] for i in batch] for batch in planned]
 
 
 def groups_by_length(
-    tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None
+    tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None, packed: bool = False
 ) -> list[list[int]]:
     """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
     lengths = tokens.attention_mask.sum(1).tolist()
     enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
-    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, enough=enough)
+    if packed and batch_size is None and batch_tokens is None:
+        batch_tokens = PACKED_TOKENS
+    limits: dict[str, Any] = {"batch_size": batch_size or len(lengths), "batch_tokens": batch_tokens}
+    return plan(lengths, **limits, enough=enough, packed=packed)
 
 
-def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
+def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, packed: bool = False) -> Tensor:
     """Return the vectors of a batch, computed in groups of similar length, without most of the padding.
 
     A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one forward pass; only
@@ -106,8 +122,9 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor
     Args:
         embed: from a batch to `(..., batch, width)`; called once a group.
         tokens: a batch whose rows are one text each.
+        packed: the model packs the rows of a group.
     """
-    groups = groups_by_length(tokens)
+    groups = groups_by_length(tokens, packed=packed)
     places = torch.tensor([i for group in groups for i in group], device=tokens.input_ids.device)
     return torch.cat([embed(tokens.select(group)) for group in groups], dim=-2).index_select(-2, places.argsort())
 
@@ -123,6 +140,7 @@ def encode_rows(
     show_progress_bar: bool,
     tokenize_ahead: bool = False,
     share: bool = False,
+    packed: bool = False,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
 
@@ -137,6 +155,7 @@ def encode_rows(
         batch_tokens: token budget per batch.
         show_progress_bar: show one.
         share: look for a prefix that all rows share.
+        packed: the model packs the rows of a batch.
         tokenize_ahead: make the rows of the next window in a thread at the same time. On a CPU it would only take
             turns with the model.
 
@@ -149,7 +168,8 @@ def encode_rows(
     with progress(total, "encode", "text", shown=show_progress_bar) as bar:
         for start, rows in ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
-            batches = batches_of(rows, batch_size=batch_size, batch_tokens=batch_tokens, shared=shared)
+            limits: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens}
+            batches = batches_of(rows, **limits, shared=shared, packed=packed)
             waiting = deque(batches)
             while waiting:
                 batch = waiting.popleft()

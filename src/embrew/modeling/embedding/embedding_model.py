@@ -173,6 +173,11 @@ class EmbeddingModel(nn.Module):
         self.settings = self.settings.replace(attention=mode)
 
     @property
+    def packs(self) -> bool:
+        """Whether batches of different lengths are computed as one row without padding."""
+        return self.backbone.packs(self.attention)
+
+    @property
     def template(self) -> Template:
         """The template; the first, where there are several."""
         return self.templates[0]

@@ -17,6 +17,7 @@ from embrew.modeling.model.forward import (
     check_attention,
     forward,
     packed,
+    packs,
     raw_states,
     read_layers,
     try_two_calls,
@@ -49,6 +50,10 @@ class Backbone(Weights):
     def use_varlen(self) -> None:
         """Pack rows on CUDA, where the library's sdpa is the kernel; see `modeling.model.varlen`."""
         use_varlen(self.inner)
+
+    def packs(self, attention: Attention) -> bool:
+        """Return whether texts of different lengths are computed as one row without padding."""
+        return packs(self.inner, attention)
 
     def use_two_calls(self) -> bool:
         """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""

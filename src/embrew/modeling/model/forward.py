@@ -45,6 +45,12 @@ def packed(inner: Any, attention: Attention, tokens: Tokens, *, prefix: int = 0)
     return packed_rows(inner, tokens, attention, partial(_padded, inner, attention), prefix=prefix)
 
 
+def packs(inner: Any, attention: Attention) -> bool:
+    """Return whether texts of different lengths are computed as one row without padding."""
+    segments = torch.tensor([[Segment.TEXT, Segment.TEXT], [Segment.TEXT, Segment.PAD]])
+    return packed(inner, attention, Tokens(torch.zeros_like(segments), segments)) is not None
+
+
 def _forward(
     inner: Any,
     embedded: Tensor,

@@ -9,9 +9,11 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.forward import forward, write_soft
+from embrew.modeling.model.forward import forward, packs, write_soft
 from embrew.modeling.model.reach import at_rest
 from embrew.modeling.text.tokens import Tokens
+
+CAUSAL = Attention("causal")
 
 
 class Head(NamedTuple):
@@ -41,7 +43,12 @@ class FrozenLM:
     def hidden_states(self, tokens: Tokens) -> Tensor:
         """Return final states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
         embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
-        return forward(self.model.base_model, embedded, tokens, Attention("causal"), None)
+        return forward(self.model.base_model, embedded, tokens, CAUSAL, None)
+
+    @property
+    def packs(self) -> bool:
+        """Whether texts of different lengths are computed as one row without padding."""
+        return packs(self.model.base_model, CAUSAL)
 
     @property
     def head(self) -> Head:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from embrew.modeling.model.attention import VARLEN, VARLEN_FLASH, VARLEN_FLEX, Attention, by_layer
 from embrew.modeling.model.dropout import attention_dropout
@@ -34,6 +36,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 }
 logger = logging.getLogger(__name__)
 _VERIFIED: dict[Any, bool] = {}
+_WINDOWS: WeakKeyDictionary[nn.Module, set[int]] = WeakKeyDictionary()
 
 
 def use_varlen(inner: Any) -> None:
@@ -45,12 +48,17 @@ def use_varlen(inner: Any) -> None:
 def kernels_of(inner: Any) -> tuple[Kernel, ...]:
     """Return the kernels that may pack a model's rows, the first choice first."""
     name = str(inner.config._attn_implementation)
-    if name == VARLEN and inner.device.type != "cuda":
+    if name not in KERNELS or (name == VARLEN and inner.device.type != "cuda"):
         return ()  # FlexAttention on a CPU is slower than padding, and has no backward pass
     if hasattr(next(inner.parameters()), "full_tensor"):  # sharded: all processes must make the same forward passes
         return ()
-    here = importlib.util.find_spec("flash_attn") is not None
-    return tuple(kernel for kernel in KERNELS.get(name, ()) if kernel != "flash" or here)
+    return tuple(kernel for kernel in KERNELS[name] if kernel != "flash" or has_flash())
+
+
+@cache
+def has_flash() -> bool:
+    """Return whether the package flash-attn is installed."""
+    return importlib.util.find_spec("flash_attn") is not None
 
 
 def packed_rows(
@@ -100,11 +108,15 @@ def arranged(inner: Any, kernel: Kernel, layout: Layout, attention: Attention) -
 def _verified(inner: Any, kernel: Kernel, attention: Attention, layout: Layout, padded: Padded) -> bool:
     """Return whether packed rows were measured to equal padded ones, once per model class, kernel and conditions."""
     longest = int(layout.lengths.max()) + layout.prefix
-    beyond = max((window for window in local_windows(inner.config.to_dict()) if window < longest), default=0)
+    if inner not in _WINDOWS:
+        _WINDOWS[inner] = local_windows(inner.config.to_dict())
+    beyond = max((window for window in _WINDOWS[inner] if window < longest), default=0)
     device = inner.device.type
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     sizes = tuple(getattr(inner.config, name, None) for name in ("hidden_size", "num_attention_heads", "head_dim"))
-    conditions = inner.dtype, cast, device, torch.is_grad_enabled(), bool(layout.prefix)
+    # a gradient cache computes batches twice, first without gradients, and both times in the same way
+    gradients = torch.is_grad_enabled() or (inner.training and not torch.is_inference_mode_enabled())
+    conditions = inner.dtype, cast, device, gradients, bool(layout.prefix)
     key = key_of(inner, kernel, attention, sizes, beyond, conditions)
     if key not in _VERIFIED:
 
@@ -112,13 +124,15 @@ def _verified(inner: Any, kernel: Kernel, attention: Attention, layout: Layout, 
             return arranged(inner, kernel, Layout.of(probe.segment_ids.cpu(), count), attention)
 
         further = beyond + 4 if beyond else 0
-        _VERIFIED[key] = keeps_apart(inner, attention, padded, pack, longest=further, shares=bool(layout.prefix))
+        how: dict[str, Any] = {"longest": further, "shares": bool(layout.prefix)}
+        with torch.set_grad_enabled(gradients):
+            _VERIFIED[key] = keeps_apart(inner, attention, padded, pack, **how)
         if not _VERIFIED[key]:
             logger.warning(
                 "%s: rows packed by %s do not give the states of padded rows (%s attention%s), so it is not used",
                 type(inner).__name__,
                 "flash-attention" if kernel == "flash" else "FlexAttention",
                 attention.mode,
-                " with gradients" if torch.is_grad_enabled() else "",
+                " with gradients" if gradients else "",
             )
     return _VERIFIED[key]
