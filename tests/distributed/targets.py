@@ -1,11 +1,7 @@
-"""ESE's targets in each of two processes; -m tests.distributed.targets OUT in both.
-
-`OUT/<rank>.safetensors` holds the targets that a process found for the texts of both, by case and seed.
-"""
+"""ESE's targets in each of two processes, which `tests.distributed.runs` starts."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +44,11 @@ def loss(vectors: Tensor) -> Tensor:
     ]
 
 
-def main(out: str) -> None:
-    """Targets of all texts under a global seed of this process, then under another one."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
+def measure(out: Path) -> None:
+    """Write targets of the texts of all processes to `targets-<rank>.safetensors`, by case and seed.
+
+    Under a global seed of this process, then under another one.
+    """
     rank = distributed.get_rank()
     found: dict[str, Tensor] = {}
     for name, spectrum in SPECTRA.items():
@@ -64,10 +61,4 @@ def main(out: str) -> None:
             found |= {f"{name} | {kind} | {seed // 100}": target for kind, target in targets(source).items()}
             found[f"{name} | loss | {seed // 100}"] = loss(own)
             assert torch.equal(torch.get_rng_state(), before), "drew from the global generator"
-    save_file({key: tensor.contiguous() for key, tensor in found.items()}, Path(out) / f"{rank}.safetensors")
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    save_file({key: tensor.contiguous() for key, tensor in found.items()}, out / f"targets-{rank}.safetensors")

@@ -13,12 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embrew.losses import dependencies
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs
 from tests.distributed.launch import in_two_forks
+from tests.distributed.targets import KINDS, SPECTRA, K, targets, texts_of
 from tests.distributed.test_matrix import by_case
 from tests.distributed.test_matrix import same as same_as_plain
 
@@ -47,6 +49,21 @@ def same(ours: Path, alone: Path) -> None:
         assert (two[name] - tensor).abs().max() <= 1e-5, name
     vectors = [Encoder.from_pretrained(place).encode(SENTENCES) for place in (ours, alone)]
     assert abs(vectors[0] - vectors[1]).max() <= 1e-4
+
+
+def test_processes_have_one_target_to_the_bit(folder):
+    """ESE's, in every process, whatever its random numbers, and that of all texts in one process."""
+    ours, theirs = (load_file(folder / "runs2" / f"targets-{rank}.safetensors") for rank in range(2))
+    assert ours.keys() == theirs.keys() and len(ours) == 2 * len(SPECTRA) * (len(KINDS) + 1)
+    for key, target in ours.items():
+        if "loss" not in key:  # which is that of a process' own texts
+            assert torch.equal(target, theirs[key]), key
+        assert torch.equal(target, ours[key[:-1] + "0"]), f"{key}: another after other random numbers"
+    for name, spectrum in SPECTRA.items():
+        together = torch.cat([texts_of(rank, spectrum) for rank in range(2)], dim=1)
+        assert (dependencies._iterated(together[0], K) is None) == (name == "flat")
+        for kind, alone in targets(together).items():
+            torch.testing.assert_close(ours[f"{name} | {kind} | 0"], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_cells_of_the_matrix(folder):
