@@ -108,8 +108,8 @@ def most_over_processes(count: int, device: torch.device) -> int:
 
 
 def mean_of_figures(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the mean of each named list of numbers over all processes; a process may lack a name."""
-    own = {name: (sum(values), len(values)) for name, values in figures.items()}
+    """Return the mean of each named list of numbers over all processes; a process may lack a name, or its values."""
+    own = {name: (sum(values), len(values)) for name, values in figures.items() if len(values)}
     every: list[dict[str, tuple[float, int]]] = [own]
     if world_size() > 1:
         every = [{} for _ in range(world_size())]

@@ -26,7 +26,7 @@ def given(rows: int = 4, width: int = 6, *, negatives: int = 0) -> dict[str, tor
 def test_graded_pairs_in_a_plain_loop():
     """Texts 0..3 are the left sides, 4..7 the right; pair 1 is graded 0, so texts 1 and 5 count as nothing."""
     embeddings, grades = given(), torch.tensor([1.0, 0.0, 0.5, 0.5])
-    batch = {"grades": grades, "text_keys": text_keys([f"t{i}" for i in range(8)])}
+    batch = {"grades": grades, "graded": [0, 2, 3, 4, 6, 7], "text_keys": text_keys([f"t{i}" for i in range(8)])}
     parts = Angle(in_batch_weight=2.0, temperature=0.1, angle_temperature=0.2).loss(embeddings, batch)
     x = embeddings["text"]
     total = 0.0
@@ -45,7 +45,8 @@ def test_graded_pairs_in_a_plain_loop():
 def test_a_text_that_comes_twice_is_no_negative():
     embeddings, grades = given(2), torch.ones(2)
     keys = text_keys(["same", "other", "one", "same"])
-    found = Angle(cosine_weight=0, angle_weight=0).loss(embeddings, {"grades": grades, "text_keys": keys})
+    batch = {"grades": grades, "graded": [0, 1, 2, 3], "text_keys": keys}
+    found = Angle(cosine_weight=0, angle_weight=0).loss(embeddings, batch)
     x = embeddings["text"]
     cos = lambda i, j: float(cosine_similarity(x[i], x[j], dim=0)) / 0.05  # noqa: E731
     total = 0.0
@@ -79,7 +80,7 @@ def test_pairs_with_hard_negatives():
 
 def test_without_a_graded_pair_nothing_is_learned():
     embeddings = {"text": given()["text"].requires_grad_()}
-    batch = {"grades": torch.zeros(4), "text_keys": text_keys([f"t{i}" for i in range(8)])}
+    batch = {"grades": torch.zeros(4), "graded": [], "text_keys": text_keys([f"t{i}" for i in range(8)])}
     loss = Angle().loss(embeddings, batch)["loss"]
     loss.backward()
     assert loss == 0 and torch.equal(embeddings["text"].grad, torch.zeros_like(embeddings["text"]))

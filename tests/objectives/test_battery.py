@@ -4,6 +4,7 @@ import ast
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -104,9 +105,11 @@ def test_a_batch_is_decided_by_rows_and_seed(make_encoder, name, settings):
 
 
 def same(part, other):
-    """Whether two parts of a batch are equal: tensors, and dataclasses with tensors in them."""
+    """Whether two parts of a batch are equal: tensors, arrays, and dataclasses with them."""
     if isinstance(part, torch.Tensor):
         return torch.equal(part, other)
+    if isinstance(part, np.ndarray):
+        return np.array_equal(part, other)
     if is_dataclass(part):
         return all(same(getattr(part, field.name), getattr(other, field.name)) for field in fields(part))
     return part == other

@@ -25,7 +25,7 @@ def info_nce(
         A scalar; 0, with gradients of 0, without queries (another process has them all).
 
     Raises:
-        ValueError: τ is not positive, or a mask covers a positive.
+        ValueError: τ is not positive, or a mask covers a positive (looked up on a CPU only: a GPU would be waited for).
 
     Examples:
         >>> q = torch.eye(2)
@@ -39,7 +39,7 @@ def info_nce(
             normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T / temperature
         )
         if mask is not None:
-            if bool(mask.gather(1, labels[:, None]).any()):
+            if mask.device.type == "cpu" and bool(mask.gather(1, labels[:, None]).any()):
                 raise ValueError("mask covers a query's own positive")
             scores = scores.masked_fill(mask, float("-inf"))
         return cross_entropy(scores, labels) if len(scores) else scores.sum()

@@ -24,8 +24,7 @@ def pair_ranking(scores: Tensor, grades: Tensor) -> Tensor:
     # Σ_j over higher grades of exp(−s_j) is a suffix of the sorted pairs: no matrix of all combinations is needed
     suffix = torch.cat([torch.logcumsumexp(-ranked.flip(0), dim=0).flip(0), ranked.new_full((1,), float("-inf"))])
     above = torch.searchsorted(graded, graded, right=True)
-    compared = above < len(graded)
-    terms = ranked[compared] + suffix[above[compared]]
+    terms = ranked + suffix[above]  # −inf where no pair has a higher grade
     return torch.logsumexp(torch.cat([terms.new_zeros(1), terms]), dim=0)
 
 

@@ -80,7 +80,8 @@ def token_nll(
         A scalar, float32 (float64 for float64 input). Differentiable once, in `hidden`, `weight` and `bias`.
 
     Raises:
-        ValueError: the numbers of rows and labels differ, or a label is outside the vocabulary.
+        ValueError: the numbers of rows and labels differ, or a label is outside the vocabulary (on a CPU; a GPU, where
+            reading labels would wait for it, raises its own error).
     """
     losses = -token_log_probs(hidden, labels, weight, bias, scale, softcap, chunk_size=chunk_size)
     return _weighted(losses, row_weights)
@@ -102,7 +103,7 @@ def token_log_probs(
     """
     if len(labels) != len(hidden):
         raise ValueError(f"{len(labels)} labels for {len(hidden)} rows of hidden states; give one per row")
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
+    if labels.device.type == "cpu" and len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < len(weight)):
         raise ValueError(f"labels from {int(labels.min())} to {int(labels.max())}; the vocabulary has {len(weight)}")
     return -chunked_losses(hidden, weight, bias, labels, scale, softcap, chunk_size)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from embrew.distributed import gather, global_rows, world_size
 from embrew.losses import angle, cosent, info_nce, same_text_mask
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.text.indexing import take
 from embrew.objectives.embedding import EmbeddingObjective
 from embrew.objectives.info_nce import candidates_of, in_batch_info_nce
 from embrew.objectives.inputs import Inputs, Pairs, ScoredPairs
@@ -77,7 +78,7 @@ class Angle(EmbeddingObjective):
             queries, documents = embeddings["query"], embeddings["document"]
             size = len(queries)
             left, right = torch.cat([queries, queries[batch["owners"][size:]]]), documents
-            grades = torch.cat([torch.ones(size), torch.zeros(len(documents) - size)]).to(documents.device)
+            grades = (torch.arange(len(documents), device=documents.device) < size).float()
             contrast = {
                 "in_batch": (self.in_batch_weight, lambda: self._in_batch(embeddings, batch, size) / 2),
                 "hard_negatives": (
@@ -98,7 +99,7 @@ class Angle(EmbeddingObjective):
 
     def _partners(self, vectors: Tensor, batch: dict[str, Any]) -> Tensor:
         """Return InfoNCE of each text of a graded pair against all others; other texts count as 0 in the mean."""
-        grades, keys, device = batch["grades"].repeat(2), batch["text_keys"], vectors.device
+        keys, device = batch["text_keys"], vectors.device
         own = torch.arange(len(vectors), device=device)
         partner = own.roll(len(own) // 2)
         candidates, candidate_keys, total = vectors, keys, float(len(own))
@@ -106,13 +107,14 @@ class Angle(EmbeddingObjective):
             rows_here = global_rows(len(own), device)
             own, partner, total = own + rows_here.offset, partner + rows_here.offset, rows_here.total / world_size()
             candidates, candidate_keys = gather(vectors), gather(keys)
-        rows = grades != 0
-        if not rows.any():
+        count = len(batch["graded"])
+        if not count:
             return candidates.sum() * 0.0  # not of `vectors`: every process needs the gather in its backward pass
-        mask = same_text_mask(keys[rows], candidate_keys, partner[rows])
-        mask |= torch.arange(len(candidates), device=device) == own[rows][:, None]
-        loss = info_nce(vectors[rows], candidates, partner[rows], temperature=self.temperature, mask=mask)
-        return loss * rows.sum() / total
+        vectors, keys, own, partner = (take(each, batch["graded"]) for each in (vectors, keys, own, partner))
+        mask = same_text_mask(keys, candidate_keys, partner)
+        mask |= torch.arange(len(candidates), device=device) == own[:, None]
+        loss = info_nce(vectors, candidates, partner, temperature=self.temperature, mask=mask)
+        return loss * count / total
 
     def _in_batch(self, embeddings: dict[str, Tensor], batch: dict[str, Any], count: int) -> Tensor:
         """Return InfoNCE of queries against the first `count` documents: the positives, or hard negatives too."""

@@ -15,6 +15,7 @@ from embrew.losses import token_kl, token_nll
 from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.text.indexing import at, take, upload
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -193,22 +194,25 @@ class Compression(Objective):
         """Yield scalars, one per group, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
         for group in groups_by_length(batch["student"], packed=lm.packs):
-            student = batch["student"].select(group).with_soft(memory[group])
+            student = batch["student"].select(group).with_soft(take(memory, group))
+            here = student.host
             states = lm.hidden_states(student)
             loss = torch.zeros((), device=memory.device)
             if self.divergence == "kl":
                 teacher = batch["teacher"].select(group)
                 with torch.no_grad():
                     teacher_states = lm.hidden_states(teacher)
-                scored = student.predicting(Segment.TARGET, include_last=self.include_last)
-                scored_teacher = teacher.predicting(Segment.TARGET, include_last=self.include_last)
-                rows = (weights["texts"] / scored.sum(-1, keepdim=True)).expand_as(scored)[scored]
-                loss = loss + token_kl(teacher_states[scored_teacher], states[scored], *lm.head, row_weights=rows)
+                scored = here.predicting(Segment.TARGET, include_last=self.include_last)
+                scored_teacher = teacher.host.predicting(Segment.TARGET, include_last=self.include_last)
+                rows = upload(
+                    (weights["texts"] / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device
+                )
+                wanted = at(teacher_states, scored_teacher)
+                loss = loss + token_kl(wanted, at(states, scored), *lm.head, row_weights=rows)
             if self.divergence != "kl" or self.nll_weight:
-                scored = student.predicting(Segment.TARGET)
-                labels = student.input_ids[student.where(Segment.TARGET)]
+                labels = at(student.input_ids, here.where(Segment.TARGET))
                 rows = torch.full((len(labels),), weights["tokens"], device=memory.device)
-                nll = token_nll(states[scored], labels, *lm.head, row_weights=rows)
+                nll = token_nll(at(states, here.predicting(Segment.TARGET)), labels, *lm.head, row_weights=rows)
                 loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
             yield loss
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
@@ -16,6 +17,7 @@ from embrew.losses import conditional_alignment_loss, token_divergences, token_l
 from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.text.indexing import at, take, upload
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -122,7 +124,8 @@ class Alignment(Objective):
     @torch.no_grad()
     def _references(self, rows: Sequence[dict[str, Any]], encoder: Encoder) -> list[list[float]]:
         """Return [a, c_1, …] of each row, with the encoder at this moment."""
-        batch = {name: part.to(encoder.device) for name, part in self._lay_out(rows, encoder).items()}
+        laid_out = self._lay_out(rows, encoder)
+        batch = {**laid_out, **{name: laid_out[name].to(encoder.device) for name in ("text", "decoded")}}
         memory = memory_states(encoder, batch["text"])
         with encoder.backbone.frozen_lm() as lm:
             values = self._log_probs(lm, memory, batch, (0, 2))
@@ -177,9 +180,9 @@ class Alignment(Objective):
         return {
             "text": Tokens.pad([*queries, *documents]),
             "decoded": Tokens.pad([before + Row.of(target, Segment.TARGET) for target in targets]),
-            "owner": torch.tensor([owner for owner, *_ in decoded]),
-            "source": torch.tensor([source for _, source, _, _ in decoded]),
-            "part": torch.tensor([part for _, _, part, _ in decoded]),
+            "owner": np.array([owner for owner, *_ in decoded]),
+            "source": np.array([source for _, source, _, _ in decoded]),
+            "part": np.array([part for _, _, part, _ in decoded]),
         }
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
@@ -201,17 +204,15 @@ class Alignment(Objective):
     def _loss(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and parts for the log."""
         part, owner = batch["part"], batch["owner"]
+        pairs = self.counts(batch)["pairs"]
         if self.detach_self:
-            own = torch.ones(len(memory), dtype=torch.bool, device=memory.device)
-            own[: int((part == 0).sum())] = False
-            memory = torch.where(own[:, None, None], memory.detach(), memory)
-        negatives = owner[part == 2]
+            memory = torch.cat([memory[:pairs], memory[pairs:].detach()])
+        negatives = upload(torch.from_numpy(owner[part == 2]), memory.device)
         if self.has_references:
             values = self._log_probs(lm, memory, batch, (0, 1, 2))
-            a, b, c = (values[part == number] for number in range(3))
-            margin = (a[negatives] - batch["reference"][self._first(batch)][negatives]) - (
-                c - batch["reference"][~self._first(batch)]
-            )
+            a, b, c = (take(values, np.flatnonzero(part == number)) for number in range(3))
+            near_reference, far_reference = self._split_references(batch)
+            margin = (a[negatives] - near_reference[negatives]) - (c - far_reference)
             near, far = self.beta * (a - b).abs(), self.beta * margin
             parts = {"gap": (a - b).abs().mean().detach(), "margin": margin.mean().detach()}
         else:
@@ -221,53 +222,54 @@ class Alignment(Objective):
         loss = conditional_alignment_loss(
             near, far, negatives, temperature=self.temperature, logarithm=self.variant == "log_sigmoid"
         )
-        pairs = self.counts(batch)["pairs"]
         return loss * (pairs * self.unit_weights(batch, memory.device)["pairs"]), parts
 
-    @staticmethod
-    def _first(batch: dict[str, Any]) -> Tensor:
-        """Return which references are those of positives: the first of every pair."""
-        counts = torch.bincount(batch["owner"][batch["part"] == 2], minlength=int((batch["part"] == 0).sum()))
-        first = torch.zeros(int(counts.sum()) + len(counts), dtype=torch.bool, device=counts.device)
-        first[(counts + 1).cumsum(0) - counts - 1] = True
-        return first
+    def _split_references(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the references of positives, which come first in every pair, and of negatives."""
+        counts = np.bincount(batch["owner"][batch["part"] == 2], minlength=self.counts(batch)["pairs"])
+        first = np.zeros(counts.sum() + len(counts), dtype=bool)
+        first[(counts + 1).cumsum() - counts - 1] = True
+        references: Tensor = batch["reference"]
+        return take(references, np.flatnonzero(first)), take(references, np.flatnonzero(~first))
 
     def _log_probs(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], parts: tuple[int, ...]) -> Tensor:
         """Return the log-probability of every decoded text `(decoded,)` float32; NaN for other parts."""
-        wanted = torch.isin(batch["part"], torch.tensor(parts, device=memory.device))
+        wanted = np.isin(batch["part"], parts)
         values = torch.full((len(wanted),), float("nan"), device=memory.device)
-        positions, found = [], []
+        positions: list[int] = []
+        found = []
         for group, states, student in self._decode(lm, memory, batch, wanted):
-            labels = student.input_ids[student.where(Segment.TARGET)]
-            scores = token_log_probs(states[student.predicting(Segment.TARGET)], labels, *lm.head)
-            rows = student.where(Segment.TARGET).nonzero()[:, 0]
-            positions.append(group)
+            target = student.host.where(Segment.TARGET)
+            labels = at(student.input_ids, target)
+            scores = token_log_probs(at(states, student.host.predicting(Segment.TARGET)), labels, *lm.head)
+            rows = upload(target.nonzero()[:, 0], memory.device)
+            positions += group
             found.append(torch.zeros(len(group), device=memory.device).index_add(0, rows, scores))
-        return values.index_copy(0, torch.cat(positions), torch.cat(found))
+        return values.index_copy(0, upload(torch.tensor(positions), memory.device), torch.cat(found))
 
     def _divergences(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Tensor:
         """Return the mean divergence between own and query's memory, of every positive, then of every negative."""
         part = batch["part"]
-        pairs = [torch.cat([(part == a).nonzero()[:, 0] for a in side]) for side in ((1, 3), (0, 2))]
+        pairs = [[i for a in side for i in np.flatnonzero(part == a).tolist()] for side in ((1, 3), (0, 2))]
         kind: Literal["kl", "js"] = "js" if self.variant == "js" else "kl"
         states: dict[int, Tensor] = {}
-        for group, hidden, student in self._decode(lm, memory, batch, torch.ones_like(part, dtype=torch.bool)):
-            scored = student.predicting(Segment.TARGET)
-            states |= {row: hidden[i][scored[i]] for i, row in enumerate(group.tolist())}
-        own, query = ([states[row] for row in side.tolist()] for side in pairs)
+        for group, hidden, student in self._decode(lm, memory, batch, np.ones(len(part), dtype=bool)):
+            scored = student.host.predicting(Segment.TARGET)
+            states |= zip(group, at(hidden, scored).split(scored.sum(1).tolist()), strict=True)
+        own, query = ([states[row] for row in side] for side in pairs)
         rows = token_divergences(torch.cat(own), torch.cat(query), *lm.head, kind=kind)
         return torch.stack([text.mean() for text in rows.split([len(text) for text in own])])
 
     def _decode(
-        self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], wanted: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tokens]]:
+        self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any], wanted: np.ndarray
+    ) -> Iterator[tuple[list[int], Tensor, Tokens]]:
         """Yield rows, states and tokens of decoded texts, in groups of similar length."""
-        positions = wanted.nonzero()[:, 0]
-        tokens: Tokens = batch["decoded"].select(positions.tolist())
+        positions = np.flatnonzero(wanted)
+        tokens: Tokens = batch["decoded"].select(positions)
         for rows in groups_by_length(tokens, packed=lm.packs):
-            group = positions[torch.tensor(rows, device=positions.device)]
-            student = tokens.select(rows).with_soft(memory[batch["source"][group]])
-            yield group, lm.hidden_states(student), student
+            group = positions[rows]
+            student = tokens.select(rows).with_soft(take(memory, batch["source"][group]))
+            yield group.tolist(), lm.hidden_states(student), student
 
 
 class RowKey(NamedTuple):

@@ -23,8 +23,8 @@ class RowsToShow:
 
     Attributes:
         seed: seed of the draw.
-        data_sets: `(rows,)` int64: number of the data set of each row.
-        slots: `(rows, 2)` int64: number of vectors of its query and of its passage.
+        facts: `(rows, 5)` int64, on the CPU: of each row the keys of its query and of its positive, the number of its
+            data set, and the numbers of vectors of its query and of its passage.
         leads: its instruction as part of a demonstration.
         query_ids: token ids of its query, if queries are text.
         passage_ids: token ids of its passage, if passages are text.
@@ -33,8 +33,7 @@ class RowsToShow:
     """
 
     seed: int
-    data_sets: Tensor
-    slots: Tensor
+    facts: Tensor
     leads: Sequence[Lead]
     query_ids: Sequence[Sequence[int]] | None = None
     passage_ids: Sequence[Sequence[int]] | None = None
@@ -42,11 +41,8 @@ class RowsToShow:
     instruction_of: Sequence[int] = ()
 
     def to(self, device: torch.device | str) -> RowsToShow:
-        """Return a copy with tensors on another device."""
-        instructions = None if self.instructions is None else self.instructions.to(device)
-        return replace(
-            self, data_sets=self.data_sets.to(device), slots=self.slots.to(device), instructions=instructions
-        )
+        """Return a copy whose instructions are on another device."""
+        return self if self.instructions is None else replace(self, instructions=self.instructions.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +54,12 @@ class Drawn:
         here: position of the rows of this process in the global batch.
         prompted: queries after their demonstrations, of those that have some, if these contain vectors.
         prompted_rows: `(prompted,)` int64: indices of these queries.
+        some: whether a query has any.
     """
 
     rows: Tensor
     here: GlobalRows
+    some: bool
     prompted: Tokens | None = None
     prompted_rows: Tensor | None = None
 

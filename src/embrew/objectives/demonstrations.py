@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.distributed import GlobalRows, gather, gather_lists, global_rows
+from embrew.distributed import GlobalRows, gather, gather_lists, global_rows, world_size
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Example, check_reads, insert, joined, lead, shown
 from embrew.modeling.prompting.vectors import sampled
 from embrew.modeling.settings.demonstrations import Demonstrations
+from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.demonstration_batch import Drawn, RowsToShow, VectorTable
 from embrew.objectives.inputs import Embed, Inputs, Pairs
@@ -129,10 +130,10 @@ class DemonstratedPairs(Inputs):
             limit = encoder.max_length["query"]
             more["instructions"] = Tokens.pad(template.rows([""] * len(unique), instruction=unique, max_length=limit))
             more["instruction_of"] = [unique.index(one) for one in instructions]
+        data_sets = torch.tensor([row.get("data_set") or 0 for row in rows])
         to_show = RowsToShow(
             seed=seed,
-            data_sets=torch.tensor([row.get("data_set") or 0 for row in rows]),
-            slots=slots,
+            facts=torch.stack([batch["query_keys"], batch["document_keys"][: len(rows)], data_sets, *slots.T], 1),
             leads=[lead(template, instruction) for instruction in instructions],
             **more,
         )
@@ -156,13 +157,14 @@ class DemonstratedPairs(Inputs):
             kept = list(examples[i])[: len(parts)]
             rows[i, : len(kept)] = torch.tensor(kept, dtype=torch.long)
             prompts += insert([row], joined(parts), template)
-        rows = rows.to(device)
-        if not settings.vectors:
-            return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": Drawn(rows=rows, here=here)}
         some = (rows[:, 0] >= 0).nonzero()[:, 0]
+        drawn = Drawn(rows=upload(rows, device), here=here, some=len(some) > 0)
+        if not settings.vectors:
+            return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": drawn}
         prompted = [prompts[i] for i in some.tolist()]
         tokens = Tokens.pad(prompted) if prompted else Tokens(*torch.zeros(2, 0, 1).long())
-        return {**batch, "drawn": Drawn(rows=rows, here=here, prompted=tokens.to(device), prompted_rows=some)}
+        drawn = replace(drawn, prompted=tokens.to(device), prompted_rows=upload(some, device))
+        return {**batch, "drawn": drawn}
 
     def _draw(self, table: VectorTable, begin: int, batch: dict[str, Any]) -> list[dict[int, Example]]:
         """Return the demonstrations of every query of this process, by row of the global batch.
@@ -171,8 +173,10 @@ class DemonstratedPairs(Inputs):
         """
         to_show: RowsToShow = batch["to_show"]
         size, device = len(batch["query_keys"]), batch["query_keys"].device
-        own = [batch["query_keys"], batch["document_keys"][:size], to_show.data_sets, *to_show.slots.T]
-        queries, positives, sources, *slots = self.everywhere(torch.stack(own, 1)).cpu().numpy().T
+        facts = to_show.facts
+        if self.shared and world_size() > 1:
+            facts = gather(facts.to(device)).cpu()
+        queries, positives, sources, *slots = facts.numpy().T
         texts = {
             part: gather_lists(ids, device) if self.shared else ids
             for part, ids in (("query", to_show.query_ids), ("passage", to_show.passage_ids))
@@ -231,6 +235,5 @@ class DemonstratedPairs(Inputs):
 
 def rows_of(tokens: Tokens) -> list[Row]:
     """Return the rows of a padded batch."""
-    lengths = tokens.attention_mask.sum(1).tolist()
-    ids, segments = tokens.input_ids.tolist(), tokens.segment_ids.tolist()
-    return [Row(ids[i][:length], segments[i][:length]) for i, length in enumerate(lengths)]
+    ids, segments = tokens.host.input_ids.tolist(), tokens.host.segment_ids.tolist()
+    return [Row(ids[i][:length], segments[i][:length]) for i, length in enumerate(tokens.lengths)]

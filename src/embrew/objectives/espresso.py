@@ -13,6 +13,7 @@ from embrew.distributed import gather, share_of_rows, world_size
 from embrew.losses.dependencies import SVD, Compression, compression_target
 from embrew.losses.espresso import compression_loss, layer_weights
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.angle import Angle
 from embrew.objectives.embedding import EmbeddingObjective
@@ -142,7 +143,7 @@ class Espresso(Nested, EmbeddingObjective):
         """Return α · express + β · compress, and the two terms."""
         form, k = PRESETS[self.preset], self.compression_size
         count = len(next(iter(embeddings.values())))
-        weights = self._weights(count, batch).to(next(iter(embeddings.values())).device)
+        weights = upload(self._weights(count, batch), next(iter(embeddings.values())).device)
         shallow = 1.0 / (count - 1) if form.mean else 1.0
         scale = torch.cat([weights[:-1] * shallow, weights[-1:]])
         losses = []

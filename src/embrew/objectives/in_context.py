@@ -72,6 +72,8 @@ def compare_demonstrated(
     shown = of_demonstrations(batch, everywhere=objective.gather and objective.in_batch_negatives)
     excluded = shown if mask_demonstrations else None
     parts = objective.compare(queries, documents, batch, candidates=candidates, excluded=excluded)
+    if not batch["drawn"].some:
+        return parts
     return {**parts, **demonstration_similarities(queries, candidates, shown)}
 
 
@@ -89,13 +91,13 @@ def of_demonstrations(batch: dict[str, Any], *, everywhere: bool) -> Tensor:
 
 @torch.no_grad()
 def demonstration_similarities(queries: Tensor, candidates: Candidates, shown: Tensor) -> dict[str, Tensor]:
-    """Return `demo_similarity` and `other_similarity` of `InContext`; `shown` as `of_demonstrations` returns it."""
-    with_some = shown.any(-1)
-    if not bool(with_some.any()):
-        return {}
-    cosines = normalize(queries[with_some].float(), dim=-1) @ normalize(candidates.vectors.float(), dim=-1).T
-    passages, others = shown[with_some].clone(), ~shown[with_some]
-    passages[:, candidates.positives :] = False
-    others[torch.arange(len(others)), candidates.labels[with_some]] = False
+    """Return `demo_similarity` and `other_similarity` of `InContext`; `shown` as `of_demonstrations` returns it.
+
+    NaN is the mean of no cosines, as where the passages of all demonstrations are those of other processes.
+    """
+    cosines = normalize(queries.float(), dim=-1) @ normalize(candidates.vectors.float(), dim=-1).T
+    columns = torch.arange(shown.shape[1], device=shown.device)
+    passages = shown & (columns < candidates.positives)
+    others = shown.any(-1, keepdim=True) & ~shown & (columns != candidates.labels[:, None])
     found = {"demo_similarity": passages, "other_similarity": others}
-    return {name: cosines[columns].mean() for name, columns in found.items() if bool(columns.any())}
+    return {name: (cosines * chosen).sum() / chosen.sum() for name, chosen in found.items()}

@@ -182,8 +182,8 @@ class InfoNCE:
         found = closer_than_positive(rows, columns, labels, margin=self.false_negative_margin)
         if mask is not None:
             found &= ~mask
-        if batch.get("progress", torch.ones(())) < self.false_negative_warmup:
-            return mask, {"masked": torch.zeros(())}
+        if float(batch.get("progress", 1.0)) < self.false_negative_warmup:
+            return mask, {"masked": torch.zeros((), device=rows.device)}
         return _either(mask, found), {"masked": found.float().sum() / max(found.numel(), 1)}
 
 

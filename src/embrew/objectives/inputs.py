@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
@@ -90,12 +91,14 @@ class ScoredPairs(Inputs):
         return "scored"
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int) -> dict[str, Any]:
-        """Return tokens, keys of the texts, and the scores as `grades` `(rows,)`."""
+        """Return tokens, keys, the scores as `grades` `(rows,)`, and the texts of pairs whose score is not 0."""
         texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
+        grades = torch.tensor([float(row["score"]) for row in rows])
         return {
             "text": Tokens.pad(encoder.template.rows(texts, max_length=encoder.max_seq_length)),
             "text_keys": text_keys(texts),
-            "grades": torch.tensor([float(row["score"]) for row in rows]),
+            "grades": grades,
+            "graded": np.flatnonzero(grades.repeat(2)),
         }
 
     def texts(self, batch: dict[str, Any]) -> dict[str, Tokens]:

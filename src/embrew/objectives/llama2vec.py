@@ -16,6 +16,7 @@ from embrew.data.sentences import split_sentences
 from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.text.indexing import at
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.modeling.text.truncated import split_where_truncated
 from embrew.objectives.base import Objective
@@ -113,7 +114,9 @@ class Llama2Vec(Objective):
             bags += [self._bag(read, encoder), self._bag(f"{cut_off} {after}", encoder)]
         most = max(1, *(len(bag) for bag in bags))
         targets = torch.tensor([bag + [-1] * (most - len(bag)) for bag in bags])
-        return {"text": replace(tokens, branch_ids=branches), "targets": targets.view(len(rows), 2, most)}
+        filled = [sum(map(bool, bags[block::2])) for block in range(2)]
+        text = replace(tokens, branch_ids=branches)
+        return {"text": text, "targets": targets.view(len(rows), 2, most), "filled": filled}
 
     @staticmethod
     def _blocks(encoder: Encoder) -> tuple[Row, Row]:
@@ -133,21 +136,20 @@ class Llama2Vec(Objective):
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of text tokens, and of texts with a non-empty bag of each kind."""
-        filled = (batch["targets"] >= 0).any(-1).sum(0).tolist()
-        language = int(batch["text"].predicting(Segment.TEXT).sum())
-        return {"language": language, "self": filled[0], "next": filled[1]}
+        language = int(batch["text"].host.predicting(Segment.TEXT).sum())
+        return {"language": language, "self": batch["filled"][0], "next": batch["filled"][1]}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return the weighted sum, and its parts `language`, `self` and `next`."""
         tokens: Tokens = batch["text"]
         states = encoder.hidden_states(tokens)
         head = trained_head(encoder.backbone.causal_lm)
-        scored = tokens.predicting(Segment.TEXT)
-        labels = tokens.input_ids[:, 1:][scored[:, :-1]]
+        scored = tokens.host.predicting(Segment.TEXT)
+        labels = at(tokens.input_ids[:, 1:], scored[:, :-1])
         weights = self.unit_weights(batch, states.device)
         each = torch.full((len(labels),), weights["language"], device=states.device)
-        language = token_nll(states[scored], labels, *head, row_weights=each)
-        slots = states[tokens.where(Segment.MEMORY)].view(len(tokens), 2, -1, states.shape[-1])
+        language = token_nll(at(states, scored), labels, *head, row_weights=each)
+        slots = at(states, tokens.host.where(Segment.MEMORY)).view(len(tokens), 2, -1, states.shape[-1])
         bags = []
         for block, name in enumerate(("self", "next")):
             targets = batch["targets"][:, block]

@@ -59,9 +59,10 @@ class MaskedNextToken(Objective):
         return ids[0]
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Return BOS and text with some tokens replaced, and `labels` `(batch, tokens)`: at t − 1 token t, or −100.
+        """Return BOS and text with some tokens replaced, `labels` and `positions`.
 
-        Seed and text decide which tokens are chosen.
+        Labels are `(batch, tokens)`, at t − 1 token t, or −100; `positions` are the indices of those that are tokens,
+        in `labels` flattened. Seed and text decide which tokens are chosen.
         """
         mask_id, words = self._mask_id(encoder), len(encoder.tokenizer)
         bos = encoder.template.bos_ids
@@ -85,18 +86,22 @@ class MaskedNextToken(Objective):
             labels.append(wanted)
         width = max(len(wanted) for wanted in labels)
         padded = [wanted + [-100] * (width - len(wanted)) for wanted in labels]
-        return {"text": Tokens.pad(texts), "labels": torch.tensor(padded, dtype=torch.long)}
+        found = torch.tensor(padded, dtype=torch.long)
+        return {
+            "text": Tokens.pad(texts),
+            "labels": found,
+            "positions": (found.flatten() != -100).nonzero()[:, 0],
+        }
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of chosen tokens."""
-        return {"tokens": int((batch["labels"] != -100).sum())}
+        return {"tokens": len(batch["positions"])}
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return the negative log-likelihood of the chosen tokens."""
         states = encoder.hidden_states(batch["text"])
-        labels = batch["labels"]
-        scored = labels != -100
+        scored, labels = (part.flatten(0, 1).index_select(0, batch["positions"]) for part in (states, batch["labels"]))
         weight = self.unit_weights(batch, states.device)["tokens"]
-        weights = torch.full((int(scored.sum()),), weight, device=states.device)
+        weights = torch.full((len(labels),), weight, device=states.device)
         head = trained_head(encoder.backbone.causal_lm)
-        return {"loss": token_nll(states[scored], labels[scored], *head, row_weights=weights)}
+        return {"loss": token_nll(scored, labels, *head, row_weights=weights)}

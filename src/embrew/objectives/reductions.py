@@ -31,7 +31,7 @@ def weights_of_units(counts: Sequence[Mapping[str, int]], device: torch.device) 
     if not names:
         return {}
     own = torch.tensor([[one[name] for name in names] for one in counts], dtype=torch.float64).sum(0)
-    totals = sum_over_processes(own.to(device)).tolist()
+    totals = (own if world_size() == 1 else sum_over_processes(own.to(device))).tolist()
     return {name: len(counts) * world_size() / max(total, 1.0) for name, total in zip(names, totals, strict=True)}
 
 

@@ -11,6 +11,7 @@ from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.text.indexing import at
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
@@ -59,7 +60,7 @@ def check_target_fits(encoder: Encoder, before: int, target: int, *, read: str =
 
 def target_count(tokens: Tokens) -> dict[str, int]:
     """Return the number of target tokens in a batch, as `Objective.counts`."""
-    return {"tokens": int(tokens.where(Segment.TARGET).sum())}
+    return {"tokens": int(tokens.host.where(Segment.TARGET).sum())}
 
 
 def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention, *, weight: float) -> Tensor:
@@ -68,7 +69,7 @@ def target_nll(encoder: Encoder, tokens: Tokens, attention: Attention, *, weight
     `weight` makes it the mean over the target tokens of an optimiser step, over all micro-batches and processes.
     """
     states = encoder.backbone.hidden_states(tokens, attention)
-    labels = tokens.input_ids[tokens.where(Segment.TARGET)]
+    labels = at(tokens.input_ids, tokens.host.where(Segment.TARGET))
     weights = torch.full((len(labels),), weight, device=states.device)
     head = trained_head(encoder.backbone.causal_lm)
-    return token_nll(states[tokens.predicting(Segment.TARGET)], labels, *head, row_weights=weights)
+    return token_nll(at(states, tokens.host.predicting(Segment.TARGET)), labels, *head, row_weights=weights)

@@ -13,6 +13,7 @@ from torch import Tensor
 from embrew.distributed import most_over_processes
 from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.text.indexing import take, upload
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
 from embrew.objectives.embedding import no_embeddings
@@ -63,14 +64,16 @@ def cached_loss(
         groups, idle = groups_of(tokens, chunks, alike=alike, packed=encoder.packs)
         found, pieces[role] = [], []
         for group in groups:
-            piece = _Piece(torch.tensor(group), tokens.select(group), _random_state(encoder.device))
+            piece = _Piece(
+                upload(torch.tensor(group), encoder.device), tokens.select(group), _random_state(encoder.device)
+            )
             found.append(inputs.embed(encoder, piece.tokens))
             pieces[role].append(piece)
         for row in idle:
             pieces[role].append(_Piece(None, tokens.select([row]), _random_state(encoder.device)))
             inputs.embed(encoder, pieces[role][-1].tokens)
         order = torch.tensor([row for group in groups for row in group]).argsort()
-        return torch.cat(found, dim=-2).index_select(-2, order.to(encoder.device))
+        return take(torch.cat(found, dim=-2), order, dim=-2)
 
     with torch.no_grad():
         embeddings = {role: first(role, tokens) for role, tokens in inputs.texts(batch).items()}
@@ -97,7 +100,7 @@ def cached_loss(
                 vectors = inputs.embed(encoder, tokens)
             grad = torch.zeros_like(vectors)
             if piece.rows is not None:
-                grad = wanted.index_select(-2, piece.rows.to(vectors.device))
+                grad = wanted.index_select(-2, piece.rows)
             torch.autograd.backward(vectors, grad.to(vectors.dtype))
 
     def replay(scale: Tensor) -> None:
@@ -132,8 +135,8 @@ def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str,
     for role, tokens in inputs.texts(batch).items():
         groups, idle = groups_of(tokens, Chunks(), alike=True, packed=encoder.packs)
         found = [inputs.embed(encoder, tokens.select(group)) for group in groups]
-        order = torch.tensor([row for group in groups for row in group], device=encoder.device).argsort()
-        vectors = torch.cat(found, dim=-2).index_select(-2, order)
+        order = torch.tensor([row for group in groups for row in group]).argsort()
+        vectors = take(torch.cat(found, dim=-2), order, dim=-2)
         for row in idle:  # part of the graph, so that its backward pass runs too
             vectors = vectors + 0.0 * inputs.embed(encoder, tokens.select([row])).sum()
         embeddings[role] = vectors

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.precision import check_float32
+from embrew.modeling.text.indexing import upload
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.objectives.reductions import UNIT_WEIGHTS
 from embrew.training.gradcache import Chunks, cached_loss, loss_alike
@@ -59,7 +61,7 @@ class TrainStep(nn.Module):
             batch: as the objective collates it.
         """
         device = self.encoder.device
-        there: dict[str, Any] = {name: part.to(device) for name, part in batch.items()}
+        there: dict[str, Any] = {name: moved(part, device) for name, part in batch.items()}
         if unit_weights is not None:
             there[UNIT_WEIGHTS] = unit_weights
         if len(self.learned):
@@ -82,3 +84,10 @@ class TrainStep(nn.Module):
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+
+def moved(part: Any, device: torch.device) -> Any:
+    """Return a part of a batch on a device, without waiting for the copy; numbers and arrays stay on the CPU."""
+    if isinstance(part, Tensor):
+        return upload(part, device)
+    return part.to(device) if hasattr(part, "to") else part

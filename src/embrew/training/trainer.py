@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -85,7 +86,8 @@ class StageTrainer(Trainer):
         self.step = step
         if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
             step.__dict__["_is_accelerate_prepared"] = True
-        self.loss_parts: dict[str, list[float]] = {}
+        self.loss_parts: dict[str, list[Tensor]] = {}
+        self.step_losses: list[Tensor] = []  # of the micro-batches of an optimiser step
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.progress = None if args.disable_tqdm else TrainingProgress(name)
@@ -106,20 +108,16 @@ class StageTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the step's loss; its other parts are averaged until the next log line."""
-        progress = torch.tensor(self.state.global_step / max(self.state.max_steps, 1))
+        progress = float(torch.tensor(self.state.global_step / max(self.state.max_steps, 1)))  # rounded to float32
         with (
             self.accelerator.autocast() if self.step.sharded else nullcontext()
         ):  # else the Trainer wraps the model in autocast
             outputs = model(**inputs, progress=progress)
         for name, value in outputs.items():
             if name != "loss":
-                self.loss_parts.setdefault(name, []).append(float(value))
+                self.loss_parts.setdefault(name, []).append(value.detach())
         loss = outputs["loss"]
-        if not torch.isfinite(loss):
-            raise ValueError(
-                f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}; lower the learning rate, "
-                "clip gradients (training.max_grad_norm), or check the data of this batch"
-            )
+        self.step_losses.append(loss.detach())
         return (loss, outputs) if return_outputs else loss
 
     def get_batch_samples(
@@ -139,19 +137,38 @@ class StageTrainer(Trainer):
         """Run the Trainer's step; with gradient caching under DDP, average the gradients afterwards.
 
         Gradient caching runs one backward pass per chunk, and DistributedDataParallel synchronises in each.
+
+        Raises:
+            ValueError: a loss of the optimiser step is not finite.
         """
-        if self.step.chunks is None or not isinstance(model, DistributedDataParallel):
-            return super().training_step(model, inputs, *args, **kwargs)
-        with model.no_sync():
+        cached = model if self.step.chunks is not None and isinstance(model, DistributedDataParallel) else None
+        with nullcontext() if cached is None else cached.no_sync():
             loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:
-            mean_gradients(self.step.trainable().values())
+            self._check_losses()
+            if cached is not None:
+                mean_gradients(self.step.trainable().values())
         return loss
 
+    def _check_losses(self) -> None:
+        """Raise where a loss of the optimiser step is not finite; they are read together, before weights change."""
+        losses = torch.stack(self.step_losses).tolist()
+        self.step_losses.clear()
+        wrong = [loss for loss in losses if not math.isfinite(loss)]
+        if wrong:
+            raise ValueError(
+                f"the loss is {wrong[0]} at step {self.state.global_step + 1}; lower the learning rate, "
+                "clip gradients (training.max_grad_norm), or check the data of this batch"
+            )
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the parts of the loss to a log line, averaged over micro-batches and processes like the loss."""
+        """Add the parts of the loss to a log line, averaged over micro-batches and processes like the loss.
+
+        A part that is NaN in a micro-batch does not exist there.
+        """
         if "loss" in logs:
-            logs |= mean_of_figures(self.loss_parts)
+            figures = {name: torch.stack(values).tolist() for name, values in self.loss_parts.items()}
+            logs |= mean_of_figures({name: [one for one in of if one == one] for name, of in figures.items()})
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
 

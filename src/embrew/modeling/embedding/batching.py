@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from embrew.modeling.model.prefix import shared_prefix
+from embrew.modeling.text.indexing import take
 from embrew.modeling.text.tokens import Row, Tokens
 from embrew.progress import progress
 
@@ -105,8 +106,8 @@ def groups_by_length(
     tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None, packed: bool = False
 ) -> list[list[int]]:
     """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
-    lengths = tokens.attention_mask.sum(1).tolist()
-    enough = ENOUGH if tokens.input_ids.device.type == "cpu" else ENOUGH_ON_GPU
+    lengths = tokens.lengths
+    enough = ENOUGH if tokens.device.type == "cpu" else ENOUGH_ON_GPU
     if packed and batch_size is None and batch_tokens is None:
         batch_tokens = PACKED_TOKENS
     limits: dict[str, Any] = {"batch_size": batch_size or len(lengths), "batch_tokens": batch_tokens}
@@ -125,8 +126,8 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, packed
         packed: the model packs the rows of a group.
     """
     groups = groups_by_length(tokens, packed=packed)
-    places = torch.tensor([i for group in groups for i in group], device=tokens.input_ids.device)
-    return torch.cat([embed(tokens.select(group)) for group in groups], dim=-2).index_select(-2, places.argsort())
+    order = torch.tensor([i for group in groups for i in group]).argsort()
+    return take(torch.cat([embed(tokens.select(group)) for group in groups], dim=-2), order, dim=-2)
 
 
 def encode_rows(

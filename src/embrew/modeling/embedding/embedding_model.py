@@ -20,6 +20,7 @@ from embrew.modeling.model.base import Base
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.settings.encoder import AttentionMode, EncoderSettings
 from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.text.indexing import at
 from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Segment, Tokens
@@ -248,7 +249,7 @@ class EmbeddingModel(nn.Module):
         """Return states of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
-        return states[tokens.where(Segment.MEMORY)].view(-1, len(self.template.memory_ids), states.shape[-1])
+        return at(states, tokens.host.where(Segment.MEMORY)).view(-1, len(self.template.memory_ids), states.shape[-1])
 
 
 def _head(pooling: Pooling) -> tuple[int | None, ...]:

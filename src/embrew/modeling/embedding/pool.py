@@ -7,6 +7,7 @@ from torch import Tensor
 
 from embrew.modeling.embedding.latent import LatentAttention
 from embrew.modeling.settings.pooling import MODES, Pooling
+from embrew.modeling.text.indexing import at, upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
 SEGMENTS = {"text": Segment.TEXT, "echo": Segment.ECHO, "memory": Segment.MEMORY}
@@ -47,8 +48,8 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
     with torch.autocast(states.device.type, enabled=False):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
-            return states[positions(pooling, tokens)[:, count:]].float().reshape(len(states), -1)
-        each = weights(pooling, tokens)
+            return at(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)
+        each = upload(weights(pooling, tokens.host), states.device)
         if before is None:
             return torch.einsum("bt,bth->bh", each, states.float())
         rest = torch.einsum("bt,bth->bh", each[:, count:], states.float())

@@ -99,6 +99,11 @@ class Attention:
             seen = seen & (distance < window if self.mode == "causal" else distance.abs() <= window)
         return seen | (at[:, None] == at[None, :])
 
+    @staticmethod
+    def takes_mask(config: PreTrainedConfig) -> bool:
+        """Return whether the model's attention kernel takes an explicit mask."""
+        return (config._attn_implementation or "sdpa") in ("sdpa", *OWN, "eager", "flex_attention")
+
     def mask(self, tokens: Tokens, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Return the explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
 
@@ -109,7 +114,7 @@ class Attention:
             ValueError: the kernel cannot take a mask (flash attention).
         """
         kernel = config._attn_implementation or "sdpa"
-        if kernel not in ("sdpa", *OWN, "eager", "flex_attention"):
+        if not self.takes_mask(config):
             raise ValueError(
                 f"attn_implementation={kernel!r} takes no mask, which this attention pattern needs "
                 f"({self}); use attn_implementation=sdpa"

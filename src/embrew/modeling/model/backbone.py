@@ -28,6 +28,7 @@ from embrew.modeling.model.positions import check_longest, check_positions, max_
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.model.varlen import use_varlen
 from embrew.modeling.model.weights import Weights
+from embrew.modeling.text.indexing import take, upload, write_at
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
@@ -82,14 +83,18 @@ class Backbone(Weights):
     def embed(self, tokens: Tokens) -> Tensor:
         """Return input embeddings `(batch, tokens, hidden)`: vocabulary rows, memory rows, given vectors on SOFT."""
         embedding = self.causal_lm.get_input_embeddings()
-        soft = tokens.where(Segment.SOFT)  # whose ids are none of the vocabulary
-        is_memory = (tokens.input_ids >= self.vocab_size) & ~soft
-        embedded = embedding(tokens.input_ids.masked_fill(is_memory | soft, 0)).to(self.dtype)
+        host = tokens.host
+        soft = host.where(Segment.SOFT)  # whose ids are none of the vocabulary
+        is_memory = (host.input_ids >= self.vocab_size) & ~soft
+        words = tokens.input_ids
+        if bool(soft.any()) or bool(is_memory.any()):
+            words = upload(host.input_ids.masked_fill(is_memory | soft, 0), tokens.device)
+        embedded = embedding(words).to(self.dtype)
         if self.learned:
             scale = getattr(embedding, "scalar_embed_scale", 1.0)  # Gemma scales its embeddings by sqrt(hidden)
             learned = torch.cat(list(self.learned.values()))
-            rows = learned[tokens.input_ids[is_memory] - self.vocab_size] * scale
-            embedded = embedded.masked_scatter(is_memory[..., None], rows.to(embedded.dtype))
+            rows = take(learned, host.input_ids[is_memory] - self.vocab_size) * scale
+            embedded = write_at(embedded, is_memory, rows.to(embedded.dtype))
         return write_soft(embedded, tokens)
 
     def hidden_states(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import OWN, Attention, first_prompt
+from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
@@ -44,7 +45,7 @@ class Walls:
 
     def to(self, device: torch.device | str) -> Walls:
         """Return the same on another device."""
-        return Walls(self.before.to(device), self.behind.to(device), self.source.to(device))
+        return Walls(*(upload(part, device) for part in (self.before, self.behind, self.source)))
 
 
 def _positions(chosen: Tensor) -> Tensor:

@@ -9,14 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.model.attention import MODES, TWO_CALLS, Attention
+from embrew.modeling.model.attention import MODES, OWN, TWO_CALLS, Attention
 from embrew.modeling.model.bottleneck import Walls, fits
 from embrew.modeling.model.kernel import use
 from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, view, with_layers
 from embrew.modeling.model.packed import PackedRows
-from embrew.modeling.model.positions import check_positions
+from embrew.modeling.model.positions import check_positions, is_bert_type
 from embrew.modeling.model.reach import follows, key_of
 from embrew.modeling.model.varlen import packed_rows
+from embrew.modeling.text.indexing import take, write_at
 from embrew.modeling.text.tokens import Segment, Tokens
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
@@ -27,9 +28,10 @@ def write_soft(embedded: Tensor, tokens: Tokens) -> Tensor:
     """Write `tokens.soft` into the SOFT positions of `(batch, tokens, hidden)` embeddings."""
     if tokens.soft is None:
         return embedded
-    places = tokens.where(Segment.SOFT)
-    soft = tokens.soft[tokens.input_ids[places]] if tokens.soft.ndim == 2 else tokens.soft
-    return embedded.masked_scatter(places[..., None], soft.to(embedded.dtype))
+    host = tokens.host
+    places = host.where(Segment.SOFT)
+    soft = take(tokens.soft, host.input_ids[places]) if tokens.soft.ndim == 2 else tokens.soft.flatten(0, 1)
+    return write_at(embedded, places, soft.to(embedded.dtype))
 
 
 def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
@@ -77,16 +79,23 @@ def _run(
     walls: dict[str, Any] = {}
     places = tokens.position_ids
     if attention.bottleneck and not attention.hide and fits(inner, tokens):
-        mask, walls = None, {"walls": Walls.of(tokens, attention)}
+        mask, walls = None, {"walls": Walls.of(tokens.host, attention).to(tokens.device)}
     elif attention.is_causal is None or places is not None or by_mask:
         mask = attention.mask(tokens, inner.config, embedded.dtype)
         if places is None:  # some families (OPT) count positions by a mask of two dimensions
             places = torch.arange(embedded.shape[1], device=embedded.device)[None]
     elif attention.is_causal:
         mask = None  # padding is on the right, where no real position looks; kernels are faster without a mask
-    else:
+    elif tokens.device.type == "cpu" or not attention.takes_mask(inner.config):
         mask = tokens.attention_mask
-    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers)
+    elif tokens.is_padded:  # the library would look for padding in a mask of two dimensions, and wait for the device
+        mask = attention.mask(tokens, inner.config, embedded.dtype)
+        if not is_bert_type(inner):  # such encoders count positions themselves, RoBERTa from another number than 0
+            places = torch.arange(embedded.shape[1], device=embedded.device)[None]
+    else:
+        mask = None
+    unmasked = bool(walls) or (mask is None and attention.is_causal is True and is_plainly_causal(inner, embedded))
+    seen = view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers, library_masks=not unmasked)
     states: Tensor = seen(
         inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False, **walls
     ).last_hidden_state
@@ -165,6 +174,13 @@ def _probed(
     num_layers: int | None = None,
 ) -> Tensor:
     return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
+
+
+def is_plainly_causal(inner: Any, embedded: Tensor) -> bool:
+    """Return whether rows of such a length need no mask under causal attention: sdpa, and no shorter window."""
+    config, width = inner.config, embedded.shape[1]
+    limits = (getattr(config, name, None) or width for name in ("sliding_window", "attention_chunk_size"))
+    return config._attn_implementation in ("sdpa", *OWN) and all(width <= limit for limit in limits)
 
 
 def read_layers(

@@ -51,14 +51,19 @@ def with_layers(inner: Any, layers: Sequence[nn.Module]) -> Any:
     return with_module(inner, path_of_layers(inner), nn.ModuleList(layers))
 
 
-def view(inner: Any, *, is_causal: bool, num_layers: int | None = None) -> Any:
+def view(inner: Any, *, is_causal: bool, num_layers: int | None = None, library_masks: bool = True) -> Any:
     """Return the same modules and weights under another configuration: causal or not, all layers or the first few.
+
+    Without `library_masks`, the library makes no mask. Where it is given none, it would look for packed texts in the
+    positions, and wait for the device; it makes none for a kernel that it does not know, while layers keep theirs.
 
     The library's `is_causal` argument rewrites the shared configuration for the time of a call, which two threads
     on one model get wrong; a shallow copy with its own configuration does not.
     """
     config = copy.copy(inner.config)
     config.is_causal = is_causal
+    if not library_masks:
+        config._attn_implementation = "embrew_without_masks"
     if num_layers is not None:
         config.num_hidden_layers = num_layers
     path = next((path for path in LAYERS if "." in path and has_module(inner, path)), "")

@@ -81,7 +81,7 @@ def check_positions(inner: Any, tokens: Tokens) -> None:
     limit = max_positions(inner)
     if tokens.input_ids.shape[1] <= limit:
         return
-    places = tokens.position_ids
+    places = tokens.host.position_ids
     longest = tokens.input_ids.shape[1] if places is None else int(places.max()) + 1
     if longest > limit:
         raise ValueError(

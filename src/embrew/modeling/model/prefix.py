@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -189,7 +189,9 @@ def follow(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
 
 
 def _columns(tokens: Tokens, columns: slice, rows: slice) -> Tokens:
-    return Tokens(tokens.input_ids[rows, columns], tokens.segment_ids[rows, columns], tokens.soft)
+    host = tokens.host
+    some = Tokens(host.input_ids[rows, columns], host.segment_ids[rows, columns])
+    return replace(some.to(tokens.device), soft=tokens.soft)
 
 
 class _Before(CacheLayerMixin):

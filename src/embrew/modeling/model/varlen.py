@@ -76,7 +76,7 @@ def packed_rows(
     kernels = kernels_of(inner)
     if not kernels or not packable(tokens):
         return None
-    layout = Layout.of(tokens.segment_ids.cpu(), prefix)
+    layout = Layout.of(tokens.host.segment_ids, prefix)
     if layout.total in (0, layout.shape[0] * layout.shape[1]):
         return None  # nothing but padding, or none
     for kernel in kernels:

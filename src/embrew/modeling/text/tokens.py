@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from embrew.modeling.text.indexing import Rows, take, upload
 
 
 class Segment(IntEnum):
@@ -60,6 +63,7 @@ class Tokens:
         branch_ids: `(batch, tokens)` int64, where a row has several continuations: 0 is the trunk, which sees no
             branch; 1, 2, … are branches, which see the trunk and themselves; the positions of each follow the trunk's.
             None where a row has no branches.
+        kept: the integers of a batch that was moved to a device, on the CPU; see `host`.
     """
 
     input_ids: Tensor
@@ -67,6 +71,43 @@ class Tokens:
     soft: Tensor | None = None
     document_ids: Tensor | None = None
     branch_ids: Tensor | None = None
+    kept: Tokens | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the integers are."""
+        return self.input_ids.device
+
+    @property
+    def host(self) -> Tokens:
+        """The same integers on the CPU, without `soft`: reading them does not wait for a device."""
+        if self.device.type == "cpu":
+            return self
+        if self.kept is not None:
+            return self.kept
+        return replace(self._mapped(Tensor.cpu), soft=None)
+
+    def _mapped(self, move: Callable[[Tensor], Tensor]) -> Tokens:
+        """Return a batch of what a function makes of every tensor."""
+        documents, branches = self.document_ids, self.branch_ids
+        return Tokens(
+            move(self.input_ids),
+            move(self.segment_ids),
+            None if self.soft is None else move(self.soft),
+            None if documents is None else move(documents),
+            None if branches is None else move(branches),
+        )
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of real positions of each row."""
+        found: list[int] = self.host.attention_mask.sum(1).tolist()
+        return found
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether a row is shorter than the batch is wide."""
+        return min(self.lengths, default=0) < self.input_ids.shape[1]
 
     @property
     def position_ids(self) -> Tensor | None:
@@ -110,24 +151,30 @@ class Tokens:
         return replace(self, soft=vectors)
 
     def to(self, device: torch.device | str) -> Tokens:
-        """Return the batch on another device."""
-        parts = self.soft, self.document_ids, self.branch_ids
-        moved = [part if part is None else part.to(device) for part in parts]
-        return Tokens(self.input_ids.to(device), self.segment_ids.to(device), *moved)
+        """Return the batch on another device, which keeps its integers on the CPU too; copies are not waited for."""
+        device = torch.device(device)
+        if device.type == "cpu":
+            return self if self.device.type == "cpu" else replace(self.host, soft=_on_cpu(self.soft))
+        return replace(self._mapped(partial(upload, device=device)), kept=replace(self.host, soft=None))
+
+    def pin_memory(self) -> Tokens:
+        """Return the batch in pinned memory, from which copies to a GPU are fast; data loaders call this."""
+        return self._mapped(Tensor.pin_memory)
 
     def repeat(self, times: int) -> Tokens:
         """Return the batch stacked `times` times: rows 0..B-1, then 0..B-1 again."""
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
 
-    def select(self, rows: Sequence[int]) -> Tokens:
+    def select(self, rows: Rows) -> Tokens:
         """Return some rows of a batch, without columns that are only padding; packed rows keep their width."""
-        at = torch.tensor(rows, device=self.input_ids.device)
-        segments = self.segment_ids[at]
-        width = int((segments != Segment.PAD).sum(1).max()) if self.document_ids is None else segments.shape[1]
-        documents = None if self.document_ids is None else self.document_ids[at]
-        soft = self.soft if self.soft is None or self.soft.ndim == 2 else self.soft[at]  # a table is for all rows
-        branches = None if self.branch_ids is None else self.branch_ids[at, :width]
-        return Tokens(self.input_ids[at, :width], segments[:, :width], soft, documents, branches)
+        host, chosen = self.host, torch.as_tensor(rows, dtype=torch.long)
+        segments = host.segment_ids[chosen]
+        width = int((segments != Segment.PAD).sum(1).max()) if host.document_ids is None else segments.shape[1]
+        documents = None if host.document_ids is None else host.document_ids[chosen]
+        branches = None if host.branch_ids is None else host.branch_ids[chosen, :width]
+        some = Tokens(host.input_ids[chosen, :width], segments[:, :width], None, documents, branches)
+        soft = self.soft if self.soft is None or self.soft.ndim == 2 else take(self.soft, chosen)
+        return replace(some.to(self.device), soft=soft)  # a table of vectors is for all rows
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -157,3 +204,7 @@ class Tokens:
             lengths = torch.tensor([len(row.ids) for row in group])
             documents[i, : int(lengths.sum())] = torch.arange(len(group)).repeat_interleave(lengths)
         return replace(packed, document_ids=documents)
+
+
+def _on_cpu(part: Tensor | None) -> Tensor | None:
+    return None if part is None else part.cpu()
