@@ -115,3 +115,17 @@ def test_a_benchmark_without_a_result(repository):
     (repository / "results").mkdir()
     assert stale.stale(repository / "results", {"encode": set()}, repository) == {"encode": ["never run"]}
     assert list(stale.lines({"encode": ["never run"]})) == ["encode                   never run"]
+
+
+@pytest.mark.slow
+def test_the_list_of_all_benchmarks():
+    """Peaks of memory depend on how they are taken and on what is run; those of a GPU have no result yet."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, root / "benchmarks" / "run.py", "--stale"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ctkd-gpu-0.6b            never run" in done.stdout.splitlines()
+    code = "import run; print(*sorted(path.stem for path in run.modules_of(run.BENCHMARKS['ctkd-memory-32k'])))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root / "benchmarks"
+    )
+    assert done.stdout.split() == ["ctkd_step", "peaks"]
