@@ -97,7 +97,10 @@ def modules() -> list[str]:
 def test_docstrings_show_what_happens() -> None:
     attempted = 0
     for name in modules():
-        results = doctest.testmod(importlib.import_module(name))
+        module = importlib.import_module(name)
+        if ">>>" not in Path(str(module.__file__)).read_text(encoding="utf-8"):
+            continue  # doctest reads all docstrings of a module before it finds none
+        results = doctest.testmod(module)
         assert results.failed == 0, name
         attempted += results.attempted
     assert attempted >= 5
