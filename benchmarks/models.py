@@ -18,9 +18,14 @@ from embrew.modeling.storage.loading import ASSETS
 from embrew.recipe import Recipe
 
 
+def nano_tokenizer() -> Any:
+    """Return nano's tokenizer."""
+    return AutoTokenizer.from_pretrained(ASSETS["nano"], trust_remote_code=False)
+
+
 def save_llama(place: Path, *, width: int, inner: int, layers: int, heads: int) -> None:
     """Random Llama layers with nano's tokenizer, as a folder."""
-    tokenizer = AutoTokenizer.from_pretrained(ASSETS["nano"], trust_remote_code=False)
+    tokenizer = nano_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,

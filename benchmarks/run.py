@@ -29,6 +29,7 @@ from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
 from opening import BENCHMARKS as OPENING
 from openvino_encoding import BENCHMARKS as OPENVINO
+from packed_gpu import BENCHMARKS as PACKED_GPU
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
 from serving import BENCHMARKS as SERVING
@@ -51,6 +52,7 @@ SUITES = (
     GRADCACHE,
     OPENING,
     OPENVINO,
+    PACKED_GPU,
     PREFIX,
     SERVING,
     SERVING_ANSWERS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def assert_packed(backbone: Backbone, name: str, rows: list[Row], *, tolerance: 
     """States are those of each row alone, no padding is computed, and a changed text moves no other at all."""
     tokens, pattern = Tokens.pad(rows), PATTERNS[name]
     states, shapes = seen_by_layers(backbone, lambda: backbone.hidden_states(tokens, pattern))
-    assert shapes == {(1, sum(len(row.ids) for row in rows), backbone.hidden_size)}, "no padding at all"
+    total = sum(len(row.ids) for row in rows)
+    if backbone.inner.config._attn_implementation == "varlen_flex":
+        total = max(256, math.ceil(total / 128) * 128)
+    assert shapes == {(1, total, backbone.hidden_size)}, "no padding, but that of the last block"
     kernel, backbone.inner.config._attn_implementation = backbone.inner.config._attn_implementation, "sdpa"
     for states_of, alone in zip(states, rows, strict=True):
         wanted = backbone.hidden_states(Tokens.pad([alone]), pattern)[0]
@@ -146,9 +150,15 @@ def test_block_masks_are_rows_alone(family: str, name: str, flex: None) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_flex_attention_is_rows_alone() -> None:
+def test_compiled_flex_attention_is_right_or_refused() -> None:
+    """With torch 2.13, code for a CPU is compiled for the first shape and not for any: found out before it is used."""
+    backbone, rows = with_kernel("llama", "varlen_flex"), batch("causal")
     with torch.no_grad():
-        assert_packed(with_kernel("llama", "varlen_flex"), "causal", batch("causal"))
+        states = backbone.hidden_states(Tokens.pad(rows), PATTERNS["causal"])
+        backbone.inner.config._attn_implementation = "sdpa"
+        for found, alone in zip(states, rows, strict=True):
+            wanted = backbone.hidden_states(Tokens.pad([alone]), PATTERNS["causal"])[0]
+            assert torch.allclose(found[: len(alone.ids)], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["causal", slow("bidirectional"), slow("memory_causal"), "bottleneck"])

@@ -47,6 +47,17 @@ class Layout:
         """Positions of the packed row: those of all texts, and no padding."""
         return len(self.segments)
 
+    def filled(self, block: int) -> Layout:
+        """Return the layout with padding as one more text, up to a multiple of `block`, and to two at least.
+
+        A kernel that is compiled for a shape then meets few kinds of shapes.
+        """
+        missing = max(2 * block, -(-self.total // block) * block) - self.total
+        if not missing:
+            return self
+        padding = np.full(missing, int(Segment.PAD), dtype=self.segments.dtype)
+        return Layout(self.shape, np.append(self.lengths, missing), np.append(self.segments, padding), self.prefix)
+
     @cached_property
     def ends(self) -> Array:
         """`(texts + 1,)`: 0, then where each text ends."""
@@ -79,21 +90,26 @@ class PackedRows:
 
     Attributes:
         shape: rows and tokens of the padded batch.
-        index: `(total,)`: where each position lies in the flattened padded batch.
-        position_ids: `(1, total)`: they restart in each text.
+        total: real positions.
+        index: `(width,)`: where each position lies in the flattened padded batch; 0 after the real ones.
+        position_ids: `(1, width)`: they restart in each text.
         arguments: what the model is called with, so that texts do not read each other.
     """
 
     shape: tuple[int, int]
+    total: int
     index: Tensor
     position_ids: Tensor
     arguments: dict[str, Any]
 
     @classmethod
-    def of(cls, layout: Layout, first: int, device: torch.device, arguments: dict[str, Any]) -> PackedRows:
-        """Return a layout on a device; `first` is the number that the model gives to the first position of a text."""
-        places = copied(layout.place + first, device)[None]
-        return cls(layout.shape, copied(layout.padded, device), places, arguments)
+    def of(cls, layout: Layout, first: int, device: torch.device, arguments: dict[str, Any], width: int) -> PackedRows:
+        """Return a layout on a device, as a row of `width` positions.
+
+        `first` is the number that the model gives to the first position of a text.
+        """
+        index, places = (np.pad(part, (0, width - layout.total)) for part in (layout.padded, layout.place))
+        return cls(layout.shape, layout.total, copied(index, device), copied(places + first, device)[None], arguments)
 
     def run(self, model: Any, padded: Tensor, **more: Any) -> Tensor:
         """Return a model's final states `(batch, tokens, hidden)` of embeddings in the same form."""
@@ -101,14 +117,14 @@ class PackedRows:
         return self.unpack(model(inputs_embeds=self.pack(padded), **how).last_hidden_state)
 
     def pack(self, padded: Tensor) -> Tensor:
-        """Return `(1, total, width)` of `(batch, tokens, width)`."""
+        """Return `(1, width, hidden)` of `(batch, tokens, hidden)`."""
         return padded.flatten(0, 1).index_select(0, self.index)[None]
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Return `(batch, tokens, width)` of `(1, total, width)`, with zeros at the padding."""
+        """Return `(batch, tokens, hidden)` of `(1, width, hidden)`, with zeros at the padding."""
         rows, tokens = self.shape
         empty = packed.new_zeros(rows * tokens, packed.shape[-1])
-        return empty.index_copy(0, self.index, packed[0]).view(rows, tokens, -1)
+        return empty.index_copy(0, self.index[: self.total], packed[0, : self.total]).view(rows, tokens, -1)
 
 
 def copied(array: Array, device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:

@@ -31,6 +31,7 @@ def keeps_apart(
     *,
     longest: int,
     shares: bool,
+    more: tuple[int, ...],
 ) -> bool:
     """Return whether packed rows have the states of padded ones, and with gradients enabled also their gradients.
 
@@ -43,13 +44,16 @@ def keeps_apart(
         pack: from a padded batch, and how many positions it follows, to a packed row.
         longest: tokens of one more text, beyond a sliding window; 0: none.
         shares: the texts have a prefix, whose keys and values are computed once.
+        more: tokens of further texts, for one measurement each.
     """
+    prefix = PREFIX if shares else 0
     device = inner.device.type
     on = torch.is_autocast_enabled(device)
     uncached = torch.autocast(device, dtype=torch.get_autocast_dtype(device), enabled=on, cache_enabled=False)
     try:
         with at_rest(inner), uncached:
-            return _Probe(inner, attention, padded, pack, longest, PREFIX if shares else 0).passes()
+            probes = [_tokens(inner, attention, longest, prefix, count) for count in more]
+            return all(_Probe(inner, attention, padded, pack, tokens, prefix).passes() for tokens in probes)
     except torch.OutOfMemoryError:
         raise
     except (*FAILED, ImportError, AssertionError):
@@ -64,11 +68,11 @@ class _Probe:
         attention: Attention,
         padded: Callable[[Tensor, Tokens], Tensor],
         pack: Callable[[Tokens, int], PackedRows | None],
-        longest: int,
+        tokens: Tokens,
         prefix: int,
     ) -> None:
         self.inner, self.attention, self.padded, self.pack, self.prefix = inner, attention, padded, pack, prefix
-        self.tokens = _tokens(inner, attention, longest, prefix)
+        self.tokens = tokens
         self.real = self.tokens.attention_mask.bool()
         self.real[:, :prefix] = False
 
@@ -132,11 +136,12 @@ def _others(states: Tensor, text: int) -> Tensor:
     return torch.cat([states[:text], states[text + 1 :]])
 
 
-def _tokens(inner: Any, attention: Attention, longest: int, prefix: int) -> Tokens:
+def _tokens(inner: Any, attention: Attention, longest: int, prefix: int, more: int) -> Tokens:
     """Return a padded batch of texts with memory, and a target where the pattern has one."""
     words, positions = len(inner.get_input_embeddings().weight), max_positions(inner)
     lengths = [*LENGTHS, *([longest] if longest else [])]
-    while sum(lengths) <= positions < float("inf"):
+    enough = sum(lengths) + more
+    while sum(lengths) < enough or sum(lengths) <= positions < float("inf"):
         lengths.append(int(min(FILLER, positions)))
     target = 2 if attention.bottleneck or attention.hide else 0
     rows = []

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from embrew.modeling.model.attention import VARLEN, VARLEN_FLASH, VARLEN_FLEX, Attention, by_layer
 from embrew.modeling.model.dropout import attention_dropout
 from embrew.modeling.model.flash import Calls
-from embrew.modeling.model.flex import block_mask
+from embrew.modeling.model.flex import BLOCK, block_mask
 from embrew.modeling.model.kernel import use
 from embrew.modeling.model.packed import Layout, PackedRows, packable
 from embrew.modeling.model.packed_check import keeps_apart
@@ -92,6 +92,7 @@ def arranged(inner: Any, kernel: Kernel, layout: Layout, attention: Attention) -
     """Return a packed row with what a kernel is called with; None where it cannot express the pattern."""
     device = inner.device
     arguments: dict[str, Any] = {}
+    width = layout.total
     if kernel == "flash":
         calls = Calls.of(layout, attention, device, getattr(inner.config, "sliding_window", None))
         if calls is None:
@@ -99,10 +100,12 @@ def arranged(inner: Any, kernel: Kernel, layout: Layout, attention: Attention) -
         # four dimensions, so that the library makes no mask, neither of the positions nor of anything else
         arguments = {"attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device), "calls": calls}
     else:
+        filled = layout.filled(BLOCK)
+        width = filled.total
         arguments["attention_mask"] = by_layer(
-            inner.config, lambda window: block_mask(layout, attention, device, window)
+            inner.config, lambda window: block_mask(filled, attention, device, window)
         )
-    return PackedRows.of(layout, first_position(inner), device, arguments)
+    return PackedRows.of(layout, first_position(inner), device, arguments, width)
 
 
 def _verified(inner: Any, kernel: Kernel, attention: Attention, layout: Layout, padded: Padded) -> bool:
@@ -124,7 +127,9 @@ def _verified(inner: Any, kernel: Kernel, attention: Attention, layout: Layout, 
             return arranged(inner, kernel, Layout.of(probe.segment_ids.cpu(), count), attention)
 
         further = beyond + 4 if beyond else 0
-        how: dict[str, Any] = {"longest": further, "shares": bool(layout.prefix)}
+        # what is compiled for one shape is compiled again, for any shape, when the second comes
+        more = (0, 2 * BLOCK) if kernel == "flex" else (0,)
+        how: dict[str, Any] = {"longest": further, "shares": bool(layout.prefix), "more": more}
         with torch.set_grad_enabled(gradients):
             _VERIFIED[key] = keeps_apart(inner, attention, padded, pack, **how)
         if not _VERIFIED[key]:
