@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
 Array = np.ndarray[Any, Any]
@@ -129,8 +130,7 @@ class PackedRows:
 
 def copied(array: Array, device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
     """Return a copy of an array on a device, without waiting for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return upload(torch.from_numpy(np.ascontiguousarray(array)).to(dtype), device)
 
 
 def alike(*states: Tensor) -> tuple[Tensor, ...]:

@@ -124,7 +124,7 @@ def _verified(inner: Any, kernel: Kernel, attention: Attention, layout: Layout, 
     if key not in _VERIFIED:
 
         def pack(probe: Tokens, count: int) -> PackedRows | None:
-            return arranged(inner, kernel, Layout.of(probe.segment_ids.cpu(), count), attention)
+            return arranged(inner, kernel, Layout.of(probe.host.segment_ids, count), attention)
 
         further = beyond + 4 if beyond else 0
         # what is compiled for one shape is compiled again, for any shape, when the second comes
