@@ -91,6 +91,51 @@ def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptu
     assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
 
 
+@pytest.mark.parametrize(("rows", "scale", "allowed"), [(256, 0.5, 2e-4), (512, 0.5, 1e-2), (400, 1.0, None)])
+def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
+    rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never decomposed as a whole; near the full decomposition, if neighbours can be told apart at all."""
+    monkeypatch.setattr(dependencies, "WIDE", 100)
+    dependencies._say_flat.cache_clear()
+    k, x = 32, texts(rows, 256, scale, layers=1)
+    solve, sizes, degrees = torch.linalg.eigh, [], []
+    filtered = dependencies._chebyshev
+
+    def counted(matrix: torch.Tensor, basis: torch.Tensor, degree: int, half: float) -> torch.Tensor:
+        degrees.append(degree)
+        return filtered(matrix, basis, degree, half)
+
+    monkeypatch.setattr(torch.linalg, "eigh", lambda a: sizes.append(len(a)) or solve(a))
+    monkeypatch.setattr(dependencies, "_chebyshev", counted)
+    with caplog.at_level("INFO", logger=dependencies.__name__):
+        found = principal_dependencies(x.float(), k)[0].double()
+    assert max(sizes) <= k + dependencies.OVERSAMPLING and sum(degrees) == dependencies.MOST
+    assert [line.getMessage() for line in caplog.records if "are iterated 32 times" in line.getMessage()]
+    a = torch.softmax(x[0].T @ x[0] / 16, dim=-1)
+    u, s, v = torch.linalg.svd(a)
+    wanted = x[0] @ (u[:, :k] * s[:k])
+
+    def missed(columns: torch.Tensor) -> float:
+        target = x[0] @ columns
+        return float((target * (target * wanted).sum(0).sign() - wanted).norm() / wanted.norm())
+
+    torch.manual_seed(0)
+    public_u, public_s, _ = torch.svd_lowrank(a, q=k)
+    assert float(found.norm() / s[:k].norm()) == pytest.approx(1.0, abs=1e-4), "as much of A as k columns can hold"
+    if allowed is not None:
+        assert missed(found) <= allowed < missed(public_u * public_s) / 10
+    assert torch.equal(principal_dependencies(x.float(), k)[0].double(), found)
+
+
+def test_a_wide_text_of_its_own_is_not_decomposed_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = 30 * texts(rows=2, width=160, layers=1)[0]
+    wanted = per_text_target(x, 12)
+    monkeypatch.setattr(dependencies, "WIDE", 100)
+    monkeypatch.setattr(dependencies, "_exact", lambda *_: pytest.fail("decomposed"))
+    torch.testing.assert_close(per_text_target(x, 12), wanted, rtol=1e-6, atol=1e-8 * float(wanted.norm()))
+
+
 @pytest.mark.parametrize("per_text", [False, True])
 def test_the_same_whatever_was_drawn_before(per_text: bool) -> None:
     x = texts().float()

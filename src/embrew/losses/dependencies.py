@@ -21,6 +21,9 @@ SVD = Literal["auto", "exact"]
 OVERSAMPLING = 32
 ROUNDS = 1  # products with AᵀA before the spectrum of a subspace is checked
 WORTH = 48  # the exact solver is as fast as width / `WORTH` rounds
+WIDE = 1024  # dimensions above which no matrix is solved exactly unless asked: the time grows with their third power
+MOST = 32  # products with AᵀA for a wider matrix, whatever its spectrum
+GRADED = 1e5  # ratio of a filter's largest to its smallest gain, up to which float32 columns stay independent
 TOLERANCE = 2e-4  # expected relative error of a target above which a subspace is iterated further
 MISSED = 5.0  # measured errors ÷ (σ_last / σ_j)ⁿ, with `OVERSAMPLING` columns more than asked for
 RANKS = ((1.0, 10), (10.0, 26), (50.0, 72))  # (c, terms): enough for float64 where c bounds the kernel's argument
@@ -86,7 +89,7 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
     With `auto`, a seeded subspace is iterated for one matrix after another (so that it stays in the cache, and the
     matrices of all layers are never held at once), with more rounds if the spectrum decays slowly. If it is flat, which
     is logged once, the exact solver is used. It runs in float64: neighbours in a flat spectrum are closer than float32
-    can distinguish.
+    can distinguish. Above `WIDE` dimensions, the subspace is filtered instead (`_filtered`), at a bounded cost.
     """
     width = vectors.shape[-1]
     columns = []
@@ -96,6 +99,7 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
             found = _iterated(layer, k)
             if found is None:
                 _say_flat(width)
+                found = _filtered(layer, k) if width > WIDE else None
         columns.append(_exact(layer, k) if found is None else found)
     return with_signs(torch.stack(columns).view(*vectors.shape[:-2], width, k))
 
@@ -103,9 +107,11 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
 @cache
 def _say_flat(width: int) -> None:
     """Log once per width that the spectrum is flat."""
-    logger.info(
-        "dependency matrices of %d dimensions with a flat spectrum are solved exactly, which takes longer", width
-    )
+    if width <= WIDE:
+        how = "are solved exactly, which takes longer"
+    else:
+        how = f"are iterated {MOST} times; directions whose singular values differ by less than about 1 % may be mixed"
+    logger.info("dependency matrices of %d dimensions with a flat spectrum %s", width, how)
 
 
 def _exact(vectors: Tensor, k: int) -> Tensor:
@@ -128,7 +134,8 @@ def _iterated(vectors: Tensor, k: int) -> Tensor | None:
     found, values = _within(matrix, basis, k)
     sizes = torch.linalg.vector_norm(vectors @ found, dim=0).double()  # of the target's columns
     missing = values[-1] / values[:k].clamp(min=torch.finfo(values.dtype).tiny)
-    rounds = torch.arange(ROUNDS, max(ROUNDS, len(matrix) // WORTH) + 1, dtype=values.dtype, device=values.device)
+    most = max(ROUNDS, min(len(matrix) // WORTH, WIDE // WORTH))
+    rounds = torch.arange(ROUNDS, most + 1, dtype=values.dtype, device=values.device)
     products = 1 + 2 * rounds
     errors = MISSED * (sizes * missing ** products[:, None]).norm(dim=-1)
     tolerated = TOLERANCE * sizes.norm()
@@ -136,6 +143,37 @@ def _iterated(vectors: Tensor, k: int) -> Tensor | None:
         return found
     enough = (errors <= tolerated / 2).nonzero()
     return _within(matrix, _further(matrix, basis, int(enough[0])), k)[0] if len(enough) else None
+
+
+def _filtered(vectors: Tensor, k: int) -> Tensor:
+    """Return U_kΣ_k of one matrix after `MOST` products of a block with AᵀA, for a flat spectrum.
+
+    Chebyshev polynomials of AᵀA, small on the squares below that of the block's last singular value, amplify a
+    direction above it exponentially in √gap, where powers do so in the gap (Zhou, Saad, Tiago and Chelikowsky,
+    "Self-consistent-field calculations using Chebyshev-filtered subspace iteration", 2006). The rotation within the
+    block is found in float64. Singular values are exact to about the square of the directions' error; directions whose
+    singular values are closer than about 1 % of each other at the block's end may be mixed.
+    """
+    matrix = dependency(vectors)
+    basis = torch.linalg.qr(matrix.mT @ _drawn(len(matrix), min(k + OVERSAMPLING, len(matrix))).to(matrix)).Q
+    done = 0
+    while done < MOST:
+        squares = _within(matrix, basis, k)[1].square()
+        end = max(float(squares[-1]), torch.finfo(matrix.dtype).eps * float(squares[0]))
+        span = math.acosh(max(2 * float(squares[0]) / end - 1, 1.0))
+        degree = max(1, int(math.acosh(GRADED) / max(span, 1e-3)))
+        degree = min(degree, max(2, done), MOST - done)  # not many at once while the spectrum's end is uncertain
+        basis = _chebyshev(matrix, basis, degree, end / 2)
+        done += degree
+    return _within(dependency(vectors.double()), basis.double(), k)[0].to(vectors.dtype)
+
+
+def _chebyshev(matrix: Tensor, basis: Tensor, degree: int, half: float) -> Tensor:
+    """Return a basis of T_degree(AᵀA / half − 1) times a basis; the polynomial is at most 1 on squares up to 2 half."""
+    before, now = basis, (matrix.mT @ (matrix @ basis)) / half - basis
+    for _ in range(degree - 1):
+        before, now = now, (matrix.mT @ (matrix @ now)) * (2 / half) - 2 * now - before
+    return torch.linalg.qr(now).Q
 
 
 def _further(matrix: Tensor, basis: Tensor, rounds: int) -> Tensor:
@@ -195,7 +233,8 @@ def per_text_target(vectors: Tensor, k: int) -> Tensor:
             kept = min(k, terms)
             target[rows, :kept] = _expanded(x[rows], low[rows], high[rows], terms)[:, :kept]
     for i in (~done).nonzero()[:, 0].tolist():
-        target[i] = x[i] @ with_signs(_exact(x[i : i + 1], k))  # the matrix of a batch of one
+        one = x[i : i + 1]  # the matrix of a batch of one
+        target[i] = x[i] @ with_signs(_exact(one, k) if width <= WIDE else _filtered(one, k))
     return target.view(*shape, k).to(vectors.dtype)
 
 
