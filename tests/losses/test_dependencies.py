@@ -113,7 +113,7 @@ def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     assert max(sizes) <= k + dependencies.OVERSAMPLING and sum(degrees) == dependencies.MOST
     assert [line.getMessage() for line in caplog.records if "are iterated 32 times" in line.getMessage()]
     a = torch.softmax(x[0].T @ x[0] / 16, dim=-1)
-    u, s, v = torch.linalg.svd(a)
+    u, s, _ = torch.linalg.svd(a)
     wanted = x[0] @ (u[:, :k] * s[:k])
 
     def missed(columns: torch.Tensor) -> float:

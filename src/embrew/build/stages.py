@@ -12,7 +12,10 @@ from embrew.distributed import world_size
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
-DECIDED_LATER = [("activation_checkpointing", "auto")]  # by `training.activation_memory`, from the rows
+NOT_THE_TRAINERS = [
+    ("activation_checkpointing", "auto"),  # decided by `training.activation_memory`, from the rows
+    ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
+]
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -44,7 +47,7 @@ def training_arguments(
     Raises:
         ValueError: incompatible settings, or a global batch that the number of processes does not divide.
     """
-    given = {key: value for key, value in stage.training.items() if (key, value) not in DECIDED_LATER}
+    given = {key: value for key, value in stage.training.items() if (key, value) not in NOT_THE_TRAINERS}
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(

@@ -118,6 +118,7 @@ TYPES: dict[str, Any] = {
     "activation_checkpointing_kwargs": Annotated[dict[str, Any], CHECKPOINTING] | None,
     "gradient_checkpointing": bool | None,  # its name before transformers 5.20
     "gradient_checkpointing_kwargs": Annotated[dict[str, Any], CHECKPOINTING] | None,
+    "torch_compile": bool,  # of the layers, by embrew
     "torch_empty_cache_steps": Count | None,
     "full_determinism": bool,
     # log and checkpoints
@@ -212,8 +213,8 @@ REFUSED: dict[str, str] = {
     "save_only_model": "would write checkpoints that cannot be resumed; leave it out",
     "neftune_noise_alpha": "fails with embrew's training step, which passes no input embeddings; leave it out",
     **dict.fromkeys(
-        ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-        "fails with embrew's training step: batches are objects that torch.compile cannot trace; leave it out",
+        ("torch_compile_backend", "torch_compile_mode"),
+        "is set by embrew, which compiles layers for all shapes; leave it out, and set torch_compile: true",
     ),
 }
 TRAINING = AllowedKeys(TYPES, refused=REFUSED, of="transformers.TrainingArguments")

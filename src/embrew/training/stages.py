@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from embrew.distributed import claimed_by_first, decided
 from embrew.files.public_paths import check_path_known
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.compiled import compiled_layers
 from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import activation_memory, sharding
@@ -182,7 +184,9 @@ class Run:
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
         evaluation = self.results.stage_evaluation(index, encoder)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, evaluation)
-        steps = trainer.fit(checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None)
+        newest = checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None
+        with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
+            steps = trainer.fit(newest)
         self.results.add_counts(stage.name, steps=trainer.state.global_step)
         self.results.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # open the encoder again, and write the trained tensors into it
