@@ -36,6 +36,7 @@ from serving import BENCHMARKS as SERVING
 from serving_answers import BENCHMARKS as SERVING_ANSWERS
 from serving_overload import BENCHMARKS as SERVING_OVERLOAD
 from serving_settings import BENCHMARKS as SERVING_SETTINGS
+from single_parts import BENCHMARKS as SINGLE_PARTS
 from walls import BENCHMARKS as WALLS
 
 SUITES = (
@@ -58,6 +59,7 @@ SUITES = (
     SERVING_ANSWERS,
     SERVING_OVERLOAD,
     SERVING_SETTINGS,
+    SINGLE_PARTS,
     WALLS,
 )
 BENCHMARKS = {benchmark.name: benchmark for suite in SUITES for benchmark in suite}

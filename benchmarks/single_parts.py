@@ -1,0 +1,145 @@
+"""What single parts save: adapters merged to encode, compiled layers, fused kernels of losses over a vocabulary."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cuda
+import harness
+import torch
+from harness import SEED, Bar, Benchmark, Measure, Outcome
+from models import save_llama
+from torch import Tensor
+
+from embrew import build
+from embrew.losses import chunked_head, fused_chunk, token_kl
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.compiled import compiled_layers
+from embrew.training.step import TrainStep
+
+LORA = {"r": 16, "lora_dropout": 0.05}
+BAR = Bar(gate=0.0, target=1.0)  # nothing is promised: what is found decides what the docs say
+SHAPES = {"nano": None, "12x768": {"width": 768, "inner": 2048, "layers": 12, "heads": 12}}
+TEXTS = [" ".join(["a heron waits in the shallow water"] * (1 + i % 4)) for i in range(32)]
+
+
+def trained(place: Path, shape: dict[str, int] | None) -> Encoder:
+    """An encoder with a LoRA on every linear layer that does something."""
+    if shape is not None:
+        save_llama(place / "model", **shape)
+    encoder = Encoder.from_pretrained("nano" if shape is None else place / "model", device="cpu", pooling="mean")
+    torch.manual_seed(SEED)
+    encoder.backbone.add_lora(LORA)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.02)
+    return encoder
+
+
+def merged(benchmark: Benchmark) -> Outcome:
+    """An opened folder's `encode`, the adapter in the weights or apart."""
+    equality, measures = {}, []
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="embrew-bench-") as scratch:
+            place = Path(scratch)
+            trained(place, shape).save_pretrained(place / "saved", verify="off")
+            ours, apart = (
+                Encoder.from_pretrained(place / "saved", device="cpu", merge_adapter=merge) for merge in ("auto", False)
+            )
+            texts = TEXTS * 4 if shape is None else TEXTS
+            sides = [partial(encoder.encode, texts, batch_tokens=2048) for encoder in (ours, apart)]
+            pair = [torch.from_numpy(side()) for side in sides]
+            equality[f"vectors, {name}"] = harness.require_equal("vectors", [(pair[0], pair[1])], 1e-5)
+            measures.append(harness.time_pairs(f"encode, {name}", *sides, BAR))
+    return Outcome(equality=equality, measures=measures)
+
+
+def compiled(benchmark: Benchmark) -> Outcome:
+    """Forward pass, and forward and backward pass of a contrastive step, with compiled layers and with plain ones."""
+    equality, measures, notes = {}, [], {}
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="embrew-bench-") as scratch, ExitStack() as stack:
+            plain = trained(Path(scratch), shape).train()
+            objective = build.objective({"type": "contrastive"})
+            objective.setup(plain)
+            rows = [{"query": text, "positive": text[::-1]} for text in TEXTS[:8]]
+            batch = objective.collate(rows, plain, seed=SEED)
+            step = TrainStep(plain, objective)
+
+            def trains(fast: bool, step: TrainStep = step, batch: Any = batch) -> Tensor:
+                step.zero_grad(set_to_none=True)
+                torch.manual_seed(SEED)
+                with ExitStack() as inside:
+                    inside.enter_context(switched(step.encoder, fast))
+                    loss: Tensor = step(**batch, progress=torch.tensor(0.0))["loss"]
+                    loss.backward()
+                return loss.detach()
+
+            def encodes(fast: bool, encoder: Encoder = plain) -> Any:
+                with switched(encoder, fast):
+                    return torch.from_numpy(encoder.eval().encode(TEXTS, batch_tokens=2048))
+
+            stack.enter_context(compiled_layers(plain.backbone.inner))
+            for what, run in (("training step", trains), ("encode", encodes)):
+                plain.train(what == "training step")
+                began = time.perf_counter()
+                ours = run(True)
+                notes[f"seconds of the first {what}, {name}"] = time.perf_counter() - began
+                equality[f"{what}, {name}"] = harness.require_equal(what, [(ours, run(False))], 1e-5)
+                measures.append(harness.time_pairs(f"{what}, {name}", partial(run, True), partial(run, False), BAR))
+    return Outcome(equality=equality, measures=measures, notes=notes)
+
+
+def switched(encoder: Encoder, fast: bool) -> Any:
+    """Run compiled code, or the same layers without it."""
+    return torch.compiler.set_stance("default" if fast else "force_eager")
+
+
+def fused(benchmark: Benchmark) -> Outcome:
+    """Chunked KL at a vocabulary of 152k in bfloat16: fused kernels and the eager chunk, time and peak memory."""
+    device = torch.device("cuda", 0)
+    kernels = fused_chunk.kernels(device)
+    if kernels is None:
+        raise harness.Missing("the fused kernels, which need Triton and must agree with the eager chunk")
+    torch.manual_seed(SEED)
+    sizes = ((2048, 1024), (2048, 1024), (151_936, 1024))
+    teacher, student, weight = (torch.randn(size, device=device, dtype=torch.bfloat16) / 8 for size in sizes)
+    student.requires_grad_()
+
+    def run(found: Any) -> Tensor:
+        chunked_head.kernels = lambda _: found
+        loss = token_kl(teacher, student, weight)
+        (gradient,) = torch.autograd.grad(loss, student)
+        return torch.cat([loss.detach().reshape(1), gradient.float().flatten()])
+
+    sides = [partial(run, found) for found in (kernels, None)]
+    equality = {"loss and gradient": harness.require_equal("loss and gradient", [(sides[0](), sides[1]())], 2e-2)}
+    seconds = [[cuda.seconds(side) for _ in range(harness.ROUNDS)] for side in sides]
+    peaks = [cuda.peak(side) for side in sides]
+    pairs = [peer / ours for ours, peer in zip(*seconds, strict=True)]
+    return Outcome(
+        equality=equality,
+        measures=[Measure.of("time of the fastest", "ms", 1e3 * min(seconds[0]), 1e3 * min(seconds[1]), BAR)],
+        notes={"smallest ratio": min(pairs), "peak, fused": peaks[0], "peak, eager": peaks[1]},
+    )
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="adapter-merged",
+        title="Encoding with a LoRA (r 16) merged into the weights, against the same kept apart, float32",
+        run=merged,
+    ),
+    Benchmark(
+        name="compiled-layers",
+        title="Compiled layers against plain ones, float32 with a LoRA (r 16, dropout 0.05)",
+        run=compiled,
+    ),
+    Benchmark(name="fused-head", title="Fused kernels of chunked KL against the eager chunk", run=fused, gpu=True),
+)
