@@ -59,7 +59,7 @@ def test_the_decision_is_noted_and_changes_no_bit(batch, model_folder, tmp_path,
         found[name] = trained(tmp_path / name)
     train(Recipe.from_values(values(model_folder("llama"), tmp_path, batch=batch)), tmp_path / "plain")
     for name, tensor in trained(tmp_path / "plain").items():
-        assert torch.equal(found["off"][name], tensor), "measuring drew random numbers"
+        assert torch.equal(found["off"][name], tensor), name
         assert torch.equal(found["on"][name], tensor), name
 
 
@@ -118,7 +118,9 @@ def test_the_estimate_is_that_of_a_walk_over_the_graph(kind, make_encoder):
     rows = [{name: row[name] for name in columns} for row in rows]
     objective = build.objective({"type": kind})
     objective.setup(encoder)
+    before = torch.get_rng_state()
     estimated = activation_memory.estimate(encoder, objective, Dataset.from_list(rows), ARGUMENTS, None)
+    assert torch.equal(torch.get_rng_state(), before), "measuring drew random numbers"
     step = activation_memory.TrainStep(encoder, objective)
     batch = objective.collate(rows, encoder, seed=1)
     if kind == "contrastive":
