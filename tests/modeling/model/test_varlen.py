@@ -20,6 +20,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import varlen
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.compiled import compiled_layers
 from embrew.modeling.model.flash import Calls
 from embrew.modeling.model.flex import block_mask
 from embrew.modeling.model.kernel import attend
@@ -445,5 +446,7 @@ def test_which_kernel_is_opened(model_folder: Callable[[str], Path], monkeypatch
     assert varlen.kernels_of(model) == ("flex",)
     flash_stand_in.install(monkeypatch)
     assert varlen.kernels_of(model) == ("flash", "flex")
+    with compiled_layers(model):
+        assert varlen.kernels_of(model) == ()
     model.config._attn_implementation = "sdpa"
     assert varlen.kernels_of(model) == ()

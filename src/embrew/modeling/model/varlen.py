@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import VARLEN, VARLEN_FLASH, VARLEN_FLEX, Attention, by_layer
+from embrew.modeling.model.compiled import is_compiled
 from embrew.modeling.model.dropout import attention_dropout
 from embrew.modeling.model.flash import Calls
 from embrew.modeling.model.flex import BLOCK, block_mask
@@ -51,6 +52,8 @@ def kernels_of(inner: Any) -> tuple[Kernel, ...]:
     if name not in KERNELS or (name == VARLEN and inner.device.type != "cuda"):
         return ()  # FlexAttention on a CPU is slower than padding, and has no backward pass
     if hasattr(next(inner.parameters()), "full_tensor"):  # sharded: all processes must make the same forward passes
+        return ()
+    if is_compiled(inner):  # which was not tried with packed rows
         return ()
     return tuple(kernel for kernel in KERNELS[name] if kernel != "flash" or has_flash())
 
