@@ -10,7 +10,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from embrew.losses import token_nll
-from embrew.modeling.embedding import batching
+from embrew.modeling.model import cost
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Compression
 from embrew.objectives.targets import text_ids
@@ -578,7 +578,7 @@ def test_groups_change_nothing(settings, make_encoder, monkeypatch):
     batch = objective.collate([{"text": text * n} for text, n in zip(SENTENCES, (1, 3, 1, 2, 4), strict=True)], encoder)
     found = {}
     for enough in (10**6, 1):
-        monkeypatch.setattr(batching, "ENOUGH", enough)
+        monkeypatch.setattr(cost, "by_shape", lambda size, enough=enough, **how: float(enough))
         positions: list[int] = []
         count = encoder.backbone.inner.layers[0].register_forward_hook(
             lambda *args, positions=positions: positions.append(args[2][..., 0].numel())

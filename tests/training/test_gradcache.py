@@ -92,7 +92,7 @@ def test_dropout_is_replayed(make_encoder, settings, lora_dropout, checkpointing
     torch.manual_seed(3)
     embeddings = {}
     for role, tokens in objective.inputs.texts(batch).items():
-        groups = groups_by_length(tokens, batch_size=2)
+        groups = groups_by_length(tokens, encoder.cost, batch_size=2)
         order = torch.tensor([i for group in groups for i in group]).argsort()
         embeddings[role] = torch.cat([encoder(tokens.select(group)) for group in groups])[order]
     plain = objective.loss(embeddings, batch)["loss"]

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from embrew import build
+from embrew.modeling.embedding import batching
 from embrew.modeling.embedding.batching import PACKED_TOKENS, embed_by_length, groups_by_length, plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import varlen
+from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.layers import layers_of
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import EmbeddingObjective
@@ -89,7 +91,7 @@ def test_gradient_caching(lora_dropout: float, make_encoder: Callable[..., Encod
     embeddings = {}
     assert isinstance(objective, EmbeddingObjective)
     for role, tokens in objective.inputs.texts(batch).items():
-        groups = groups_by_length(tokens, batch_tokens=30, packed=True)
+        groups = groups_by_length(tokens, Cost(packed=True), batch_tokens=30)
         assert len(groups) > 1
         order = torch.tensor([i for group in groups for i in group]).argsort()
         embeddings[role] = torch.cat([encoder(tokens.select(group)) for group in groups])[order]
@@ -119,17 +121,18 @@ def test_a_kernel_without_a_backward_pass_is_not_used_in_a_gradient_cache(
         assert step.encoder.eval().packs, "to encode, it is used"
 
 
-def test_packed_batches_hold_real_tokens() -> None:
+def test_packed_batches_hold_real_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: 4 × 10 padded positions for 10 + 6 + 6 + 5 tokens; more than half padding closes a batch."""
+    monkeypatch.setattr(batching, "ENOUGH_PACKED", 1)
     lengths = [10, 6, 6, 5, 1, 1]
-    assert plan(lengths, batch_size=9, batch_tokens=27, enough=1, packed=True) == [[0, 1, 2, 3], [4, 5]]
-    assert plan(lengths, batch_size=9, batch_tokens=26, enough=1, packed=True) == [[0, 1, 2], [3, 4], [5]]
-    assert plan([10, 4, 1, 1], batch_size=9, enough=1, packed=True) == [[0, 1, 2], [3]]
+    assert plan(lengths, batch_size=9, batch_tokens=27, cost=Cost(packed=True)) == [[0, 1, 2, 3], [4, 5]]
+    assert plan(lengths, batch_size=9, batch_tokens=26, cost=Cost(packed=True)) == [[0, 1, 2], [3, 4], [5]]
+    assert plan([10, 4, 1, 1], batch_size=9, cost=Cost(packed=True)) == [[0, 1, 2], [3]]
     rows = [Row.of(range(3, 3 + n), Segment.TEXT) for n in (100, 90, 80, 9)] * 64
     tokens = Tokens.pad(rows)
-    for group in groups_by_length(tokens, packed=True):
+    for group in groups_by_length(tokens, Cost(packed=True)):
         assert sum(len(rows[i].ids) for i in group) <= PACKED_TOKENS
-    assert [len(group) for group in groups_by_length(tokens, packed=True)] == [64 + 64 + 52, 12 + 15, 49]
+    assert [len(group) for group in groups_by_length(tokens, Cost(packed=True))] == [64 + 64 + 52, 12 + 15, 49]
     seen = []
-    embed_by_length(lambda part: seen.append(len(part)) or torch.zeros(len(part), 1), tokens, packed=True)
+    embed_by_length(lambda part: seen.append(len(part)) or torch.zeros(len(part), 1), tokens, Cost(packed=True))
     assert sum(seen) == len(rows)

@@ -19,13 +19,11 @@ from embrew.corpus.layout import manifest_name
 from embrew.corpus.manifest import Entry, Manifest, shard_name
 from embrew.files.checksums import file_sha256
 from embrew.files.writing import atomic_path
-from embrew.modeling.embedding.batching import NotFinite
+from embrew.modeling.embedding.batching import NotFinite, usual_tokens
 from embrew.modeling.storage.loading import check_speed
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.precision import Ranges, columns, quantize
 from embrew.text_encoder.vectors import BLOCK
-
-CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 2_048, 16_384
 
 
 def device_of(encoder: Any) -> torch.device:
@@ -42,7 +40,7 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
     device = device_of(encoder)
     parameters = encoder.parameters() if hasattr(encoder, "parameters") else iter(())
     check_speed(getattr(next(parameters, None), "dtype", torch.float32), device)
-    batch_tokens = job.batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+    batch_tokens = job.batch_tokens or usual_tokens(device)
     options = encode_options(encoder, batch_tokens=batch_tokens, show_progress_bar=show_progress_bar)
     if job.truncate_dim is not None:
         options["truncate_dim"] = job.truncate_dim

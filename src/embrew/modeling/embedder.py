@@ -85,7 +85,7 @@ class Embedder(RowEmbedder):
         inputs: Text | Iterable[Text],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         show_progress_bar: bool | None = None,
         output_value: str | None = "sentence_embedding",
         precision: str | None = "float32",
@@ -111,7 +111,7 @@ class Embedder(RowEmbedder):
             prompt_name: name of a stored prompt that fills `{instruction}`, or of a context, whose demonstrations
                 precede the text.
             prompt: the prompt itself; wins over `prompt_name`.
-            batch_size: texts per batch, where `batch_tokens` is not given.
+            batch_size: texts per batch, where `batch_tokens` is not given; None: batches by tokens.
             show_progress_bar: show one; by default only at log level INFO or below.
             output_value: only `sentence_embedding`.
             precision: `float32` or None; `int8`, `uint8`, `binary`, `ubinary` as Sentence-Transformers quantises.
@@ -123,7 +123,8 @@ class Embedder(RowEmbedder):
             pool: not offered; run one process per device.
             chunk_size: not offered, as `pool`.
             num_layers: number of layers to run.
-            batch_tokens: budget of padded tokens per batch, instead of `batch_size`.
+            batch_tokens: budget of padded tokens per batch, instead of `batch_size`; where neither is given, 2,048 on
+                a CPU and 16,384 on a GPU.
             max_length: limit in tokens, instead of the longer of the encoder's two.
             **mteb: keywords of mteb's calls: `inputs` are then its batches, and `prompt_type` decides on prompt
                 and limit.
@@ -144,7 +145,7 @@ class Embedder(RowEmbedder):
         precision = "float32" if precision is None else precision
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}; choose from {', '.join(PRECISIONS)}")
-        whole("batch_size", batch_size, optional=False)
+        whole("batch_size", batch_size)
         whole("batch_tokens", batch_tokens)
         whole("num_layers", num_layers, most=self.backbone.num_layers)
         limit = whole("max_length", max_length, most=self.backbone.max_positions) or self.max_seq_length

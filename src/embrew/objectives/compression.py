@@ -193,7 +193,7 @@ class Compression(Objective):
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """Yield scalars, one per group, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
-        for group in groups_by_length(batch["student"], packed=lm.packs):
+        for group in groups_by_length(batch["student"], lm.cost):
             student = batch["student"].select(group).with_soft(take(memory, group))
             here = student.host
             states = lm.hidden_states(student)

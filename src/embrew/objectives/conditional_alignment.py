@@ -266,7 +266,7 @@ class Alignment(Objective):
         """Yield rows, states and tokens of decoded texts, in groups of similar length."""
         positions = np.flatnonzero(wanted)
         tokens: Tokens = batch["decoded"].select(positions)
-        for rows in groups_by_length(tokens, packed=lm.packs):
+        for rows in groups_by_length(tokens, lm.cost):
             group = positions[rows]
             student = tokens.select(rows).with_soft(take(memory, batch["source"][group]))
             yield group.tolist(), lm.hidden_states(student), student

@@ -49,7 +49,7 @@ class EmbeddingObjective(Objective):
     def embed(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return embeddings by role, each `(..., rows, hidden)`, of a batch that `Inputs.complete` returned."""
         inputs = self.inputs
-        embed = partial(embed_by_length, partial(inputs.embed, encoder), packed=encoder.packs)
+        embed = partial(embed_by_length, partial(inputs.embed, encoder), cost=encoder.cost)
         found = {role: embed(tokens) for role, tokens in inputs.texts(batch).items()}
         prompted = inputs.prompted(batch)
         if prompted:

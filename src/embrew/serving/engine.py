@@ -54,14 +54,15 @@ class EncoderEngine(Engine):
     def _states(self, key: Key, rows: Sequence[Row], context: PreparedContext | None) -> list[np.ndarray]:
         """Return the final states of each row's tokens, float32 `(tokens, hidden)`."""
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
-        for batch in batches_of(rows, batch_size=len(rows), batch_tokens=self.batch_tokens):
+        for batch in batches_of(rows, batch_size=len(rows), batch_tokens=self.batch_tokens, cost=self.encoder.cost):
             tokens = Tokens.pad([rows[i] for i in batch])
             if context is not None:
                 tokens = tokens.with_soft(context.vectors)
             with torch.inference_mode():
                 states = self.encoder.hidden_states(tokens.to(self.encoder.device), num_layers=key.num_layers)
+            states = states.float().cpu()
             for place, i in enumerate(batch):
-                found[i] = states[place].float().cpu()[tokens.attention_mask[place].bool()].numpy()
+                found[i] = states[place][tokens.attention_mask[place].bool()].numpy()
         return check_finite(found)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from embrew.distributed import most_over_processes
 from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.cost import Cost
 from embrew.modeling.text.indexing import take, upload
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
@@ -61,7 +62,7 @@ def cached_loss(
     pieces: dict[str, list[_Piece]] = {}
 
     def first(role: str, tokens: Tokens) -> Tensor:
-        groups, idle = groups_of(tokens, chunks, alike=alike, packed=encoder.packs)
+        groups, idle = groups_of(tokens, chunks, encoder.cost, alike=alike)
         found, pieces[role] = [], []
         for group in groups:
             piece = _Piece(
@@ -133,7 +134,7 @@ def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str,
         raise TypeError(f"{type(objective).__name__} inserts embeddings into texts, which FSDP2 does not allow")
     embeddings: dict[str, Tensor] = {}
     for role, tokens in inputs.texts(batch).items():
-        groups, idle = groups_of(tokens, Chunks(), alike=True, packed=encoder.packs)
+        groups, idle = groups_of(tokens, Chunks(), encoder.cost, alike=True)
         found = [inputs.embed(encoder, tokens.select(group)) for group in groups]
         order = torch.tensor([row for group in groups for row in group]).argsort()
         vectors = take(torch.cat(found, dim=-2), order, dim=-2)
@@ -143,14 +144,14 @@ def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str,
     return objective.loss(embeddings, batch)
 
 
-def groups_of(tokens: Tokens, chunks: Chunks, *, alike: bool, packed: bool) -> tuple[list[list[int]], list[int]]:
+def groups_of(tokens: Tokens, chunks: Chunks, cost: Cost, *, alike: bool) -> tuple[list[list[int]], list[int]]:
     """Return groups of rows of similar length, one per forward pass, and dummy rows.
 
     The number of groups depends on the lengths, so it differs between processes. Every forward pass through sharded
     weights gathers them from all processes. With `alike`, there are as many dummy rows as this process has fewer groups
     than the process with the most, so that every process runs the same number of forward passes.
     """
-    groups = groups_by_length(tokens, batch_size=chunks.rows, batch_tokens=chunks.tokens, packed=packed)
+    groups = groups_by_length(tokens, cost, batch_size=chunks.rows, batch_tokens=chunks.tokens)
     most = most_over_processes(len(groups), tokens.input_ids.device) if alike else len(groups)
     return groups, groups[-1][-1:] * (most - len(groups))  # the shortest row
 

@@ -6,12 +6,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embrew.modeling.model.cost import USUAL, Cost, cheapest
 from embrew.modeling.model.prefix import shared_prefix
 from embrew.modeling.text.indexing import take
 from embrew.modeling.text.tokens import Row, Tokens
@@ -21,11 +24,9 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
-MOST_PADDING = 0.06  # share of a batch's positions; a batch is closed before it would exceed this
-ENOUGH = 256  # real tokens that keep a core busy; smaller batches are filled up, padded or not
-ENOUGH_TO_ENCODE = 128  # the same where there is no gradient: padding costs more than another forward pass
-ENOUGH_ON_GPU = 8_192  # the same for a GPU, where starting the kernels of a small batch takes longer than its padding
-MOST_UNPACKED = 0.5  # as MOST_PADDING, where rows are packed: padding is not computed, but final states have it again
+ENOUGH_PACKED = 8_192  # real tokens below which a packed batch takes further rows, whatever their lengths
+MOST_UNPACKED = 0.5  # share of padding of a packed batch: it is not computed, but final states have it again
+CPU_TOKENS, GPU_TOKENS = 2_048, 16_384  # padded tokens of a batch without a limit, where texts are encoded
 PACKED_TOKENS = 16_384  # real tokens of a packed batch without a limit; more make no kernel faster
 
 
@@ -42,25 +43,18 @@ class NotFinite(ValueError):
 
 
 def plan(
-    lengths: Sequence[int],
-    *,
-    batch_size: int,
-    batch_tokens: int | None = None,
-    enough: int = ENOUGH,
-    packed: bool = False,
+    lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None = None, cost: Cost = USUAL
 ) -> list[list[int]]:
     """Split row indices into batches of similar length, longest first.
 
-    A batch ends where the budget does, or where the next row would bring its padding above 6 %. Below `enough` real
-    tokens the second rule waits, since many tiny batches take longer than some padding.
+    The split is the one that takes the least time by `cost`, which weighs padding against further forward passes.
 
     Args:
         lengths: tokens of each row.
         batch_size: rows per batch, where no token budget is given.
-        batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
-        enough: real tokens below which a batch takes further rows, whatever their padding.
-        packed: the model computes no padding, so that real tokens count for the budget, and 50 % of padding are
-            allowed.
+        batch_tokens: budget of a batch in padded tokens (rows × longest row), or in real ones where the model packs
+            rows; a longer single row goes alone.
+        cost: of a forward pass.
 
     Returns:
         Batches of indices; every index exactly once, no batch empty.
@@ -70,27 +64,37 @@ def plan(
     """
     if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
-    batches: list[list[int]] = []
-    most = MOST_UNPACKED if packed else MOST_PADDING
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # stable: equal lengths keep their order
+    sizes = _packed_sizes if cost.packed else partial(cheapest, overhead=cost.overhead)
+    remaining = iter(order)
+    counts = sizes([lengths[i] for i in order], batch_size=batch_size, batch_tokens=batch_tokens)
+    return [list(islice(remaining, count)) for count in counts]
+
+
+def _packed_sizes(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None) -> list[int]:
+    """Return how many rows each packed batch takes: as many as fit, unless half of it would be padding."""
+    sizes: list[int] = []
     longest = real = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):  # stable: equal lengths keep their order
-        length = lengths[index]
-        if batches:
-            rows = len(batches[-1]) + 1
-            padded = rows * longest
-            computed = real + length if packed else padded
-            fits = rows <= batch_size if batch_tokens is None else computed <= batch_tokens
-            if fits and (real < enough or padded - real - length <= most * padded):
-                batches[-1].append(index)
+    for length in lengths:
+        if sizes:
+            rows = sizes[-1] + 1
+            fits = rows <= batch_size if batch_tokens is None else real + length <= batch_tokens
+            if fits and (real < ENOUGH_PACKED or rows * longest - real - length <= MOST_UNPACKED * rows * longest):
+                sizes[-1] = rows
                 real += length
                 continue
-        batches.append([index])
+        sizes.append(1)
         longest = real = length
-    return batches
+    return sizes
+
+
+def usual_tokens(device: torch.device) -> int:
+    """Return the padded tokens of a batch where neither rows nor tokens are limited."""
+    return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
 def batches_of(
-    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, packed: bool = False
+    rows: Sequence[Row], *, batch_size: int, batch_tokens: int | None, shared: int = 0, cost: Cost = USUAL
 ) -> list[list[int]]:
     """Return `plan` for sorted rows, so that batches, and the last bits of vectors, do not depend on the rows' order.
 
@@ -98,23 +102,21 @@ def batches_of(
     """
     order = sorted(range(len(rows)), key=lambda i: rows[i].ids)
     lengths = [len(rows[i].ids) - shared for i in order]
-    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, enough=ENOUGH_TO_ENCODE, packed=packed)
+    planned = plan(lengths, batch_size=batch_size, batch_tokens=batch_tokens, cost=cost)
     return [[order[i] for i in batch] for batch in planned]
 
 
 def groups_by_length(
-    tokens: Tokens, *, batch_size: int | None = None, batch_tokens: int | None = None, packed: bool = False
+    tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
 ) -> list[list[int]]:
     """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
     lengths = tokens.lengths
-    enough = ENOUGH if tokens.device.type == "cpu" else ENOUGH_ON_GPU
-    if packed and batch_size is None and batch_tokens is None:
+    if cost.packed and batch_size is None and batch_tokens is None:
         batch_tokens = PACKED_TOKENS
-    limits: dict[str, Any] = {"batch_size": batch_size or len(lengths), "batch_tokens": batch_tokens}
-    return plan(lengths, **limits, enough=enough, packed=packed)
+    return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
 
 
-def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, packed: bool = False) -> Tensor:
+def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cost) -> Tensor:
     """Return the vectors of a batch, computed in groups of similar length, without most of the padding.
 
     A global batch of sentences and paragraphs is mostly padding. Gradients flow as through one forward pass; only
@@ -123,9 +125,9 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, packed
     Args:
         embed: from a batch to `(..., batch, width)`; called once a group.
         tokens: a batch whose rows are one text each.
-        packed: the model packs the rows of a group.
+        cost: of a forward pass.
     """
-    groups = groups_by_length(tokens, packed=packed)
+    groups = groups_by_length(tokens, cost)
     order = torch.tensor([i for group in groups for i in group]).argsort()
     return take(torch.cat([embed(tokens.select(group)) for group in groups], dim=-2), order, dim=-2)
 
@@ -141,7 +143,7 @@ def encode_rows(
     show_progress_bar: bool,
     tokenize_ahead: bool = False,
     share: bool = False,
-    packed: bool = False,
+    cost: Cost = USUAL,
 ) -> Tensor:
     """Embed `total` texts into a preallocated float32 CPU tensor `(total, width)`.
 
@@ -156,7 +158,7 @@ def encode_rows(
         batch_tokens: token budget per batch.
         show_progress_bar: show one.
         share: look for a prefix that all rows share.
-        packed: the model packs the rows of a batch.
+        cost: of a forward pass.
         tokenize_ahead: make the rows of the next window in a thread at the same time. On a CPU it would only take
             turns with the model.
 
@@ -170,7 +172,7 @@ def encode_rows(
         for start, rows in ahead(windows) if tokenize_ahead else windows:
             shared = shared_prefix(rows) if share else 0
             limits: dict[str, Any] = {"batch_size": batch_size, "batch_tokens": batch_tokens}
-            batches = batches_of(rows, **limits, shared=shared, packed=packed)
+            batches = batches_of(rows, **limits, shared=shared, cost=cost)
             waiting = deque(batches)
             while waiting:
                 batch = waiting.popleft()

@@ -17,6 +17,8 @@ from embrew.modeling.model.adapter_state import AdapterState
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.model.cost import Cost
+from embrew.modeling.model.layers import layers_of
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.settings.encoder import AttentionMode, EncoderSettings
 from embrew.modeling.settings.pooling import Pooling
@@ -177,6 +179,11 @@ class EmbeddingModel(nn.Module):
     def packs(self) -> bool:
         """Whether batches of different lengths are computed as one row without padding."""
         return self.backbone.packs(self.attention)
+
+    @property
+    def cost(self) -> Cost:
+        """What a forward pass takes, in training or not."""
+        return Cost.of(layers_of(self.backbone.inner), training=self.training, packed=self.packs)
 
     @property
     def template(self) -> Template:

@@ -9,7 +9,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.forward import forward, packs, write_soft
+from embrew.modeling.model.layers import layers_of
 from embrew.modeling.model.reach import at_rest
 from embrew.modeling.text.tokens import Tokens
 
@@ -46,9 +48,10 @@ class FrozenLM:
         return forward(self.model.base_model, embedded, tokens, CAUSAL, None)
 
     @property
-    def packs(self) -> bool:
-        """Whether texts of different lengths are computed as one row without padding."""
-        return packs(self.model.base_model, CAUSAL)
+    def cost(self) -> Cost:
+        """What a forward pass takes, in training or not."""
+        inner = self.model.base_model
+        return Cost.of(layers_of(inner), training=inner.training, packed=packs(inner, CAUSAL))
 
     @property
     def head(self) -> Head:
