@@ -21,6 +21,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import VARLEN
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
+from embrew.modeling.model.cost import Cost
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 TEXTS = 1_024
@@ -46,7 +47,7 @@ def with_kernel(encoder: Encoder, kernel: str, step: Callable[[], Tensor]) -> Te
 def trained(encoder: Encoder, tokens: Tokens) -> Tensor:
     """Return vectors after a forward and a backward pass."""
     encoder.zero_grad(set_to_none=True)
-    vectors = embed_by_length(encoder, tokens, packed=encoder.packs)
+    vectors = embed_by_length(encoder, tokens, encoder.cost)
     vectors.square().sum().backward()
     return vectors.detach()
 
@@ -101,7 +102,7 @@ def packed(benchmark: Benchmark, *, attention: str) -> Outcome:
         )
     )
     everything = Tokens.pad(rows).to("cuda")
-    groups = groups_by_length(everything, batch_tokens=BATCH_TOKENS)
+    groups = groups_by_length(everything, Cost(8_192), batch_tokens=BATCH_TOKENS)
     padded = sum(len(group) * max(len(rows[i].ids) for i in group) for group in groups)
     return Outcome(
         equality=equality,

@@ -358,7 +358,9 @@ def test_vectors(settings: dict[str, Any], packing: Callable[..., tuple[Encoder,
     assert shapes == {(1, sum(len(row.ids) for row in ours.template.rows(SENTENCES)), 32)}
     assert abs(found - theirs.encode(SENTENCES)).max() < 2e-6
     tokens = ours.tokens(SENTENCES)
-    assert torch.allclose(embed_by_length(ours, tokens), embed_by_length(theirs, tokens), atol=2e-6)
+    assert torch.allclose(
+        embed_by_length(ours, tokens, ours.cost), embed_by_length(theirs, tokens, theirs.cost), atol=2e-6
+    )
     assert torch.allclose(ours.layers(tokens), theirs.layers(tokens), atol=2e-6)
     assert torch.allclose(ours(tokens, num_layers=1), theirs(tokens, num_layers=1), atol=2e-6)
 
