@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.modeling.model.dropout import probabilities
+from embrew.modeling.model.lora_linear import use_lora_linear
 
 logger = logging.getLogger(__name__)
 ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
@@ -51,6 +52,7 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
     for parameter in adapted.parameters():
         if parameter.requires_grad:  # peft does so for LoRA, but not for a trained copy of the embedding matrix
             parameter.data = parameter.data.float()
+    use_lora_linear(adapted)
     return adapted
 
 

@@ -1,0 +1,72 @@
+"""Dropout masks that cost little to draw and to keep.
+
+On a CPU, PyTorch draws one random number per element, one after the other. Here the distances between elements that are
+left out are drawn: they follow a geometric distribution, so that few draws give the same mask distribution exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Elements of a tensor that dropout sets to zero; what is left is not scaled.
+
+    Attributes:
+        positions: on a CPU, flat indices of the elements, int64, ascending; elsewhere, bool of the tensor's shape,
+            false where an element is set to zero.
+    """
+
+    positions: Tensor
+
+    @classmethod
+    def draw(cls, like: Tensor, probability: float) -> Mask:
+        """Draw a mask from PyTorch's random state of the tensor's device.
+
+        Args:
+            like: a tensor of the shape `(…, width)`.
+            probability: in (0, 1).
+        """
+        if like.device.type == "cpu":
+            return cls(dropped_positions(like.numel(), probability))
+        kept = torch.empty(like.shape, dtype=torch.bool, device=like.device).bernoulli_(1 - probability)
+        return cls(kept.view(-1, like.shape[-1]))
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Return `(rows, width)` values with the mask's elements set to zero."""
+        return self.apply_(values.clone()) if self.positions.dtype == torch.int64 else values * self.positions
+
+    def apply_(self, values: Tensor) -> Tensor:
+        """Do the same in place, for contiguous values."""
+        if self.positions.dtype == torch.int64:
+            values.view(-1).index_fill_(0, self.positions, 0.0)
+            return values
+        return values.mul_(self.positions)
+
+
+def dropped_positions(count: int, probability: float) -> Tensor:
+    """Return the positions, ascending, of those of `count` elements that dropout sets to zero.
+
+    Each element is drawn independently. One number of PyTorch's CPU generator seeds the draw, so that a restored random
+    state gives the same positions.
+    """
+    generator = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))
+    scale = -1.0 / math.log1p(-probability)
+    expected = count * probability
+    size = int(expected + 6 * math.sqrt(expected)) + 16
+    found: list[np.ndarray] = []
+    last = -1
+    while last < count:
+        gaps = generator.standard_exponential(size)
+        gaps *= scale
+        at = np.cumsum(gaps.astype(np.int64) + 1) + last
+        found.append(at)
+        last = int(at[-1])
+    positions = found[0] if len(found) == 1 else np.concatenate(found)
+    return torch.from_numpy(positions[: np.searchsorted(positions, count)])

@@ -1,0 +1,210 @@
+"""LoRA on linear layers, at the cost of its arithmetic.
+
+peft draws a mask, copies the input and keeps both for each linear layer. Here, layers that read one input are one
+function of it: the input is cast once, what its dropout leaves out is kept as positions, and gradients for the input are
+summed in the matrix products. Outputs, gradients and the distribution of masks are peft's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft.tuners.lora import Linear as PeftLinear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from embrew.modeling.model.fast_dropout import Mask
+
+TOGETHER = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+)
+"""Names of linear layers of one module that read the same input in known families; checked at each call."""
+
+
+class LoraLinear(PeftLinear):
+    """peft's LoRA on a linear layer; computed together with the layers that read the same input.
+
+    Falls back to peft's own arithmetic for what it does not cover: DoRA and other variants, several adapters, trained
+    base weights, quantised layers, compiled code, an adapter and a base of different dtypes without autocast.
+
+    Attributes:
+        together: layers that read the same input, this one among them, in the order in which the model calls them.
+        copies: the base weight in the dtype of autocast.
+    """
+
+    together: Sequence[LoraLinear]
+    copies: Copies
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return base output plus adapter output, `(…, out)`; the base output where adapters are off."""
+        dtype = None if args or kwargs or torch.compiler.is_compiling() else self._product_dtype(x)
+        if dtype is None:
+            output: Tensor = super().forward(x, *args, **kwargs)
+            return output
+        if self.disable_adapters:
+            return nn.functional.linear(x, self.weight_in(dtype), self.base_layer.bias)
+        kept = _WAITING.take(self, x)
+        if kept is not None:
+            return kept
+        at = next(i for i, layer in enumerate(self.together) if layer is self)
+        layers = [self, *(layer for layer in self.together[at + 1 :] if layer._product_dtype(x) == dtype)]
+        masks = [(Mask.draw(x, p), p) if (p := layer.dropout_now) else None for layer in layers]
+        outputs = _LoraProducts.apply(x, dtype, masks, *(part for layer in layers for part in layer.parts(dtype)))
+        _WAITING.put(layers, x, outputs)
+        return outputs[0]
+
+    def _product_dtype(self, x: Tensor) -> torch.dtype | None:
+        """Return the dtype of the matrix products, or None where this layer is left to peft."""
+        base, active = self.base_layer, self.active_adapters
+        if self.merged or len(active) != 1 or type(base) is not nn.Linear or active[0] not in self.lora_A:
+            return None
+        name = active[0]
+        if name in self.lora_variant or self.lora_B[name].bias is not None:
+            return None
+        if base.weight.requires_grad or (base.bias is not None and base.bias.requires_grad):
+            return None
+        if torch.is_autocast_enabled(x.device.type):
+            return torch.get_autocast_dtype(x.device.type)
+        return base.weight.dtype if base.weight.dtype == x.dtype == self.lora_A[name].weight.dtype else None
+
+    def parts(self, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Return weight and bias of the base in a dtype, A, B, scaling."""
+        name = self.active_adapters[0]
+        bias: Any = self.base_layer.bias
+        a, b = self.lora_A[name].weight, self.lora_B[name].weight
+        return self.weight_in(dtype), None if bias is None else bias.to(dtype), a, b, self.scaling[name]
+
+    def weight_in(self, dtype: torch.dtype) -> Tensor:
+        """Return the frozen base weight in a dtype; a copy is kept until the weight changes."""
+        weight: Any = self.base_layer.weight
+        return weight if weight.dtype == dtype else self.copies.of(weight, dtype)
+
+    @property
+    def dropout_now(self) -> float:
+        """Probability of dropout on the adapter's input in this call."""
+        dropout: Any = self.lora_dropout[self.active_adapters[0]]
+        return float(dropout.p) if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
+
+
+class Copies:
+    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Any, Tensor] | None = None
+
+    def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the weight in a dtype."""
+        key = (weight.data_ptr(), weight._version, dtype)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, weight.detach().to(dtype)
+        return self._kept[1]
+
+    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
+        return Copies, ()
+
+
+def use_lora_linear(model: nn.Module) -> None:
+    """Give every LoRA of a model on an `nn.Linear` this arithmetic; weights and their names stay."""
+    for module in model.modules():
+        children = dict(module.named_children())
+        for child in children.values():
+            if type(child) is PeftLinear:
+                child.__class__ = LoraLinear
+                child.__dict__ |= {"together": [child], "copies": Copies()}
+        for names in TOGETHER:
+            found = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
+            for child in found:
+                child.__dict__["together"] = found
+
+
+class _Waiting(threading.local):
+    """Outputs that were computed for an input together with another layer's, until their layers ask for them."""
+
+    def __init__(self) -> None:
+        self.x: Tensor | None = None
+        self.outputs: dict[int, Tensor] = {}
+
+    def put(self, layers: Sequence[LoraLinear], x: Tensor, outputs: Sequence[Tensor]) -> None:
+        self.x = x if len(layers) > 1 else None
+        self.outputs = {id(layer): output for layer, output in zip(layers[1:], outputs[1:], strict=True)}
+
+    def take(self, layer: LoraLinear, x: Tensor) -> Tensor | None:
+        """Return the output of a layer for this very input, or None; nothing is kept after the last one."""
+        if self.x is not x:
+            self.x, self.outputs = None, {}
+            return None
+        output = self.outputs.pop(id(layer), None)
+        if not self.outputs:
+            self.x = None
+        return output
+
+
+_WAITING = _Waiting()
+
+
+class _LoraProducts(torch.autograd.Function):
+    """Outputs of linear layers with a LoRA on one input: x Wᵀ + b + s · (x ∘ mask) Aᵀ Bᵀ for each layer.
+
+    *LoRA: Low-Rank Adaptation of Large Language Models* (Hu et al., 2021), Eq. 3, with dropout on the adapter's input as
+    in peft. `parts` holds, for each layer, frozen weight and bias in `dtype`, A, B, and s.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dtype: torch.dtype, masks: list[tuple[Mask, float] | None], *parts: Any
+    ) -> tuple[Tensor, ...]:
+        kept: list[Tensor | None] = []
+        outputs, factors = [], []
+        with torch.autocast(x.device.type, enabled=False):
+            cast = x.to(dtype)
+            rows = cast.reshape(-1, x.shape[-1])
+            for drawn, (base, bias, a, b, scaling) in zip(masks, _by_layer(parts), strict=True):
+                mask, probability = drawn or (None, 0.0)
+                factor = scaling / (1 - probability)
+                up = (b * factor).to(dtype)
+                down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
+                output = nn.functional.linear(cast, base, bias)
+                output.view(-1, output.shape[-1]).addmm_(down, up.T)
+                outputs.append(output)
+                kept += [base, a, up, down, None if mask is None else mask.positions]
+                factors.append(factor)
+        ctx.save_for_backward(rows, *kept)
+        ctx.factors, ctx.dtype = factors, x.dtype
+        ctx.shape = x.shape
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        rows, *kept = ctx.saved_tensors
+        total: Tensor | None = None
+        found: list[Any] = []
+        with torch.autocast(rows.device.type, enabled=False):
+            for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
+                base, a, up, down, positions = kept[5 * i : 5 * i + 5]
+                wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
+                mask = None if positions is None else Mask(positions)
+                grad = grad.reshape(-1, grad.shape[-1]).to(rows.dtype)
+                narrow = grad @ up
+                for_a = for_b = None
+                if wants_b:
+                    for_b = (grad.T @ down).to(a.dtype) * factor
+                if wants_a:
+                    for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
+                if ctx.needs_input_grad[0]:
+                    by_adapter = narrow @ a.to(rows.dtype)
+                    by_adapter = by_adapter if mask is None else mask.apply_(by_adapter)
+                    total = (by_adapter if total is None else total.add_(by_adapter)).addmm_(grad, base)
+                found += [None, None, for_a, for_b, None]
+        for_x = None if total is None else total.to(ctx.dtype).view(ctx.shape)
+        return for_x, None, None, *found
+
+
+def _by_layer(parts: Sequence[Any]) -> list[Sequence[Any]]:
+    return [parts[i : i + 5] for i in range(0, len(parts), 5)]
