@@ -26,6 +26,7 @@ import harness  # first: it sets the environment that torch reads at import
 import report
 from models import save_llama
 from steps_worker import COUNT, TURN
+from work import ceilings
 
 WARM_UPS = 2
 CONTRASTIVE = ["stages.supervised.batch.size=64"]
@@ -134,8 +135,7 @@ def measure(name: str, sides: tuple[Side, Side], rounds: int) -> dict[str, Any]:
             "pairs": ratios,
         }
     if not long:
-        rates = {"float32": harness.gemm_gflops(), "bfloat16": harness.gemm_gflops(dtype=harness.torch.bfloat16)}
-        found["ceiling"] = rates
+        found["ceiling"] = ceilings()
         for label, side in (("before", before), ("now", now)):
             counted = side.turn(COUNT)["gflop"]
             found[f"gflop_{label}"] = counted

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+PRODUCTS = "4096"  # sizes of matrix products in bfloat16 whose generated code is kept; oneDNN keeps 1,024
 
 
 def cores() -> int:
@@ -18,7 +19,7 @@ def set_threads() -> None:
 
     They wait by spinning. On cores that other processes use too, they take the time of the threads that they wait for
     (benchmarks/results/threads.md): there they sleep at once, elsewhere after a short time. Variables that are set
-    already stay.
+    already stay. Code for more sizes of bfloat16 products is kept than by default.
     """
     if _is_busy():
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -26,6 +27,7 @@ def set_threads() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if cores() < _affinity():  # torch does not know of a container's limit
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", PRODUCTS)
 
 
 def _is_busy() -> bool:

@@ -4,11 +4,13 @@ from embrew.build.checking import check_recipe, check_stage
 from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_trainable
 from embrew.build.objectives import objective
 from embrew.build.opening import open_model
-from embrew.build.precision import autocasts, opening_dtype
+from embrew.build.precision import Arithmetic, arithmetic, autocasts, opening_dtype
 from embrew.build.rows import datasets, order, rows
 from embrew.build.stages import training_arguments
 
 __all__ = [
+    "Arithmetic",
+    "arithmetic",
     "autocasts",
     "carries_on",
     "check_recipe",

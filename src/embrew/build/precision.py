@@ -1,14 +1,16 @@
-"""The dtype of a recipe's weights, and whether training uses autocast."""
+"""The dtype of a recipe's weights, and of the arithmetic of its training."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from embrew.modeling.storage.loading import pick_device, pick_dtype
+import torch
+
+from embrew.modeling.storage.loading import computes, pick_device, pick_dtype
 from embrew.modeling.storage.opening import read_settings
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, StageConfig
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,29 @@ def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = N
 
 
 def autocasts(recipe: Recipe, device: Any = None) -> bool:
-    """Return whether training uses bfloat16 autocast: every weight is trained, and `dtype` is bfloat16."""
-    return _trains_all(recipe) and str(pick_dtype(recipe.encoder.dtype, pick_device(device))) == "torch.bfloat16"
+    """Return whether training uses bfloat16 autocast where a stage does not say so itself.
+
+    It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's BF16
+    if a LoRA is trained: full fine-tuning is not faster there. Trained weights, losses, norms and the optimiser stay in
+    float32.
+    """
+    if not recipe.stages:
+        return False
+    place = pick_device(device)
+    if recipe.encoder.dtype == "auto":
+        return computes(torch.bfloat16, place) and not (place.type == "cpu" and _trains_all(recipe))
+    return pick_dtype(recipe.encoder.dtype, place) == torch.bfloat16
+
+
+Arithmetic = Literal["float32", "bfloat16", "float16"]
+
+
+def arithmetic(recipe: Recipe, stage: StageConfig, device: Any = None) -> Arithmetic:
+    """Return the dtype of a stage's matrix products: of autocast, or float32."""
+    if stage.training.get("fp16"):
+        return "float16"
+    chosen = stage.training.get("bf16")
+    return "bfloat16" if (autocasts(recipe, device) if chosen is None else chosen) else "float32"
 
 
 def _trains_all(recipe: Recipe) -> bool:

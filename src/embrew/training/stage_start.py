@@ -60,6 +60,7 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
     for rows in encoder.backbone.learned.values():
         rows.requires_grad_(stage.train_memory)
     objective.setup(encoder)
+    encoder.backbone.use_own_sdpa()
     train_in_float32(encoder)
     if build.autocasts(recipe, encoder.device):
         encoder.backbone.round_frozen_lm(torch.bfloat16)

@@ -198,6 +198,7 @@ class Run:
             prepare_encoder(encoder, self.recipe, index, objective)
             put_trained(TrainStep(encoder, objective), trained)
         encoder.steps += steps
+        encoder.arithmetic = build.arithmetic(self.recipe, stage, self.process.device)
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
         if evaluation is None:
@@ -234,8 +235,8 @@ class Run:
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
-        if encoder.backbone.trains_all and args.bf16:
-            logger.info("%s  weights are trained in float32, with bfloat16 autocast", stage.name)
+        if args.bf16:
+            logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
         self.results.add_data(stage, parts)
         return rows, order

@@ -43,6 +43,7 @@ class EmbeddingModel(nn.Module):
         merged_to_encode: whether the last of `chain` was merged when the encoder was opened, to encode faster; it is
             saved as the adapter that a stage may continue.
         steps: optimiser steps trained so far.
+        arithmetic: dtype of the matrix products in the last training, or None.
         recipe: the resolved recipe it was made by, as YAML, or None.
         record: facts about data and scores of the training, for the model card, or None.
         base_folder: folder of a base without a public name; it is read again when the encoder is saved.
@@ -83,6 +84,7 @@ class EmbeddingModel(nn.Module):
         self.chain: list[AdapterState] = []
         self.merged_to_encode = False
         self.steps = 0
+        self.arithmetic: str | None = None
         self.recipe: str | None = None
         self.record: dict[str, Any] | None = None
 

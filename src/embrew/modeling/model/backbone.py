@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.attention import TWO_CALLS, Attention
 from embrew.modeling.model.continuations import check_branches
 from embrew.modeling.model.dropout import set_attention_dropout
 from embrew.modeling.model.forward import (
@@ -23,6 +23,7 @@ from embrew.modeling.model.forward import (
     try_two_calls,
     write_soft,
 )
+from embrew.modeling.model.kernel import use
 from embrew.modeling.model.layers import layers_of, view
 from embrew.modeling.model.positions import check_longest, check_positions, max_positions
 from embrew.modeling.model.prefix import Shared
@@ -55,6 +56,11 @@ class Backbone(Weights):
     def packs(self, attention: Attention) -> bool:
         """Return whether texts of different lengths are computed as one row without padding."""
         return packs(self.inner, attention)
+
+    def use_own_sdpa(self) -> None:
+        """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
+        if self.device.type == "cpu":
+            use(self.inner, TWO_CALLS)
 
     def use_two_calls(self) -> bool:
         """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""

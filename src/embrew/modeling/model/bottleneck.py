@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import OWN, Attention, first_prompt
+from embrew.modeling.model.sdpa import float32_on_cpu
 from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
@@ -68,15 +69,16 @@ def two_calls(
         dropout: on attention weights.
         scaling: of the products.
     """
-    parts = []
+    parts, dtype = [], value.dtype
     for places in (walls.before, walls.behind):
         q, k, v = (_take(states, places) for states in (query, key, value))
-        parts.append(
-            nn.functional.scaled_dot_product_attention(
-                q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+        with float32_on_cpu(q, k, v) as (q, k, v):
+            parts.append(
+                nn.functional.scaled_dot_product_attention(
+                    q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+                )
             )
-        )
-    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous()
+    return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous().to(dtype)
 
 
 def _take(states: Tensor, places: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,25 @@ def dropped_positions(count: int, probability: float) -> Tensor:
         last = int(at[-1])
     positions = found[0] if len(found) == 1 else np.concatenate(found)
     return torch.from_numpy(positions[: np.searchsorted(positions, count)])
+
+
+def drop_out(values: Tensor, probability: float) -> Tensor:
+    """Return values on a CPU with dropout: zero with a probability, else divided by the probability to stay."""
+    dropped: Tensor = _DropOut.apply(values, probability)
+    return dropped
+
+
+class _DropOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
+        positions = dropped_positions(values.numel(), probability)
+        ctx.save_for_backward(positions)
+        ctx.kept = 1 - probability
+        return (values / ctx.kept).view(-1).index_fill_(0, positions, 0.0).view(values.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (positions,) = ctx.saved_tensors
+        grad = grads[0] / ctx.kept
+        return grad.contiguous().view(-1).index_fill_(0, positions, 0.0).view(grad.shape), None

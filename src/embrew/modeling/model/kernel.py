@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.flex_attention import flex_attention_forward
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from embrew.modeling.model.attention import OWN
 from embrew.modeling.model.bottleneck import Walls, two_calls
 from embrew.modeling.model.flash import Calls
 from embrew.modeling.model.packed import alike
+from embrew.modeling.model.sdpa import sdpa
 
 
 def attend(
@@ -63,7 +63,7 @@ def attend(
         return flex_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
-    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+    return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
 
 
 def use(inner: Any, name: str) -> bool:

@@ -161,22 +161,20 @@ class _LoraProducts(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         kept: list[Tensor | None] = []
         outputs, factors = [], []
+        count = x[..., 0].numel()
         with torch.autocast(x.device.type, enabled=False):
-            cast = x.to(dtype)
-            rows = cast.reshape(-1, x.shape[-1])
+            rows = _rows(x, dtype)
             for drawn, (base, bias, a, b, scaling) in zip(masks, _by_layer(parts), strict=True):
                 mask, probability = drawn or (None, 0.0)
                 factor = scaling / (1 - probability)
                 up = (b * factor).to(dtype)
                 down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
-                output = nn.functional.linear(cast, base, bias)
-                output.view(-1, output.shape[-1]).addmm_(down, up.T)
-                outputs.append(output)
+                output = nn.functional.linear(rows, base, bias).addmm_(down, up.T)
+                outputs.append(output[:count].view(*x.shape[:-1], -1))
                 kept += [base, a, up, down, None if mask is None else mask.positions]
                 factors.append(factor)
         ctx.save_for_backward(rows, *kept)
-        ctx.factors, ctx.dtype = factors, x.dtype
-        ctx.shape = x.shape
+        ctx.factors, ctx.shape, ctx.dtype = factors, x.shape, x.dtype
         return tuple(outputs)
 
     @staticmethod
@@ -190,7 +188,7 @@ class _LoraProducts(torch.autograd.Function):
                 base, a, up, down, positions = kept[5 * i : 5 * i + 5]
                 wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
                 mask = None if positions is None else Mask(positions)
-                grad = grad.reshape(-1, grad.shape[-1]).to(rows.dtype)
+                grad = _rows(grad, rows.dtype)
                 narrow = grad @ up
                 for_a = for_b = None
                 if wants_b:
@@ -202,8 +200,35 @@ class _LoraProducts(torch.autograd.Function):
                     by_adapter = by_adapter if mask is None else mask.apply_(by_adapter)
                     total = (by_adapter if total is None else total.add_(by_adapter)).addmm_(grad, base)
                 found += [None, None, for_a, for_b, None]
-        for_x = None if total is None else total.to(ctx.dtype).view(ctx.shape)
+        for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
         return for_x, None, None, *found
+
+
+def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return `(…, width)` states as rows of a dtype; on a CPU in bfloat16 with rows of zeros up to a common number.
+
+    There, a matrix product of a size that is new costs about a millisecond more, in which code for it is generated.
+    """
+    rows = states.reshape(-1, states.shape[-1])
+    if dtype != torch.bfloat16 or rows.device.type != "cpu":
+        return rows.to(dtype)
+    count = common_size(len(rows))
+    if count == len(rows):
+        return rows.to(dtype)
+    padded = torch.empty(count, rows.shape[-1], dtype=dtype)
+    padded[: len(rows)].copy_(rows)
+    padded[len(rows) :].zero_()
+    return padded
+
+
+def common_size(count: int) -> int:
+    """Return the smallest of few sizes that holds `count` rows: at most a sixteenth more.
+
+    >>> [common_size(n) for n in (5, 100, 257, 272)]
+    [16, 100, 272, 272]
+    """
+    step = max(1, 1 << max(count - 1, 1).bit_length() - 1 >> 4) if count > 16 else 16
+    return -(-count // step) * step
 
 
 def _by_layer(parts: Sequence[Any]) -> list[Sequence[Any]]:

@@ -172,6 +172,7 @@ def _load(
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
     encoder.steps = settings["steps"]
+    encoder.arithmetic = settings.get("arithmetic")
     encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()

@@ -68,6 +68,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
             "active_adapter": active,
             "full_weights": encoder.backbone.owns_weights,
             "steps": encoder.steps,
+            "arithmetic": encoder.arithmetic,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
             **encoder.settings.as_dict(),
             "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},

@@ -99,7 +99,7 @@ class RunResults:
             return
         scores = self.values["scores"]
         if name != "base" or name not in scores or self._are_of_other_sets(scores[name]):
-            scores[name] = self.evaluate(encoder)
+            scores[name] = self._scores(encoder, self.values["stages"][0] if name == "base" else name)
             if self.sets is not None:
                 self.values["sets"] = self.sets.about
             self.write()
@@ -140,10 +140,10 @@ class RunResults:
 
     def stage_evaluation(self, index: int, encoder: Encoder) -> StageEvaluation | None:
         """Return how stage `index` is evaluated while it is trained; None if the recipe does not ask for it."""
-        config, name, evaluate = self.recipe.stage_evaluation(index), self.recipe.stages[index].name, self.evaluate
+        config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
         for key in ("curves", "kept"):  # of an earlier attempt
             self.values.get(key, {}).pop(name, None)
-        if config is None or evaluate is None:
+        if config is None or self.evaluate is None:
             return None
 
         def report(curve: list[Point], steps: int) -> None:
@@ -158,13 +158,21 @@ class RunResults:
                 )
 
         evaluation = StageEvaluation(
-            score=lambda: evaluate(encoder),
+            score=lambda: self._scores(encoder, name),
             report=report,
             metric=None if config.every is None else config.metric,
             patience=config.patience,
             at=config.at,
         )
         return evaluation
+
+    def _scores(self, encoder: Encoder, stage: str) -> dict[str, float]:
+        """Return the encoder's scores, computed in the arithmetic of a stage."""
+        assert self.evaluate is not None
+        config = next(one for one in self.recipe.stages if one.name == stage)
+        bfloat16 = build.arithmetic(self.recipe, config, encoder.device) == "bfloat16"
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
+            return dict(self.evaluate(encoder))
 
     def add_counts(self, name: str, **counts: int) -> None:
         """Record a stage's rows per optimiser step (`a_step`) and per epoch (`an_epoch`), and its `steps`."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from embrew import build
 from embrew.files import formats
 from embrew.files.reading import content_of, read_json
 from embrew.modeling.encoder import Encoder
@@ -40,8 +41,13 @@ class StageSettings:
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
             "content": self.inputs.of_stage(index),
+            "arithmetic": self.arithmetic(index),
             **self.started_with,
         }
+
+    def arithmetic(self, index: int) -> dict[str, str]:
+        """Return the dtype of the matrix products of stage `index` and those before it, on this machine."""
+        return {stage.name: build.arithmetic(self.recipe, stage) for stage in self.recipe.stages[: index + 1]}
 
     @cached_property
     def started_with(self) -> dict[str, str]:
@@ -70,11 +76,18 @@ class StageSettings:
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        ours: Mapping[str, Any] = self.inputs.of_stage(index) if "content" in written else {}
-        for key in changed_inputs(ours, written.get("content", {})):
+        for name, ours in self.arithmetic(index).items():
+            theirs = written.get("arithmetic", {}).get(name, ours)  # earlier versions did not write it
+            if theirs != ours:
+                raise ValueError(
+                    f"{folder}: stage {name} was trained in {theirs}, and would be trained in {ours} here; set "
+                    f"stages.{name}.training.bf16: {str(theirs == 'bfloat16').lower()}, {OR}"
+                )
+        inputs: Mapping[str, Any] = self.inputs.of_stage(index) if "content" in written else {}
+        for key in changed_inputs(inputs, written.get("content", {})):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
-                f"{folder}: the {what} {ours[key]['name']!r} ({key}): its files have changed since the stage was "
+                f"{folder}: the {what} {inputs[key]['name']!r} ({key}): its files have changed since the stage was "
                 f"trained; put them back, {OR}"
             )
         if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
@@ -82,9 +95,9 @@ class StageSettings:
                 f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
                 f"trained on; {OR}"
             )
-        ours = self.started_with
-        started = {"start_vectors": ours.get("start_vectors"), **written}  # earlier versions have no tokenizer
-        if any(started.get(name) != ours.get(name) for name in ("start", "start_vectors")):
+        begun = self.started_with
+        started = {"start_vectors": begun.get("start_vectors"), **written}  # earlier versions have no tokenizer
+        if any(started.get(name) != begun.get(name) for name in ("start", "start_vectors")):
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
@@ -92,6 +105,8 @@ class StageSettings:
         """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
         written = read_stage(folder)
         if written is None or "start" in written or self.differing_keys(written, index) is not None:
+            return False
+        if written.get("arithmetic", self.arithmetic(index)) != self.arithmetic(index):
             return False
         return "content" not in written or not changed_inputs(self.inputs.of_stage(index), written["content"])
 
@@ -126,6 +141,8 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")
+        if not isinstance(written.get("arithmetic", {}), dict):
+            raise TypeError("arithmetic is not an object")
         if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):
             raise TypeError("content is not an object of objects")
     return written
