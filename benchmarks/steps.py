@@ -2,10 +2,10 @@
 
     python benchmarks/steps.py --before COMMIT [--model nano] [--rounds 7] [WORKLOAD ...]
 
-Each side is a process under its own source (a git worktree of COMMIT, and this checkout) on one core. The processes take
-turns, so that other work on the machine meets both. A turn of training is some optimiser steps of the trainer itself.
-The ratio is before ÷ now, the median over neighbouring turns; `share` is the achieved rate of matrix products against a
-512³ product of float32, and of bfloat16, in this process in the same minutes.
+Each side is a process under its own source (a git worktree of COMMIT, and this checkout) on one core. The processes
+take turns, so that other work on the machine meets both. A turn of training is some optimiser steps of the trainer itself.
+The ratio is before ÷ now, the median over neighbouring turns; beside it the rate of matrix products, and its share of a
+512³ product's in float32 and in bfloat16 in the same minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from steps_worker import COUNT, TURN
 from work import ceilings
 
 WARM_UPS = 2
-CONTRASTIVE = ["stages.supervised.batch.size=64"]
 TRAINING: dict[str, tuple[str, str, list[str]]] = {
     "compression": ("llm2comp/nano-wiki", "compress", []),
     "unsupervised": ("llm2comp/nano-wiki", "unsupervised", []),
@@ -146,7 +145,7 @@ def measure(name: str, sides: tuple[Side, Side], rounds: int) -> dict[str, Any]:
 def lines_of(model: str, results: dict[str, Any]) -> list[str]:
     """Return a Markdown table."""
     lines = [
-        f"| {model} | before ÷ now | lowest to highest | in CPU seconds | GFLOP/s before | now | of float32 | of bfloat16 |",
+        f"| {model} | before ÷ now | lowest to highest | in CPU seconds | GFLOP/s before | now | of float32 | of bf16 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, found in results.items():
@@ -203,7 +202,8 @@ def main() -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     record = {"name": place.name, "before": arguments.before, **around, "workloads": results}
     place.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
-    title = f"# {place.name}\n\nTraining steps, encoding and evaluation: commit {arguments.before} ÷ {around['commit'][:7]}."
+    sides = f"commit {arguments.before} ÷ {around['commit'][:7]}"
+    title = f"# {place.name}\n\nTraining steps, encoding and evaluation: {sides}."
     words = [title, "", *lines_of(arguments.model, results), "", f"`{command}`, {around['date']}"]
     place.with_suffix(".md").write_text("\n".join(words) + "\n")
     return 0

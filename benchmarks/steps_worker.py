@@ -92,7 +92,7 @@ def encode(model: str, kind: str) -> None:
 
     encoder: Any = open_model(model)
     draw = random.Random(0)
-    words = "the lake is deep and its water cold while people walk along a shore of stone".split()
+    words = ["the", "lake", "is", "deep", "and", "water", "cold", "while", "people", "walk", "along", "a", "shore"]
     if kind == "short":
         lengths = [draw.randint(4, 14) for _ in range(512)]
     else:

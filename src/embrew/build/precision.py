@@ -40,11 +40,11 @@ def opening_dtype(recipe: Recipe, device: Any = None, *, source: Path | None = N
 
 
 def autocasts(recipe: Recipe, device: Any = None) -> bool:
-    """Return whether training uses bfloat16 autocast where a stage does not say so itself.
+    """Return whether training uses bfloat16 autocast where a stage does not choose.
 
-    It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's BF16
-    if a LoRA is trained: full fine-tuning is not faster there. Trained weights, losses, norms and the optimiser stay in
-    float32.
+    It does so if `dtype` is bfloat16. With `auto`, it does so on a GPU; and on a CPU with AVX512-BF16, AMX or ARM's
+    BF16 if a LoRA is trained: full fine-tuning is not faster there. Trained weights, losses, norms and the optimiser
+    stay in float32.
     """
     if not recipe.stages:
         return False

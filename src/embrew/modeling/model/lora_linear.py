@@ -1,8 +1,8 @@
 """LoRA on linear layers, at the cost of its arithmetic.
 
 peft draws a mask, copies the input and keeps both for each linear layer. Here, layers that read one input are one
-function of it: the input is cast once, what its dropout leaves out is kept as positions, and gradients for the input are
-summed in the matrix products. Outputs, gradients and the distribution of masks are peft's.
+function of it: the input is cast once, dropout keeps the positions that it sets to zero, and gradients for the input
+are summed in the matrix products. Outputs, gradients and the distribution of masks are peft's.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ class LoraLinear(PeftLinear):
         if dtype is None:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
-        if self.disable_adapters:
-            return nn.functional.linear(x, self.weight_in(dtype), self.base_layer.bias)
         kept = _WAITING.take(self, x)
         if kept is not None:
             return kept
@@ -74,11 +72,13 @@ class LoraLinear(PeftLinear):
         return base.weight.dtype if base.weight.dtype == x.dtype == self.lora_A[name].weight.dtype else None
 
     def parts(self, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Return weight and bias of the base in a dtype, A, B, scaling."""
+        """Return weight and bias of the base in a dtype, A, B, scaling; no A and B where adapters are off."""
         name = self.active_adapters[0]
         bias: Any = self.base_layer.bias
-        a, b = self.lora_A[name].weight, self.lora_B[name].weight
-        return self.weight_in(dtype), None if bias is None else bias.to(dtype), a, b, self.scaling[name]
+        base = self.weight_in(dtype), None if bias is None else bias.to(dtype)
+        if self.disable_adapters:
+            return *base, None, None, 0.0
+        return *base, self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
         """Return the frozen base weight in a dtype; a copy is kept until the weight changes."""
@@ -88,6 +88,8 @@ class LoraLinear(PeftLinear):
     @property
     def dropout_now(self) -> float:
         """Probability of dropout on the adapter's input in this call."""
+        if self.disable_adapters:
+            return 0.0
         dropout: Any = self.lora_dropout[self.active_adapters[0]]
         return float(dropout.p) if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
 
@@ -151,8 +153,8 @@ _WAITING = _Waiting()
 class _LoraProducts(torch.autograd.Function):
     """Outputs of linear layers with a LoRA on one input: x Wᵀ + b + s · (x ∘ mask) Aᵀ Bᵀ for each layer.
 
-    *LoRA: Low-Rank Adaptation of Large Language Models* (Hu et al., 2021), Eq. 3, with dropout on the adapter's input as
-    in peft. `parts` holds, for each layer, frozen weight and bias in `dtype`, A, B, and s.
+    *LoRA: Low-Rank Adaptation of Large Language Models* (Hu et al., 2021), Eq. 3, with dropout on the adapter's input
+    as in peft. `parts` holds, for each layer, frozen weight and bias in `dtype`, A, B, and s.
     """
 
     @staticmethod
@@ -167,9 +169,12 @@ class _LoraProducts(torch.autograd.Function):
             for drawn, (base, bias, a, b, scaling) in zip(masks, _by_layer(parts), strict=True):
                 mask, probability = drawn or (None, 0.0)
                 factor = scaling / (1 - probability)
-                up = (b * factor).to(dtype)
-                down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
-                output = nn.functional.linear(rows, base, bias).addmm_(down, up.T)
+                output = nn.functional.linear(rows, base, bias)
+                up = down = None
+                if a is not None:
+                    up = (b * factor).to(dtype)
+                    down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
+                    output.addmm_(down, up.T)
                 outputs.append(output[:count].view(*x.shape[:-1], -1))
                 kept += [base, a, up, down, None if mask is None else mask.positions]
                 factors.append(factor)
@@ -189,16 +194,18 @@ class _LoraProducts(torch.autograd.Function):
                 wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
                 mask = None if positions is None else Mask(positions)
                 grad = _rows(grad, rows.dtype)
-                narrow = grad @ up
                 for_a = for_b = None
-                if wants_b:
-                    for_b = (grad.T @ down).to(a.dtype) * factor
-                if wants_a:
-                    for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
                 if ctx.needs_input_grad[0]:
-                    by_adapter = narrow @ a.to(rows.dtype)
-                    by_adapter = by_adapter if mask is None else mask.apply_(by_adapter)
-                    total = (by_adapter if total is None else total.add_(by_adapter)).addmm_(grad, base)
+                    total = grad @ base if total is None else total.addmm_(grad, base)
+                if a is not None:
+                    narrow = grad @ up
+                    if wants_b:
+                        for_b = (grad.T @ down).to(a.dtype) * factor
+                    if wants_a:
+                        for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
+                    if total is not None:
+                        by_adapter = narrow @ a.to(rows.dtype)
+                        total += by_adapter if mask is None else mask.apply_(by_adapter)
                 found += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)
         return for_x, None, None, *found

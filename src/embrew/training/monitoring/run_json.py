@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from embrew import build
 from embrew.data import overlap
 from embrew.files import formats
 from embrew.files.public_paths import public_setting
