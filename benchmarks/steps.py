@@ -3,7 +3,7 @@
     python benchmarks/steps.py --before COMMIT [--model nano] [--rounds 7] [WORKLOAD ...]
 
 Each side is a process under its own source (a git worktree of COMMIT, and this checkout) on one core. The processes
-take turns, so that other work on the machine meets both. A turn of training is some optimiser steps of the trainer itself.
+take turns, so that other work on the machine meets both. A turn of training is some optimiser steps of the trainer.
 The ratio is before ÷ now, the median over neighbouring turns; beside it the rate of matrix products, and its share of a
 512³ product's in float32 and in bfloat16 in the same minutes.
 """
@@ -145,7 +145,7 @@ def measure(name: str, sides: tuple[Side, Side], rounds: int) -> dict[str, Any]:
 def lines_of(model: str, results: dict[str, Any]) -> list[str]:
     """Return a Markdown table."""
     lines = [
-        f"| {model} | before ÷ now | lowest to highest | in CPU seconds | GFLOP/s before | now | of float32 | of bf16 |",
+        f"| {model} | before ÷ now | lowest to highest | CPU seconds | GFLOP/s before | now | of float32 | of bf16 |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, found in results.items():
