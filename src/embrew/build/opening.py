@@ -17,6 +17,7 @@ from embrew.files.writing import recover
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import ASSETS, pick_dtype
+from embrew.modeling.storage.opening import AS_TRAINED
 from embrew.recipe import Recipe, list_recipes
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
@@ -29,7 +30,12 @@ BACKENDS = ("torch", "openvino")
 
 
 def open_model(
-    name: str, overrides: Sequence[str] = (), *, dtype: str = "auto", backend: str = "torch"
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    dtype: str = "auto",
+    backend: str = "torch",
+    as_trained: bool = False,
 ) -> Encoder | RuntimeEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
@@ -41,6 +47,8 @@ def open_model(
         dtype: `float32` or `bfloat16`; `auto`: the saved dtype, or the recipe's.
         backend: `torch` or `openvino`. With the latter, an export for OpenVINO is opened, and another model is
             converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
+        as_trained: with `auto`, open an encoder that was trained in bfloat16 in bfloat16, where this device computes in
+            it; for scores.
 
     Raises:
         FileNotFoundError: no such folder, recipe or model.
@@ -73,7 +81,8 @@ def open_model(
     if is_openvino(folder) and (backend == "openvino" or not os.path.lexists(folder / "modules.json")):
         return open_openvino(folder, dtype=dtype)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
-        return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+        chosen = AS_TRAINED if as_trained and dtype == "auto" else dtype
+        return Encoder.from_pretrained(folder, dtype=chosen, merge_adapter=True)
     on_hub = name not in ASSETS and not folder.exists()  # shipped models are not looked up on the Hub
     if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)

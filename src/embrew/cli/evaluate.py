@@ -155,7 +155,8 @@ def evaluate(
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
-        encoder: Any = build.open_model(model, overrides or (), dtype=dtype.value, backend=backend.value)
+        how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
+        encoder: Any = build.open_model(model, overrides or (), **how_opened)
         results = evaluation.evaluate(
             encoder,
             tasks,

@@ -121,7 +121,9 @@ class Demonstration:
         seconds = json.loads((self.output / "model" / "run.json").read_text())["seconds"]
         with self.left.part("after"):
             for stage in recipe.stages:
-                figures = self._score(Encoder.from_pretrained(self.output / "model" / stage.name), stage.name)
+                figures = self._score(
+                    Encoder.from_pretrained(self.output / "model" / stage.name, dtype="as_trained"), stage.name
+                )
                 self.rows.append({"step": f"LLM2Comp: {stage.name}", "seconds": seconds[stage.name], **figures})
         data = f"Test split: {size_of(self.counts)} of packages that were not trained on"
         self.console.print(table(self.rows, data))

@@ -63,7 +63,8 @@ class Encoder(Protocols):
             name: a folder written by `save_pretrained`, or by training (its last stage); or `nano`, a folder or
                 Hub id of a causal LM or of a BERT-type encoder.
             revision: Hub revision of the LM.
-            dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU).
+            dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
+                `as_trained` (of a saved encoder that was trained in bfloat16: that, where the device computes in it).
             device: defaults to the first GPU, else the CPU.
             attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … (padded rows), `varlen` (packed rows on
                 CUDA), `varlen_fa` or `varlen_flex`; None: the library's choice, and `varlen` on CUDA in place of

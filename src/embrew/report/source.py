@@ -52,7 +52,7 @@ class Source:
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
             return build.encoder(recipe.model_copy(update={"stages": []}))  # without a LoRA, whose start is random
-        return build.open_model(self.model)
+        return build.open_model(self.model, as_trained=True)
 
     def fingerprint(self) -> list[Any]:
         """Return what changes if the encoder does: names, sizes and times of change of its files, or its recipe."""

@@ -122,7 +122,7 @@ def _needed(recipe: Recipe) -> bool:
 
 def _evaluate(recipe: Recipe, place: Path, suite: Any, batch_tokens: int | None) -> list[Result]:
     """Evaluate the encoder of the last stage; results are written to the run's folder."""
-    encoder: Any = build.open_model(str(place))
+    encoder: Any = build.open_model(str(place), as_trained=True)
     sets = None if suite is not None else dev_sets_of(recipe)
     tasks: Any = suite if sets is None else [*sets.dev, *sets.guard]
     found = recipe.evaluation

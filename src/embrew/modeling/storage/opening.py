@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -33,6 +34,7 @@ from embrew.modeling.storage.foreign import check_hub_name
 from embrew.modeling.storage.kept_base import check_kept_base
 from embrew.modeling.storage.loading import (
     ASSETS,
+    computes,
     open_base,
     open_config,
     open_weights,
@@ -44,10 +46,12 @@ from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.storage.tokenizer_files import open_tokenizer
 
 E = TypeVar("E", bound=Embedder)
+logger = logging.getLogger(__name__)
 SETTINGS, RECORD = "embrew.json", "training.json"
 PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors"}  # trained in addition to the LM
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
+AS_TRAINED = "as_trained"
 NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", *ALWAYS_WRITTEN)
 
 
@@ -127,7 +131,7 @@ def _load(
         raise ValueError(f"{folder / SETTINGS}: base kind {base.kind!r}; choose from {', '.join(get_args(Kind))}")
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
-    target = saved_dtype(settings["dtype"], device) if dtype == "auto" else pick_dtype(dtype, device)
+    target = _dtype_of_weights(dtype, settings, device)
     states = [read_adapter(place) for place in places]
     to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
@@ -142,6 +146,9 @@ def _load(
         last = to_encode and i + 1 == len(merged)
         adapted = _with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=last)
         backbone.use_adapter(adapted)
+        if dtype == AS_TRAINED and lost_to_rounding(adapted, target) > ROUNDED:
+            logger.info("%s: bfloat16 would round more than a tenth of an adapter away; opened in float32", folder)
+            target = torch.float32
         if last and lost_to_rounding(adapted, target) > ROUNDED:
             to_encode, active, merged = False, True, merged[:-1]
         else:
@@ -181,6 +188,13 @@ def _load(
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
     return encoder.eval()
+
+
+def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
+    """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
+    if asked == AS_TRAINED and settings.get("arithmetic") == "bfloat16" and computes(torch.bfloat16, device):
+        return torch.bfloat16
+    return saved_dtype(settings["dtype"], device) if asked in ("auto", AS_TRAINED) else pick_dtype(asked, device)
 
 
 def _open_weights(folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, **how: Any) -> PreTrainedModel:
