@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from embrew.float32 import full_float32
 from embrew.losses.vocabulary import head_logits
 
 TEXTS_AT_A_TIME = 4  # texts whose logits are held; they are recomputed in the backward pass
@@ -64,7 +65,7 @@ def _losses(
     hidden: Tensor, targets: Tensor, weight: Tensor, bias: Tensor | None, scale: float, softcap: float | None
 ) -> Tensor:
     """Return losses `(texts,)`, each the mean over the targets of a text."""
-    with torch.autocast(hidden.device.type, enabled=False):
+    with full_float32(hidden.device.type):
         logits = head_logits(hidden, weight, bias, scale, softcap).float()
         log_p = logits.amax(1).log_softmax(-1)
         there = (targets >= 0).float()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from embrew.float32 import full_float32
 from embrew.losses.eager_chunk import chunk_kl, chunk_nll
 from embrew.losses.fused_chunk import fused_chunk, kernels
 
@@ -35,7 +36,7 @@ def chunked_losses(
         size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
     else:
         size = chunk_size if target.ndim == 1 else chunk_size // 2
-    with torch.autocast(hidden.device.type, enabled=False):
+    with full_float32(hidden.device.type):
         return _ChunkedHeadLoss.apply(hidden, weight, bias, target, max(1, min(size, len(hidden))), softcap)
 
 
@@ -74,7 +75,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
             (grad,) = ctx.saved_tensors
             for_hidden = None if grad is None else grad * grads[0][:, None].to(grad.dtype)
             return for_hidden, None, None, None, None, None
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with full_float32(grads[0].device.type):
             return *_gradients(ctx, grads[0]), None, None, None
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from embrew.float32 import full_float32
+
 
 def info_nce(
     queries: Tensor, candidates: Tensor, labels: Tensor, *, temperature: float = 0.05, mask: Tensor | None = None
@@ -34,7 +36,7 @@ def info_nce(
     """
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
-    with torch.autocast(queries.device.type, enabled=False):
+    with full_float32(queries.device.type):
         scores = (
             normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T / temperature
         )
@@ -74,7 +76,7 @@ def closer_than_positive(queries: Tensor, candidates: Tensor, labels: Tensor, *,
     Returns:
         `(batch, columns)` bool for `info_nce`; never a query's own positive.
     """
-    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+    with torch.no_grad(), full_float32(queries.device.type):
         cosines = normalize(full_precision(queries), dim=-1) @ normalize(full_precision(candidates), dim=-1).T
         return (cosines > cosines.gather(1, labels[:, None]) - margin).scatter(1, labels[:, None], False)
 
@@ -88,7 +90,7 @@ def score_kl(queries: Tensor, documents: Tensor, teacher: Tensor, *, temperature
         teacher: `(batch, documents)` scores on any scale, padded with −inf.
         temperature: τ of the student's cosines.
     """
-    with torch.autocast(queries.device.type, enabled=False):
+    with full_float32(queries.device.type):
         q, d = normalize(full_precision(queries), dim=-1), normalize(full_precision(documents), dim=-1)
         there = teacher > float("-inf")
         student = (torch.einsum("bh,bch->bc", q, d) / temperature).masked_fill(~there, float("-inf"))

@@ -15,6 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from embrew.float32 import full_float32
+
 logger = logging.getLogger(__name__)
 Compression = Literal["dependencies", "direct", "max_k"]
 SVD = Literal["auto", "exact"]
@@ -71,7 +73,7 @@ def compression_target(
     if per_text and compression != "dependencies":
         raise ValueError(f"a dependency matrix for every text goes with compression=dependencies, not {compression}")
     precision = torch.float64 if vectors.dtype == torch.float64 else torch.float32
-    with torch.autocast(vectors.device.type, enabled=False):
+    with full_float32(vectors.device.type):
         x = vectors.detach().to(precision)
         seen = x if source is None else source.detach().to(precision)
         if per_text:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from embrew.float32 import full_float32
+
 
 def layer_weights(layers: int) -> Tensor:
     """w_i = 1 / (1 + ln i) for layers 1 to n − 1, and 1 for the last: `(layers,)` float32.
@@ -36,7 +38,7 @@ def compression_loss(leading: Tensor, target: Tensor, *, temperature: float = 1.
         )
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}; it must be positive")
-    with torch.autocast(leading.device.type, enabled=False):
+    with full_float32(leading.device.type):
         if leading.dtype != torch.float64:
             leading, target = leading.float(), target.float()
         target = target.detach()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from embrew.float32 import full_float32
 from embrew.losses.contrastive import full_precision
 
 
@@ -44,7 +45,7 @@ def cosent(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 
         >>> round(float(cosent(x, y, torch.tensor([1, 0]), temperature=1.0)), 4)  # log(1 + exp(0 - 1))
         0.3133
     """
-    with torch.autocast(left.device.type, enabled=False):
+    with full_float32(left.device.type):
         cosines = cosine_similarity(full_precision(left), full_precision(right), dim=-1)
         return pair_ranking(cosines / _checked(temperature), grades)
 
@@ -63,7 +64,7 @@ def angle(left: Tensor, right: Tensor, grades: Tensor, *, temperature: float = 0
     Raises:
         ValueError: an odd number of dimensions.
     """
-    with torch.autocast(left.device.type, enabled=False):
+    with full_float32(left.device.type):
         return pair_ranking(angle_similarity(left, right) / _checked(temperature), grades)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from embrew.float32 import full_float32
 from embrew.losses.chunked_head import chunked_losses, loss_precision
 
 
@@ -154,7 +155,7 @@ def _divergences(
     softcap: float | None,
     kind: str,
 ) -> Tensor:
-    with torch.autocast(one.device.type, enabled=False):
+    with full_float32(one.device.type):
         p, q = (head_logits(h, weight, bias, scale, softcap).log_softmax(-1) for h in (one, other))
         if kind == "kl":
             return (p.exp() * (p - q)).sum(-1)

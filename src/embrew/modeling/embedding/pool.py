@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from embrew.float32 import full_float32
 from embrew.modeling.embedding.latent import LatentAttention
 from embrew.modeling.settings.pooling import MODES, Pooling
 from embrew.modeling.text.indexing import at, upload
@@ -45,7 +46,7 @@ def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None
     """
     if tokens.document_ids is not None:
         raise ValueError("pooling gives one vector per row, and these rows are packed; pad them instead")
-    with torch.autocast(states.device.type, enabled=False):
+    with full_float32(states.device.type):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":
             return at(states, positions(pooling, tokens.host)[:, count:]).float().reshape(len(states), -1)

@@ -17,6 +17,7 @@ from peft import PeftModel, set_peft_model_state_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
+from embrew.float32 import full_float32
 from embrew.modeling.embedder import Embedder
 from embrew.modeling.identity import replayed
 from embrew.modeling.model.adapter_state import adapter_state
@@ -63,6 +64,11 @@ def tolerance(dtype: torch.dtype) -> float:
 
 def reference_vectors(encoder: Embedder) -> Tensor:
     """Return unit vectors of the reference texts, `(16, hidden)` float32; with demonstrations, 16 more after two."""
+    with full_float32(encoder.device.type):
+        return _reference_vectors(encoder)
+
+
+def _reference_vectors(encoder: Embedder) -> Tensor:
     found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
