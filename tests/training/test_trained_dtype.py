@@ -104,8 +104,8 @@ def test_nearly_all_weights_move(family, folders, tmp_path, caplog):
         encoder = train(recipe(folders[family], dtype="bfloat16", attention=attention), tmp_path / "run")
     saved = load_file(tmp_path / "run" / "one" / "weights" / "model.safetensors")
     assert moved(before, saved) > 0.98, f"{moved(before, saved):.1%} of the weights moved"
-    said = [record.message for record in caplog.records if "autocast" in record.message]
-    assert said == ["one  weights are trained in float32, with bfloat16 autocast"]
+    said = [record.message for record in caplog.records if "training.bf16" in record.message]
+    assert said == ["one  trained weights are float32, matrix products bfloat16 (training.bf16)"]
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     settings = json.loads((tmp_path / "run" / "one" / "embrew.json").read_text())
     again = Encoder.from_pretrained(tmp_path / "run")

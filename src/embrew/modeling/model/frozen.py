@@ -9,6 +9,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.forward import forward, packs, write_soft
 from embrew.modeling.model.layers import layers_of
@@ -85,7 +86,11 @@ def _head(model: Any) -> Head:
     softcap = getattr(config, "final_logit_softcapping", None)
     head = Head(layer.weight, getattr(layer, "bias", None), scale, None if softcap is None else float(softcap))
     _check_head(model, head)
-    return head
+    kind = head.weight.device.type
+    if head.weight.requires_grad or not torch.is_autocast_enabled(kind):
+        return head
+    copies: Copies = layer.__dict__.setdefault("autocast_copies", Copies())
+    return head._replace(weight=copies.of(head.weight, torch.get_autocast_dtype(kind)))
 
 
 _CHECKED: set[Any] = set()

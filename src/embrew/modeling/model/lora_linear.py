@@ -16,6 +16,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.fast_dropout import Mask
 
 TOGETHER = (
@@ -83,7 +84,7 @@ class LoraLinear(PeftLinear):
     def weight_in(self, dtype: torch.dtype) -> Tensor:
         """Return the frozen base weight in a dtype; a copy is kept until the weight changes."""
         weight: Any = self.base_layer.weight
-        return weight if weight.dtype == dtype else self.copies.of(weight, dtype)
+        return self.copies.of(weight, dtype)
 
     @property
     def dropout_now(self) -> float:
@@ -92,23 +93,6 @@ class LoraLinear(PeftLinear):
             return 0.0
         dropout: Any = self.lora_dropout[self.active_adapters[0]]
         return float(dropout.p) if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
-
-
-class Copies:
-    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[Any, Tensor] | None = None
-
-    def of(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weight in a dtype."""
-        key = (weight.data_ptr(), weight._version, dtype)
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, weight.detach().to(dtype)
-        return self._kept[1]
-
-    def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
-        return Copies, ()
 
 
 def use_lora_linear(model: nn.Module) -> None:
