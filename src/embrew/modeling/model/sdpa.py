@@ -41,7 +41,7 @@ def sdpa(
         **kwargs: what else the library passes.
     """
     how: dict[str, Any] = {"scaling": scaling, **kwargs}
-    rounds = torch.is_autocast_enabled("cpu") or value.dtype != torch.float32
+    rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
     dtype = value.dtype
@@ -56,12 +56,12 @@ def sdpa(
 
 @contextmanager
 def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Give states in float32, and switch autocast off, if they are on a CPU."""
+    """Give shorter states in float32, and switch autocast off, if they are on a CPU."""
     if states[0].device.type != "cpu":
         yield states
         return
     with torch.autocast("cpu", enabled=False):
-        yield tuple(state.float() for state in states)
+        yield tuple(state if state.dtype.itemsize >= 4 else state.float() for state in states)
 
 
 def _is_causal(module: nn.Module, query: Tensor, mask: Tensor | None, asked: bool | None) -> bool:
