@@ -20,7 +20,8 @@ class Copies:
             return weight
         key = (weight.data_ptr(), weight._version, dtype)
         if self._kept is None or self._kept[0] != key:
-            self._kept = key, weight.detach().to(dtype)
+            with torch.inference_mode(False):  # it serves training too
+                self._kept = key, weight.detach().to(dtype)
         return self._kept[1]
 
     def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
