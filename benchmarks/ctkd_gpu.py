@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import cuda
+import gpu
 import harness
 import torch
 from ctkd import Side, build_ours, build_peer, qwen3, random_model, random_texts, require_same_step
@@ -45,10 +45,10 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
         row: dict[str, Any] = {"micro-batch": size}
         for name, other in (("ours", "peer"), ("peer", "ours")):
             step = stepper(name, size)
-            room = cuda.fits(step)
-            seconds = statistics.median(cuda.seconds(step) for _ in range(7)) if room else None
+            room = gpu.fits(step)
+            seconds = statistics.median(gpu.seconds(step) for _ in range(7)) if room else None
             row[f"{name}, tokens/s"] = texts[size][0].tokens / seconds if seconds else "out of memory"
-            row[f"{name}, GB"] = cuda.peak(step, weights[other]) if room else None
+            row[f"{name}, GB"] = gpu.peak(step, weights[other]) if room else None
             clear(sides[name])
         sweep.append(row)
     best = {name: max(sweep, key=partial(_speed, name))["micro-batch"] for name in builds}
@@ -58,7 +58,7 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
 
     own, theirs = stepper("ours", best["ours"]), stepper("peer", best["peer"])
     own(), theirs()
-    taken = [(cuda.seconds(own), cuda.seconds(theirs)) for _ in range(20)]
+    taken = [(gpu.seconds(own), gpu.seconds(theirs)) for _ in range(20)]
     rates = [(texts[best["ours"]][0].tokens / a, texts[best["peer"]][0].tokens / b) for a, b in taken]
     pairs = tuple(a / b for a, b in rates)
     speed = Measure(
@@ -93,7 +93,7 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
         "GB of weights, peer": weights["peer"],
         "TFLOP of a text, ours": (count(stepper("ours", 1)).gflop or 0) / 1e3,
         "TFLOP of a text, peer": (count(stepper("peer", 1)).gflop or 0) / 1e3,
-        **cuda.ceilings(),
+        **gpu.ceilings(),
         "sweep": sweep,
     }
     for name, side in list(sides.items()):

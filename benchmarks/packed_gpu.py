@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from functools import partial
 
-import cuda
+import gpu
 import harness
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ def compare(what: str, encoder: Encoder, step: Callable[[], Tensor], tokens: int
     sides = [partial(with_kernel, encoder, kernel, step) for kernel in (VARLEN, "sdpa")]
     for side in sides:
         side()
-    taken = [[cuda.seconds(side) for side in sides] for _ in range(ROUNDS)]
+    taken = [[gpu.seconds(side) for side in sides] for _ in range(ROUNDS)]
     pairs = tuple(padded / packed for packed, padded in taken)
     ours, peer = (1e6 * statistics.median(side) / tokens for side in zip(*taken, strict=True))
     return Measure(
@@ -107,7 +107,7 @@ def packed(benchmark: Benchmark, *, attention: str) -> Outcome:
     return Outcome(
         equality=equality,
         measures=measures,
-        notes={"real tokens": real, "padding of the groups": padded / real - 1, **cuda.ceilings()},
+        notes={"real tokens": real, "padding of the groups": padded / real - 1, **gpu.ceilings()},
     )
 
 

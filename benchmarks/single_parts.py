@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cuda
+import gpu
 import harness
 import torch
 from harness import SEED, Bar, Benchmark, Measure, Outcome
@@ -136,8 +136,8 @@ def fused(benchmark: Benchmark) -> Outcome:
 
     sides = [partial(run, found) for found in (kernels, None)]
     equality = {"loss and gradient": harness.require_equal("loss and gradient", [(sides[0](), sides[1]())], 2e-2)}
-    seconds = [[cuda.seconds(side) for _ in range(harness.ROUNDS)] for side in sides]
-    peaks = [cuda.peak(side) for side in sides]
+    seconds = [[gpu.seconds(side) for _ in range(harness.ROUNDS)] for side in sides]
+    peaks = [gpu.peak(side) for side in sides]
     pairs = [peer / ours for ours, peer in zip(*seconds, strict=True)]
     return Outcome(
         equality=equality,

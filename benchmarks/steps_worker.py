@@ -24,6 +24,7 @@ from transformers import TrainerCallback
 
 TURN = "turn"
 COUNT = "count"
+ROWS = 2_000  # of each data set, so that a worker starts soon
 
 
 class Stopwatch:
@@ -72,7 +73,8 @@ def train(recipe_name: str, stage: str, overrides: list[str], folder: Path, step
     whole = Recipe.load(recipe_name, overrides)
     chosen = next(found for found in whole.stages if found.name == stage)
     training = {**chosen.training, "max_steps": 100_000, "save_strategy": "no", "disable_tqdm": True}
-    chosen = chosen.model_copy(update={"training": training})
+    rows = [config.model_copy(update={"max_rows": min(config.max_rows or ROWS, ROWS)}) for config in chosen.datasets]
+    chosen = chosen.model_copy(update={"training": training, "data": rows})
     recipe = whole.model_copy(update={"stages": [chosen]})
     watch, original = Stopwatch(), StageTrainer.__init__
 

@@ -385,6 +385,7 @@ def test_what_is_reported_is_what_is_reopened(case: str, values: dict[str, Any],
     log = log_of(tmp_path / "run")
     kept = next(p for p in log["curves"]["supervised"] if p["step"] == log["kept"]["supervised"])["scores"]["dev"]
     reopened = cosines(Encoder.from_pretrained(tmp_path / "run"))["dev"]
-    assert kept == pytest.approx(reopened, abs=1e-6), f"reported {kept:.4f}, reopened {reopened:.4f}"
+    rounding = 1e-3 if case == "bf16" else 1e-6  # scores within such a stage are computed in bfloat16 too
+    assert kept == pytest.approx(reopened, abs=rounding), f"reported {kept:.4f}, reopened {reopened:.4f}"
     assert len({said for said, _ in pairs}) == len(pairs) == 6, "each evaluation sees other weights"
-    assert [said for said, _ in pairs] == pytest.approx([found for _, found in pairs], abs=1e-6)
+    assert [said for said, _ in pairs] == pytest.approx([found for _, found in pairs], abs=rounding)

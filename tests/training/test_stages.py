@@ -286,7 +286,7 @@ def test_full_fine_tuning(values: dict[str, Any], tmp_path: Path) -> None:
 def test_a_cached_stage_learns_what_the_plain_one_learns(values: dict[str, Any], tmp_path: Path) -> None:
     values["stages"] = values["stages"][2:]
     values["stages"][0]["adapter"] = "continue"
-    values["encoder"]["lora"] = {**LORA, "lora_dropout": 0.0}
+    values["encoder"] |= {"lora": {**LORA, "lora_dropout": 0.0}, "dtype": "float32"}
     plain = train(Recipe.from_values(values), tmp_path / "plain")
     values["stages"][0]["batch"] = {"size": 4, "mini_batch_num_tokens": 60}
     cached = train(Recipe.from_values(values), tmp_path / "cached")

@@ -62,5 +62,5 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
     objective.setup(encoder)
     encoder.backbone.use_own_sdpa()
     train_in_float32(encoder)
-    if build.autocasts(recipe, encoder.device):
+    if encoder.backbone.trains_all and build.autocasts(recipe, encoder.device):
         encoder.backbone.round_frozen_lm(torch.bfloat16)
