@@ -18,6 +18,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from embrew.threads import set_threads
+
+set_threads()  # as the command line does, before torch is imported
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
