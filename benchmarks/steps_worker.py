@@ -22,9 +22,9 @@ from embrew.threads import set_threads
 
 set_threads()  # as the command line does, before torch is imported
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import TrainerCallback
+import torch  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
 
 TURN = "turn"
 COUNT = "count"

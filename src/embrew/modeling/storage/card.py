@@ -224,6 +224,9 @@ def _training(record: Mapping[str, Any], *, again: bool) -> str:
             revision, objective = entry.get("revision", "–"), record["objectives"][stage]
             lines.append(f"| {stage} | {objective} | {name} | {entry['split']} | {revision} | {entry['rows']:,} |")
     said.append("\n".join(lines))
+    short = [name for name, dtype in record.get("arithmetic", {}).items() if dtype == "bfloat16"]
+    if short:
+        said.append(f"Matrix products in bfloat16, weights and losses in float32: {', '.join(short)}.")
     overlaps = list(_overlaps(record))
     if overlaps:
         said.append("### Texts of the dev and guard sets in the training data")

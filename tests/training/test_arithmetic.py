@@ -1,0 +1,125 @@
+"""The dtype of a stage's matrix products: chosen by device, recorded, compared when a run resumes, used for scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embrew import build
+from embrew.build import precision
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.storage import loading, opening
+from embrew.recipe import Recipe
+from embrew.training.stages import train
+
+TEXTS = ["The lake is deep.", "A cat sleeps on the warm wall.", "Trains leave at noon."]
+
+
+def recipe(folder: Path, data: Path, **encoder: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "encoder": {
+            "model": str(folder),
+            "pooling": {"mode": "mean"},
+            "template": "{text}",
+            "lora": {"r": 4, "lora_dropout": 0.1},
+            **encoder,
+        },
+        "stages": [
+            {
+                "name": "one",
+                "objective": {"type": "contrastive", "positives": "dropout"},
+                "data": {"path": str(data)},
+                "batch": {"size": 3},
+                "training": {"max_steps": 3, "learning_rate": 0.05, "use_cpu": True},
+            }
+        ],
+    }
+    return Recipe.from_values(values)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
+    return path
+
+
+def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
+    for module in (precision, loading, opening):
+        patch.setattr(module, "computes", lambda dtype, device: answer or dtype == torch.float32)
+
+
+def test_auto_is_bfloat16_where_the_device_computes_in_it(
+    model_folder: Callable[[str], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
+    asked = recipe(model_folder("llama"), data, dtype="float32")
+    computing(monkeypatch, True)
+    assert [build.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
+        "bfloat16", "float32", "float32",
+    ]  # fmt: skip
+    assert [build.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
+    stage = lora.stages[0].model_copy(update={"training": {"bf16": False}})
+    assert build.arithmetic(lora, stage, "cpu") == "float32"
+    computing(monkeypatch, False)
+    assert build.arithmetic(lora, lora.stages[0], "cpu") == "float32"
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder: Callable[[str], Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not loading.computes(torch.bfloat16, torch.device("cpu")):
+        pytest.skip("this CPU does not compute in bfloat16")
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(recipe(model_folder("llama"), data), folder)
+    return folder
+
+
+def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
+    assert json.loads((trained / "one" / "stage.json").read_text())["arithmetic"] == {"one": "bfloat16"}
+    assert json.loads((trained / "one" / "embrew.json").read_text())["arithmetic"] == "bfloat16"
+    assert "Matrix products in bfloat16, weights and losses in float32: one." in (trained / "one/README.md").read_text()
+    encoder = Encoder.from_pretrained(trained, merge_adapter=False)
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    assert encoder.arithmetic == "bfloat16"
+
+
+def test_a_machine_without_it_refuses_to_resume(
+    trained: Path, model_folder: Callable[[str], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(recipe(model_folder("llama"), data), trained, resume=True)  # finished here
+    computing(monkeypatch, False)
+    with pytest.raises(ValueError, match="stage one was trained in bfloat16, and would be trained in float32 here"):
+        train(recipe(model_folder("llama"), data), trained, resume=True)
+
+
+def test_folders_without_the_record_are_taken_over(
+    trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path
+) -> None:
+    from embrew.training.resuming.stage_json import StageSettings
+
+    written = json.loads((trained / "one" / "stage.json").read_text())
+    (tmp_path / "stage.json").write_text(json.dumps({key: written[key] for key in written if key != "arithmetic"}))
+    assert StageSettings(recipe(model_folder("llama"), data), trained).holds(tmp_path, 0)
+
+
+def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = build.open_model(str(trained), as_trained=True)
+    plain: Any = build.open_model(str(trained))
+    assert (found.backbone.dtype, plain.backbone.dtype) == (torch.bfloat16, torch.float32)
+    cosines = torch.nn.functional.cosine_similarity(*(torch.tensor(e.encode(TEXTS)) for e in (found, plain)))
+    assert cosines.min() > 0.999
+    assert build.open_model(str(trained), dtype="float32", as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    computing(monkeypatch, False)
+    assert build.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+
+
+def test_an_adapter_that_rounding_would_remove_is_scored_in_float32(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
+    assert build.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
