@@ -28,7 +28,7 @@ from models import save_llama
 from steps_worker import COUNT, TURN
 from work import ceilings
 
-WARM_UPS = 2
+WARM_UPS = 1
 TRAINING: dict[str, tuple[str, str, list[str]]] = {
     "compression": ("llm2comp/nano-wiki", "compress", []),
     "unsupervised": ("llm2comp/nano-wiki", "unsupervised", []),
@@ -38,7 +38,7 @@ TRAINING: dict[str, tuple[str, str, list[str]]] = {
     "bottleneck": ("lbr/medical-nano", "learn", []),
     "epic": ("epic/nano", "supervised", []),
 }
-STEPS = {"nano": 4, "llama-768": 1}  # optimiser steps of a turn
+STEPS = {"nano": 2, "llama-768": 1}  # optimiser steps of a turn
 SMALLER = {  # on the larger model, so that a turn takes seconds
     "compression": ["stages.compress.training.per_device_train_batch_size=4"],
     "unsupervised": ["stages.unsupervised.batch.size=16"],
@@ -65,7 +65,6 @@ class Side:
             env=environment,
             text=True,
         )
-        self.answer()
 
     def answer(self) -> dict[str, float]:
         """Return the next line; raise RuntimeError if the worker ended."""
@@ -118,6 +117,7 @@ def work_of(name: str, model: str, base: str, folder: Path, trained: str | None)
 def measure(name: str, sides: tuple[Side, Side], rounds: int) -> dict[str, Any]:
     """Return the paired ratios (before ÷ now), and the rates of this side's matrix products."""
     before, now = sides
+    before.answer(), now.answer()  # both have started
     long = name == "evidence"
     for _ in range(0 if long else WARM_UPS):
         before.turn(), now.turn()
@@ -174,9 +174,11 @@ def main() -> int:
     unknown = sorted(set(arguments.names) - set(WORKLOADS))
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; choose from {', '.join(WORKLOADS)}")
+    place = arguments.output / f"steps-{arguments.model}"
+    arguments.output.mkdir(parents=True, exist_ok=True)
     harness.one_core()
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else None
-    results: dict[str, Any] = {}
+    around = report.circumstances(" ".join(["python benchmarks/steps.py", *sys.argv[1:]]))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embrew-steps-")))
         sources = stack.enter_context(checkout(arguments.before)), harness.HERE.parent
@@ -191,22 +193,25 @@ def main() -> int:
                 for label, source, model in zip(("before", "now"), sources, trained, strict=True)
             ]
             try:
-                results[name] = measure(name, (sides[0], sides[1]), arguments.rounds)
+                found = measure(name, (sides[0], sides[1]), arguments.rounds)
             finally:
                 for side in sides:
                     side.close()
-            print("\n".join(lines_of(arguments.model, {name: results[name]})[2:]), flush=True)
-    command = " ".join(["python benchmarks/steps.py", *sys.argv[1:]])
-    around = report.circumstances(command)
-    place = arguments.output / f"steps-{arguments.model}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    record = {"name": place.name, "before": arguments.before, **around, "workloads": results}
-    place.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
-    sides = f"commit {arguments.before} ÷ {around['commit'][:7]}"
-    title = f"# {place.name}\n\nTraining steps, encoding and evaluation: {sides}."
-    words = [title, "", *lines_of(arguments.model, results), "", f"`{command}`, {around['date']}"]
-    place.with_suffix(".md").write_text("\n".join(words) + "\n")
+            print("\n".join(lines_of(arguments.model, {name: found})[2:]), flush=True)
+            keep(place, arguments.model, name, {"before_commit": arguments.before, **around, **found})
     return 0
+
+
+def keep(place: Path, model: str, name: str, found: dict[str, Any]) -> None:
+    """Add a workload to the result files; one of an earlier run is replaced."""
+    path = place.with_suffix(".json")
+    known = json.loads(path.read_text())["workloads"] if path.is_file() else {}
+    known = {one: {**known, name: found}[one] for one in WORKLOADS if one in {**known, name: found}}
+    path.write_text(json.dumps({"name": place.name, "workloads": known}, indent=2) + "\n")
+    origins = sorted({f"commit {one['before_commit']} ÷ {one['commit'][:7]}, {one['date']}" for one in known.values()})
+    words = [f"# {place.name}", "", "Training steps, encoding and evaluation of two commits in turn on one core.", ""]
+    words += [*lines_of(model, known), "", *origins, "", f"`{found['command']}`"]
+    place.with_suffix(".md").write_text("\n".join(words) + "\n")
 
 
 if __name__ == "__main__":
