@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import harness
+import numpy as np
 import peaks
 import torch
 from ctkd import (
@@ -152,9 +153,9 @@ def build_ours(model: PreTrainedModel) -> Side:
         return {
             "text": Tokens.pad(rows),
             "decoded": Tokens.pad([soft + Row.of(target, Segment.TARGET) for target in targets]),
-            "owner": torch.arange(size).repeat(3),
-            "source": torch.cat([torch.arange(2 * size), torch.arange(size)]),
-            "part": torch.arange(3).repeat_interleave(size),
+            "owner": np.tile(np.arange(size), 3),
+            "source": np.concatenate([np.arange(2 * size), np.arange(size)]),
+            "part": np.arange(3).repeat(size),
             "reference": texts.reference.flatten(),
         }
 

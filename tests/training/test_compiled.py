@@ -114,7 +114,6 @@ def test_other_objectives(kind, make_encoder):
 
 @pytest.mark.slow
 def test_a_stage_is_saved_as_without(model_folder, tmp_path):
-    """And a resumed run equals an uninterrupted one."""
     asked = {name: values(model_folder("llama"), tmp_path, training=training) for name, training in {
         "plain": {"max_steps": 4, "save_steps": 2},
         "compiled": {"max_steps": 4, "save_steps": 2, "torch_compile": True},
