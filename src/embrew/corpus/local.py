@@ -18,7 +18,14 @@ from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
-from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_shard
+from embrew.corpus.shards import (
+    device_of,
+    encode_options_of,
+    is_whole,
+    shard_vectors,
+    use_recorded_overhead,
+    write_shard,
+)
 from embrew.data.versions import Changes
 from embrew.files.formats import say_missing
 from embrew.files.locks import claimed
@@ -87,6 +94,7 @@ def encode_corpus(
     options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
 
     def work(manifest: Manifest, keep: set[int]) -> End:
+        use_recorded_overhead(encoder, manifest)
         stream = unfinished(job, manifest, keep)
         total = expected_rows(corpus_files(job.input)) if show_progress_bar else None
         kept = sum(manifest.shards[number].rows for number in keep)

@@ -19,7 +19,7 @@ from embrew.corpus.corpus import Shard, Text, shards
 from embrew.corpus.job import Job
 from embrew.corpus.local import End, Summary, add, run, settle, unfinished
 from embrew.corpus.manifest import Entry, Manifest, new_manifest
-from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
+from embrew.corpus.shards import encode_options_of, shard_vectors, use_recorded_overhead, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
 from embrew.text_encoder.interface import TextEncoder
@@ -52,7 +52,9 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
 
     def work(manifest: Manifest, keep: set[int]) -> End:
         if manifest.dimensions is None:
-            settle(manifest, ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job)), job)
+            settle(
+                manifest, ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job, manifest)), job
+            )
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
         context.target_max_block_size = 1  # bytes: each shard is a block, which any actor may encode
@@ -91,12 +93,15 @@ def _begin(open_encoder: Opener, job: Job) -> Manifest:
     """Return the manifest of the job, made on a device of the cluster, where the encoder may open in another dtype."""
     encoder = open_encoder()
     encode_options_of(encoder, job, show_progress_bar=False)
-    return new_manifest(encoder, job)
+    manifest = new_manifest(encoder, job)
+    use_recorded_overhead(encoder, manifest)
+    return manifest
 
 
-def _first_vectors(open_encoder: Opener, job: Job) -> np.ndarray:
+def _first_vectors(open_encoder: Opener, job: Job, manifest: Manifest) -> np.ndarray:
     """Return the vectors of the first shard, which set dimensions and int8 ranges."""
     encoder = open_encoder()
+    use_recorded_overhead(encoder, manifest)
     rejects = Rejects(io.StringIO(), max_rate=job.max_reject_rate) if job.on_bad_rows == "skip" else Rejects()
     first = next(shards(job, rejects), None)
     if first is None:
@@ -118,6 +123,7 @@ class _Encode:
         self.encoder = open_encoder()
         self.job = job
         self.manifest = manifest
+        use_recorded_overhead(self.encoder, manifest)
         self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -25,7 +25,16 @@ from embrew.corpus.known import Known, Texts
 from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of
 from embrew.corpus.local import Summary, add, cleared, settle, summary_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
-from embrew.corpus.shards import device_of, encode_options_of, is_whole, shard_vectors, write_codes, write_shard
+from embrew.corpus.shards import (
+    OVERHEAD,
+    device_of,
+    encode_options_of,
+    is_whole,
+    shard_vectors,
+    use_recorded_overhead,
+    write_codes,
+    write_shard,
+)
 from embrew.data.versions import Changes
 from embrew.files.locks import claimed
 from embrew.files.writing import flush, put
@@ -84,6 +93,7 @@ def update_corpus(
         if old.run["versions"] != asked.run["versions"]:
             logger.warning("%s was made with other versions of the libraries: %s", job.folder, old.run["versions"])
         asked.dimensions, asked.ranges = old.dimensions, old.ranges
+        asked.run |= {name: value for name, value in old.run.items() if name == OVERHEAD}
         known = _known(job.folder, old)
         with _scratch(job.folder) as scratch:
             encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), asked, known, options)
@@ -155,6 +165,7 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
             known.add(job.folder, entry, older=False)
         else:
             del manifest.shards[number]
+    use_recorded_overhead(encoder, manifest)
     made: list[Entry] = []
     stream = _unknown(job, known, first=max(manifest.shards, default=-1) + 1)
     with (
@@ -170,6 +181,7 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
     for entry in made:
         known.add(job.folder, entry, older=False)
     asked.dimensions, asked.ranges = manifest.dimensions, manifest.ranges
+    use_recorded_overhead(encoder, asked)
     return sum(entry.rows for entry in made)
 
 

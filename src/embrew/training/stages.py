@@ -24,9 +24,10 @@ from embrew.files.public_paths import check_path_known
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
+from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import activation_memory, sharding
+from embrew.training import activation_memory, pass_overheads, sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
 from embrew.training.monitoring.evaluation_steps import samples_per_step
@@ -178,6 +179,7 @@ class Run:
         args = self._arguments(index)
         rows, order = self._rows(index, encoder, args)
         self._decide_recomputation(index, encoder, rows, args)
+        overheads = self._decide_overheads(index, encoder, args)
         began = time.perf_counter()
         if self.sharded:
             logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
@@ -196,6 +198,7 @@ class Run:
                 return None
             encoder = self._start(index)
             prepare_encoder(encoder, self.recipe, index, objective)
+            encoder.backbone.overheads |= overheads
             put_trained(TrainStep(encoder, objective), trained)
         encoder.steps += steps
         encoder.arithmetic = build.arithmetic(self.recipe, stage, self.process.device)
@@ -252,6 +255,13 @@ class Run:
         args.activation_checkpointing = decision.recompute
         activation_memory.log(stage.name, decision)
         self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
+
+    def _decide_overheads(self, index: int, encoder: Encoder, args: TrainingArguments) -> dict[Kind, float]:
+        """Measure the overheads of forward passes on a GPU, or read those of the run that is resumed; record them."""
+        overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
+        if overheads:
+            self.results.values.setdefault("pass_overheads", {})[self.recipe.stages[index].name] = overheads
+        return overheads
 
     def _prepare_work_folder(self, index: int) -> None:
         """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same."""

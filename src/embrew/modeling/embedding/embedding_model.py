@@ -185,7 +185,9 @@ class EmbeddingModel(nn.Module):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
-        return Cost.of(layers_of(self.backbone.inner), training=self.training, packed=self.packs)
+        measured = self.backbone.pass_overhead(self.attention, "training" if self.training else "inference")
+        layers = layers_of(self.backbone.inner)
+        return Cost.of(layers, training=self.training, packed=self.packs, measured=measured)
 
     @property
     def template(self) -> Template:

@@ -25,6 +25,7 @@ from embrew.modeling.model.forward import (
 )
 from embrew.modeling.model.kernel import use
 from embrew.modeling.model.layers import layers_of, view
+from embrew.modeling.model.pass_overhead import Kind, is_measured, measure
 from embrew.modeling.model.positions import check_longest, check_positions, max_positions
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.model.varlen import use_varlen
@@ -56,6 +57,15 @@ class Backbone(Weights):
     def packs(self, attention: Attention) -> bool:
         """Return whether texts of different lengths are computed as one row without padding."""
         return packs(self.inner, attention)
+
+    def pass_overhead(self, attention: Attention, kind: Kind) -> float | None:
+        """Return the measured overhead of a forward pass in tokens; None where it is not measured.
+
+        It is measured when first asked for: see `modeling.model.pass_overhead`. Not where rows are packed.
+        """
+        if kind not in self.overheads and is_measured(self.inner) and not self.packs(attention):
+            self.overheads[kind] = measure(self.inner, attention, kind)
+        return self.overheads.get(kind)
 
     def use_own_sdpa(self) -> None:
         """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""

@@ -13,7 +13,12 @@ CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a 
     False: (0.82, 0.58, 0.0010, 0.0257),
     True: (3.2, 1.07, 0.0248, 0.0536),
 }  # fitted to benchmarks/results/pass-cost.md; True: with a backward pass
-GPU = 0.12, 0.0, 0.0, 5e-6  # not measured: launches of a layer take 0.12 ms, and products run at 400 TFLOP/s
+GPU = (
+    0.12,
+    0.0,
+    0.0,
+    5e-6,
+)  # where nothing is measured: launches of a layer take 0.12 ms, and products run at 400 TFLOP/s
 MOST = 8_192  # tokens
 
 
@@ -30,11 +35,14 @@ class Cost:
     packed: bool = False
 
     @classmethod
-    def of(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool) -> Cost:
+    def of(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool, measured: float | None = None) -> Cost:
         """Return the cost for a model of layers that are alike.
 
-        It depends on their size and device alone, so that the same rows are grouped alike in every process.
+        Without a measured overhead, it depends on their size and device alone, so that the same rows are grouped alike
+        in every process.
         """
+        if measured is not None:
+            return cls(measured, packed)
         weights = list(layers[0].parameters())
         size = sum(weight.numel() for weight in weights)
         return cls(by_shape(size, training=training, on_cpu=weights[0].device.type == "cpu"), packed)

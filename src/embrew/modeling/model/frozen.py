@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.forward import forward, packs, write_soft
 from embrew.modeling.model.layers import layers_of
+from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.reach import at_rest
 from embrew.modeling.text.tokens import Tokens
 
@@ -38,10 +40,14 @@ class Head(NamedTuple):
 
 
 class FrozenLM:
-    """The original causal LM: hidden states under causal attention, and its head."""
+    """The original causal LM: hidden states under causal attention, and its head.
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    Attributes:
+        overheads: measured overheads of a forward pass, in tokens.
+    """
+
+    def __init__(self, model: Any, overheads: Mapping[Kind, float] | None = None) -> None:
+        self.model, self.overheads = model, overheads or {}
 
     def hidden_states(self, tokens: Tokens) -> Tensor:
         """Return final states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
@@ -52,7 +58,8 @@ class FrozenLM:
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
         inner = self.model.base_model
-        return Cost.of(layers_of(inner), training=inner.training, packed=packs(inner, CAUSAL))
+        measured = self.overheads.get("training" if inner.training else "inference")
+        return Cost.of(layers_of(inner), training=inner.training, packed=packs(inner, CAUSAL), measured=measured)
 
     @property
     def head(self) -> Head:

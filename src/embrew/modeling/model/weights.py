@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.model.own_weights import Noted, without_adapter
+from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -32,6 +33,7 @@ class Weights(nn.Module):
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
         from_disk: whether the weights, if unchanged, are those that opening the saved folder gives.
+        overheads: measured overheads of a forward pass, in tokens; empty where none was measured.
         switches: between training and evaluation; part of `fingerprint`, since training may have come between.
     """
 
@@ -42,6 +44,7 @@ class Weights(nn.Module):
         self.soft_prompt: nn.Parameter | None = None
         self.owns_weights = False
         self.from_disk = False
+        self.overheads: dict[Kind, float] = {}
         self._noted = Noted(model)
         self._changed = False  # whether an adapter was merged, or trained weights were opened
         self.switches = 0
@@ -255,7 +258,7 @@ class Weights(nn.Module):
         at the same time.
         """
         if self._clone:
-            yield FrozenLM(self._clone[0].to(self.device))
+            yield FrozenLM(self._clone[0].to(self.device), self.overheads)
             return
         with self.adapter_off():
-            yield FrozenLM(self.causal_lm)
+            yield FrozenLM(self.causal_lm, self.overheads)
