@@ -68,7 +68,7 @@ def test_a_slow_decay_is_iterated_further(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = loop(x, 128)[0]
 
     def missed() -> float:
-        found = dependencies._iterated(x[0], 128)
+        (found,) = dependencies._iterated(x, 128)
         assert found is not None
         target = x[0] @ found
         signs = (target * wanted).sum(0).sign()  # a rule tips where two entries are nearly the largest
@@ -87,7 +87,7 @@ def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptu
     assert [line.getMessage().split(" which")[0] for line in caplog.records] == [
         "dependency matrices of 96 dimensions with a flat spectrum are solved exactly,"
     ]
-    assert dependencies._iterated(x[0], 16) is None
+    assert dependencies._iterated(x, 16) == [None, None]
     assert torch.equal(found[0], compression_target(x.float(), 16, svd="exact"))
 
 

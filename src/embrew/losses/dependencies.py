@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -92,18 +93,21 @@ def principal_dependencies(vectors: Tensor, k: int, *, svd: SVD = "auto") -> Ten
     matrices of all layers are never held at once), with more rounds if the spectrum decays slowly. If it is flat, which
     is logged once, the exact solver is used. It runs in float64: neighbours in a flat spectrum are closer than float32
     can distinguish. Above `WIDE` dimensions, the subspace is filtered instead (`_filtered`), at a bounded cost.
+
+    The host waits for a GPU once for all subspaces, once more if some are iterated further, and once for all exact
+    solutions; filtering waits several times for each matrix.
     """
-    width = vectors.shape[-1]
-    columns = []
-    for layer in vectors.reshape(-1, *vectors.shape[-2:]):
-        found = None
-        if svd == "auto" and k + OVERSAMPLING < width:
-            found = _iterated(layer, k)
-            if found is None:
-                _say_flat(width)
-                found = _filtered(layer, k) if width > WIDE else None
-        columns.append(_exact(layer, k) if found is None else found)
-    return with_signs(torch.stack(columns).view(*vectors.shape[:-2], width, k))
+    width, layers = vectors.shape[-1], vectors.reshape(-1, *vectors.shape[-2:])
+    columns: list[Tensor | None] = [None] * len(layers)
+    if svd == "auto" and k + OVERSAMPLING < width:
+        columns = _iterated(layers, k)
+        if any(found is None for found in columns):
+            _say_flat(width)
+            if width > WIDE:
+                columns = [_filtered(layers[i], k) if found is None else found for i, found in enumerate(columns)]
+    exact = iter(_exact([layers[i] for i, found in enumerate(columns) if found is None], k))
+    found = torch.stack([next(exact) if one is None else one for one in columns])
+    return with_signs(found.view(*vectors.shape[:-2], width, k))
 
 
 @cache
@@ -116,35 +120,77 @@ def _say_flat(width: int) -> None:
     logger.info("dependency matrices of %d dimensions with a flat spectrum %s", width, how)
 
 
-def _exact(vectors: Tensor, k: int) -> Tensor:
-    """Return U_kΣ_k of one matrix, from A Aᵀ = U Σ² Uᵀ in float64, whose squares resolve all float32 values."""
+def _exact(layers: Sequence[Tensor], k: int) -> list[Tensor]:
+    """Return U_kΣ_k of each matrix, from A Aᵀ = U Σ² Uᵀ in float64, whose squares resolve all float32 values.
+
+    On a GPU they are solved in one call, for which the host waits once, unless they are wide and need much memory.
+    """
+    if not layers:
+        return []
+    if layers[0].device.type == "cpu" or layers[0].shape[-1] > WIDE:
+        solved = [torch.linalg.eigh(_squared(layer)) for layer in layers]
+    else:
+        solved = list(zip(*torch.linalg.eigh(torch.stack([_squared(layer) for layer in layers])), strict=True))
+    columns = (u[:, -k:] * squares[-k:].clamp(min=0).sqrt() for squares, u in solved)
+    return [found.flip(-1).to(layers[0].dtype) for found in columns]
+
+
+def _squared(vectors: Tensor) -> Tensor:
     matrix = dependency(vectors.double())
-    squares, u = torch.linalg.eigh(matrix @ matrix.mT)
-    return (u[:, -k:] * squares[-k:].clamp(min=0).sqrt()).flip(-1).to(vectors.dtype)
+    return matrix @ matrix.mT
 
 
-def _iterated(vectors: Tensor, k: int) -> Tensor | None:
-    """Return U_kΣ_k of one matrix; None if its spectrum is so flat that an exact solver is as fast.
+def _iterated(layers: Tensor, k: int) -> list[Tensor | None]:
+    """Return U_kΣ_k of each matrix; None if its spectrum is so flat that an exact solver is as fast.
 
     Subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", arXiv 0909.4061, Algorithm
     4.4) towards the right singular vectors. After n products with A or Aᵀ, the error of column j is proportional to
-    (σ_last / σ_j)ⁿ, so that the first estimate of the spectrum predicts how many more are needed.
+    (σ_last / σ_j)ⁿ, so that the first estimate of the spectrum predicts how many more are needed. Spectra are computed
+    on the CPU, from small matrices of all layers that are copied together.
     """
-    matrix = dependency(vectors)
-    basis = torch.linalg.qr(matrix.mT @ _drawn(len(matrix), k + OVERSAMPLING).to(matrix)).Q
-    basis = _further(matrix, basis, ROUNDS)
-    found, values = _within(matrix, basis, k)
-    sizes = torch.linalg.vector_norm(vectors @ found, dim=0).double()  # of the target's columns
-    missing = values[-1] / values[:k].clamp(min=torch.finfo(values.dtype).tiny)
-    most = max(ROUNDS, min(len(matrix) // WORTH, WIDE // WORTH))
-    rounds = torch.arange(ROUNDS, most + 1, dtype=values.dtype, device=values.device)
+    drawn = _drawn(layers.shape[-1], k + OVERSAMPLING).to(layers.device, layers.dtype, non_blocking=True)
+    bases, images = [], []
+    for layer in layers:
+        matrix = dependency(layer)
+        bases.append(_further(matrix, torch.linalg.qr(matrix.mT @ drawn).Q, ROUNDS))
+        images.append(matrix @ bases[-1])
+    targets = [_gram(layer @ image) for layer, image in zip(layers, images, strict=True)]
+    grams = torch.stack([*map(_gram, images), *targets]).cpu()
+    columns: list[Tensor | None] = [None] * len(layers)
+    further = {}
+    for i, (gram, target) in enumerate(zip(*grams.chunk(2), strict=True)):
+        values, rotation = _spectrum(gram, k)
+        sizes = (rotation * (target @ rotation)).sum(0).clamp(min=0).sqrt()  # of the target's columns
+        rounds = _missing_rounds(values, sizes, layers.shape[-1])
+        if rounds == 0:
+            columns[i] = _rotated(images[i], rotation)
+        elif rounds is not None:
+            matrix = dependency(layers[i])
+            further[i] = matrix @ _further(matrix, bases[i], rounds)
+    if further:
+        for (i, image), gram in zip(further.items(), torch.stack([*map(_gram, further.values())]).cpu(), strict=True):
+            columns[i] = _rotated(image, _spectrum(gram, k)[1])
+    return columns
+
+
+def _missing_rounds(values: Tensor, sizes: Tensor, width: int) -> int | None:
+    """Return how many more products with AᵀA a basis needs after `ROUNDS`; None: too many.
+
+    Args:
+        values: singular values of A in the basis, descending.
+        sizes: norms of the target's columns.
+        width: dimensions of A.
+    """
+    missing = values[-1] / values[: len(sizes)].clamp(min=torch.finfo(values.dtype).tiny)
+    most = max(ROUNDS, min(width // WORTH, WIDE // WORTH))
+    rounds = torch.arange(ROUNDS, most + 1, dtype=values.dtype)
     products = 1 + 2 * rounds
     errors = MISSED * (sizes * missing ** products[:, None]).norm(dim=-1)
     tolerated = TOLERANCE * sizes.norm()
     if errors[0] <= tolerated:
-        return found
+        return 0
     enough = (errors <= tolerated / 2).nonzero()
-    return _within(matrix, _further(matrix, basis, int(enough[0])), k)[0] if len(enough) else None
+    return int(enough[0]) if len(enough) else None
 
 
 def _filtered(vectors: Tensor, k: int) -> Tensor:
@@ -191,8 +237,22 @@ def _within(matrix: Tensor, basis: Tensor, k: int) -> tuple[Tensor, Tensor]:
     V are eigenvectors of a small Gram matrix, whose squares in float64 are as precise as the float32 products.
     """
     image = matrix @ basis
-    squares, rotation = torch.linalg.eigh(image.double().mT @ image.double())
-    return image @ rotation[:, -k:].flip(-1).to(image.dtype), squares.clamp(min=0).sqrt().flip(-1)
+    values, rotation = _spectrum(_gram(image), k)
+    return _rotated(image, rotation), values
+
+
+def _gram(columns: Tensor) -> Tensor:
+    return columns.double().mT @ columns.double()
+
+
+def _spectrum(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return singular values, descending, and the right singular vectors of the first k, from a Gram matrix."""
+    squares, rotation = torch.linalg.eigh(gram)
+    return squares.clamp(min=0).sqrt().flip(-1), rotation[:, -k:].flip(-1)
+
+
+def _rotated(image: Tensor, rotation: Tensor) -> Tensor:
+    return image @ rotation.to(image.device, image.dtype, non_blocking=True)
 
 
 @lru_cache(maxsize=4)
@@ -236,7 +296,7 @@ def per_text_target(vectors: Tensor, k: int) -> Tensor:
             target[rows, :kept] = _expanded(x[rows], low[rows], high[rows], terms)[:, :kept]
     for i in (~done).nonzero()[:, 0].tolist():
         one = x[i : i + 1]  # the matrix of a batch of one
-        target[i] = x[i] @ with_signs(_exact(one, k) if width <= WIDE else _filtered(one, k))
+        target[i] = x[i] @ with_signs(_exact([one], k)[0] if width <= WIDE else _filtered(one, k))
     return target.view(*shape, k).to(vectors.dtype)
 
 

@@ -35,7 +35,7 @@ def decide(encoder: Encoder, args: TrainingArguments, work: Path) -> dict[Kind, 
             kept = read_json(path, keys=("training", "inference"))
             return {"training": kept["training"], "inference": kept["inference"]}
         found = _measured(encoder, args)
-        write_json(path, dict(found))
+        write_json(path, {str(kind): tokens for kind, tokens in found.items()})
         return found
 
     overheads = decided(choose)

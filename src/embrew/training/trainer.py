@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training import sharding
+from embrew.training.finite import check_finite
 from embrew.training.monitoring.evaluation_steps import EvaluateAtSteps, samples_per_step
 from embrew.training.monitoring.log_lines import LogLines
 from embrew.training.monitoring.progress import TrainingProgress
@@ -145,21 +145,11 @@ class StageTrainer(Trainer):
         with nullcontext() if cached is None else cached.no_sync():
             loss = super().training_step(model, inputs, *args, **kwargs)
         if self.accelerator.sync_gradients:
-            self._check_losses()
+            check_finite(self.step_losses, step=self.state.global_step + 1)
+            self.step_losses.clear()
             if cached is not None:
                 mean_gradients(self.step.trainable().values())
         return loss
-
-    def _check_losses(self) -> None:
-        """Raise where a loss of the optimiser step is not finite; they are read together, before weights change."""
-        losses = torch.stack(self.step_losses).tolist()
-        self.step_losses.clear()
-        wrong = [loss for loss in losses if not math.isfinite(loss)]
-        if wrong:
-            raise ValueError(
-                f"the loss is {wrong[0]} at step {self.state.global_step + 1}; lower the learning rate, "
-                "clip gradients (training.max_grad_norm), or check the data of this batch"
-            )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the parts of the loss to a log line, averaged over micro-batches and processes like the loss.
