@@ -21,8 +21,10 @@ def full_float32(device_type: str) -> Iterator[None]:
             return
         matmul = torch.backends.cuda.matmul
         before = matmul.fp32_precision
+        matmul.fp32_precision = "none"  # then it is that of `torch.backends.fp32_precision`, which the Trainer sets
+        inherited = matmul.fp32_precision == before
         matmul.fp32_precision = "ieee"
         try:
             yield
         finally:
-            matmul.fp32_precision = before
+            matmul.fp32_precision = "none" if inherited else before

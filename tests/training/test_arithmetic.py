@@ -13,6 +13,7 @@ import torch
 from embrew import build
 from embrew.build import precision
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.merging import merge_encoder
 from embrew.modeling.storage import loading, opening
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -66,6 +67,11 @@ def test_auto_is_bfloat16_where_the_device_computes_in_it(
     assert [build.autocasts(one, "cuda") for one in (lora, full, asked)] == [True, True, False]
     stage = lora.stages[0].model_copy(update={"training": {"bf16": False}})
     assert build.arithmetic(lora, stage, "cpu") == "float32"
+    for training in ({"fp16": False}, {"bf16": False}, {"bf16": True}, {}):  # as the Trainer is told
+        given = {**lora.stages[0].training, **training}
+        stage = lora.stages[0].model_copy(update={"training": given})
+        args = build.training_arguments(stage, build.objective(stage.objective), data.parent, seed=1, autocast=True)
+        assert (build.arithmetic(lora, stage, "cpu") == "bfloat16") == args.bf16
     computing(monkeypatch, False)
     assert build.arithmetic(lora, lora.stages[0], "cpu") == "float32"
 
@@ -95,6 +101,18 @@ def test_a_machine_without_it_refuses_to_resume(
     computing(monkeypatch, False)
     with pytest.raises(ValueError, match="stage one was trained in bfloat16, and would be trained in float32 here"):
         train(recipe(model_folder("llama"), data), trained, resume=True)
+    asked = recipe(model_folder("llama"), data)
+    asked.stages[0].training["bf16"] = True  # as the message says
+    train(asked, trained, resume=True)
+    asked.stages[0].training["learning_rate"] = 0.1
+    with pytest.raises(ValueError, match=r"other settings \(stages.0.training.learning_rate, stages.0.training.bf16\)"):
+        train(asked, trained, resume=True)
+
+
+def test_merged_weights_are_scored_in_their_dtype(trained: Path, tmp_path: Path) -> None:
+    """How much of the adapter rounding would take can no longer be compared."""
+    merge_encoder(trained, tmp_path / "merged")
+    assert build.open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_folders_without_the_record_are_taken_over(

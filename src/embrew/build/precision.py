@@ -59,10 +59,11 @@ Arithmetic = Literal["float32", "bfloat16", "float16"]
 
 def arithmetic(recipe: Recipe, stage: StageConfig, device: Any = None) -> Arithmetic:
     """Return the dtype of a stage's matrix products: of autocast, or float32."""
-    if stage.training.get("fp16"):
+    training = stage.training
+    if training.get("fp16"):
         return "float16"
-    chosen = stage.training.get("bf16")
-    return "bfloat16" if (autocasts(recipe, device) if chosen is None else chosen) else "float32"
+    chosen = training.get("bf16") if {"bf16", "fp16"} & training.keys() else autocasts(recipe, device)
+    return "bfloat16" if chosen else "float32"
 
 
 def _trains_all(recipe: Recipe) -> bool:

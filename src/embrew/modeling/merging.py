@@ -60,6 +60,7 @@ def merge_encoder(
         )
     logger.info("merged adapters: %d; largest difference between vectors: %.1e", settings["adapters"], difference)
     encoder.chain = []
+    encoder.arithmetic = None  # how much of the adapter rounding would take is not known any more
     encoder.backbone.train_all()
     encoder.save_pretrained(out, overwrite=overwrite, verify=verify)
     return encoder

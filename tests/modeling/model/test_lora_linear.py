@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,6 +119,44 @@ def test_another_input_is_not_given_the_waiting_output(llama: LlamaForCausalLM) 
     assert torch.allclose(layer.v_proj(one), peft.v_proj(one), rtol=0, atol=1e-12)
 
 
+def test_a_waiting_output_is_for_calls_of_the_same_kind(llama: LlamaForCausalLM) -> None:
+    """One input, read by a layer without gradients or with adapters off, and then by another layer otherwise."""
+    model, peft = ours(adapted(llama)), adapted(llama)
+    layer, theirs = (one.base_model.model.model.layers[0].self_attn for one in (model, peft))
+    x = torch.randn(2, 5, 32, dtype=torch.float64)
+    with torch.no_grad():
+        layer.q_proj(x)
+    assert layer.k_proj(x).requires_grad
+    with model.disable_adapter():
+        layer.q_proj(x)
+    assert torch.allclose(layer.v_proj(x), theirs.v_proj(x), rtol=0, atol=1e-12)
+
+
+def test_outputs_may_be_changed_in_place(llama: LlamaForCausalLM) -> None:
+    """As models do that clip queries, keys and values."""
+    peft = adapted(llama)
+    x, found = torch.randn(2, 5, 32, dtype=torch.float64), []
+    for model in (ours(peft), peft):
+        layer = model.base_model.model.model.layers[0].self_attn
+        given = x.clone().requires_grad_()
+        outputs = [project(given).clamp_(-1, 1) for project in (layer.q_proj, layer.k_proj, layer.o_proj)]
+        sum(output.square().sum() for output in outputs).backward()
+        found.append(given.grad)
+    assert torch.allclose(*found, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 32), (0, 32)])
+def test_inputs_in_another_order_in_memory_and_empty_ones(llama: LlamaForCausalLM, shape: tuple[int, ...]) -> None:
+    layer = ours(adapted(llama, lora_dropout=0.2)).base_model.model.model.layers[0].self_attn.o_proj
+    x = torch.randn(shape, dtype=torch.float64)
+    found = []
+    for given in (x, x.mT.contiguous().mT):
+        torch.manual_seed(2)
+        found.append(layer(given))
+    assert found[0].shape == x.shape
+    assert torch.equal(*found)
+
+
 def masks(p: float, calls: int, rows: int) -> Tensor:
     """Which inputs three layers that are computed together set to zero: `(calls, layers, rows, WIDTH)` bool.
 
@@ -226,20 +265,38 @@ def test_a_changed_base_weight_is_cast_again(llama: LlamaForCausalLM) -> None:
         assert torch.equal(model(ids).logits, copy.deepcopy(model)(ids).logits)  # a copied model has no casts yet
 
 
+def test_weights_without_a_version_are_cast(llama: LlamaForCausalLM) -> None:
+    with torch.inference_mode():
+        model = ours(adapted(llama, torch.float32))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert model(torch.randint(50, (3, 7))).logits.isfinite().all()
+
+
+def kept(run: Callable[[], Any]) -> int:
+    """Bytes that are kept for the backward pass."""
+    seen: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        seen[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run()
+    return sum(seen.values())
+
+
 def test_less_is_kept_for_the_backward_pass_than_by_peft(llama: LlamaForCausalLM) -> None:
-    def kept(model: Any) -> int:
-        seen: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            seen[tensor.data_ptr()] = tensor.nbytes
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(torch.arange(48).view(2, 24) % 50)
-        return sum(seen.values())
-
+    ids = torch.arange(48).view(2, 24) % 50
     peft = adapted(llama, torch.float32, lora_dropout=0.05)
-    assert kept(ours(peft)) < 0.75 * kept(peft)
+    assert kept(lambda: ours(peft)(ids)) < 0.75 * kept(lambda: peft(ids))
+
+
+def test_adapters_that_are_off_keep_no_input(llama: LlamaForCausalLM) -> None:
+    """As where a frozen model reads what is trained: the gradient of the input needs weights only."""
+    model = ours(adapted(llama, torch.float32))
+    project, x = model.base_model.model.model.layers[0].self_attn.o_proj, torch.randn(2, 5, 32, requires_grad=True)
+    with model.disable_adapter():
+        assert kept(lambda: project(x)) == project.base_layer.weight.nbytes
 
 
 def test_common_sizes_are_few_and_close() -> None:

@@ -18,11 +18,13 @@ class Copies:
         """Return the weight in a dtype; itself, if it is in that."""
         if weight.dtype == dtype:
             return weight
-        key = (weight.data_ptr(), weight._version, dtype)
-        if self._kept is None or self._kept[0] != key:
+        version = None if weight.is_inference() else weight._version  # inference tensors have none
+        key = weight.data_ptr(), version, dtype
+        kept = self._kept  # another thread may replace it
+        if kept is None or kept[0] != key:
             with torch.inference_mode(False):  # it serves training too
-                self._kept = key, weight.detach().to(dtype)
-        return self._kept[1]
+                kept = self._kept = key, weight.detach().to(dtype)
+        return kept[1]
 
     def __reduce__(self) -> tuple[type[Copies], tuple[()]]:
         return Copies, ()

@@ -42,7 +42,9 @@ class Mask:
 
     def apply(self, values: Tensor) -> Tensor:
         """Return `(rows, width)` values with the mask's elements set to zero."""
-        return self.apply_(values.clone()) if self.positions.dtype == torch.int64 else values * self.positions
+        if self.positions.dtype == torch.int64:
+            return self.apply_(values.clone(memory_format=torch.contiguous_format))
+        return values * self.positions
 
     def apply_(self, values: Tensor) -> Tensor:
         """Do the same in place, for contiguous values."""

@@ -48,14 +48,15 @@ class LoraLinear(PeftLinear):
         if dtype is None:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
-        kept = _WAITING.take(self, x)
+        how = torch.is_grad_enabled(), dtype, self.disable_adapters, self.training
+        kept = _WAITING.take(self, x, how)
         if kept is not None:
             return kept
         at = next(i for i, layer in enumerate(self.together) if layer is self)
         layers = [self, *(layer for layer in self.together[at + 1 :] if layer._product_dtype(x) == dtype)]
         masks = [(Mask.draw(x, p), p) if (p := layer.dropout_now) else None for layer in layers]
         outputs = _LoraProducts.apply(x, dtype, masks, *(part for layer in layers for part in layer.parts(dtype)))
-        _WAITING.put(layers, x, outputs)
+        _WAITING.put(layers, x, how, outputs)
         return outputs[0]
 
     def _product_dtype(self, x: Tensor) -> torch.dtype | None:
@@ -114,15 +115,19 @@ class _Waiting(threading.local):
 
     def __init__(self) -> None:
         self.x: Tensor | None = None
+        self.how: Any = None
         self.outputs: dict[int, Tensor] = {}
 
-    def put(self, layers: Sequence[LoraLinear], x: Tensor, outputs: Sequence[Tensor]) -> None:
-        self.x = x if len(layers) > 1 else None
+    def put(self, layers: Sequence[LoraLinear], x: Tensor, how: Any, outputs: Sequence[Tensor]) -> None:
+        self.x, self.how = x if len(layers) > 1 else None, how
         self.outputs = {id(layer): output for layer, output in zip(layers[1:], outputs[1:], strict=True)}
 
-    def take(self, layer: LoraLinear, x: Tensor) -> Tensor | None:
-        """Return the output of a layer for this very input, or None; nothing is kept after the last one."""
-        if self.x is not x:
+    def take(self, layer: LoraLinear, x: Tensor, how: Any) -> Tensor | None:
+        """Return the output of a layer for this very input, or None; nothing is kept after the last one.
+
+        `how` is what else outputs depend on: gradients, dtype, adapters on or off, training or not.
+        """
+        if self.x is not x or self.how != how:
             self.x, self.outputs = None, {}
             return None
         output = self.outputs.pop(id(layer), None)
@@ -159,11 +164,13 @@ class _LoraProducts(torch.autograd.Function):
                     up = (b * factor).to(dtype)
                     down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
                     output.addmm_(down, up.T)
-                outputs.append(output[:count].view(*x.shape[:-1], -1))
+                shape = (*x.shape[:-1], output.shape[-1])
+                outputs.append(torch.ops.aten._unsafe_view(output[:count], shape))  # models may change it in place
                 kept += [base, a, up, down, None if mask is None else mask.positions]
                 factors.append(factor)
-        ctx.save_for_backward(rows, *kept)
-        ctx.factors, ctx.shape, ctx.dtype = factors, x.shape, x.dtype
+        adapted = any(a is not None for a in kept[1::5])
+        ctx.save_for_backward(rows if adapted else None, *kept)
+        ctx.factors, ctx.shape, ctx.dtype, ctx.rows_dtype = factors, x.shape, x.dtype, rows.dtype
         return tuple(outputs)
 
     @staticmethod
@@ -172,12 +179,12 @@ class _LoraProducts(torch.autograd.Function):
         rows, *kept = ctx.saved_tensors
         total: Tensor | None = None
         found: list[Any] = []
-        with torch.autocast(rows.device.type, enabled=False):
+        with torch.autocast(grads[0].device.type, enabled=False):
             for i, (grad, factor) in enumerate(zip(grads, ctx.factors, strict=True)):
                 base, a, up, down, positions = kept[5 * i : 5 * i + 5]
                 wants_a, wants_b = ctx.needs_input_grad[3 + 5 * i + 2 : 3 + 5 * i + 4]
                 mask = None if positions is None else Mask(positions)
-                grad = _rows(grad, rows.dtype)
+                grad = _rows(grad, ctx.rows_dtype)
                 for_a = for_b = None
                 if ctx.needs_input_grad[0]:
                     total = grad @ base if total is None else total.addmm_(grad, base)
@@ -188,7 +195,7 @@ class _LoraProducts(torch.autograd.Function):
                     if wants_a:
                         for_a = (narrow.T @ (rows if mask is None else mask.apply(rows))).to(a.dtype)
                     if total is not None:
-                        by_adapter = narrow @ a.to(rows.dtype)
+                        by_adapter = narrow @ a.to(ctx.rows_dtype)
                         total += by_adapter if mask is None else mask.apply_(by_adapter)
                 found += [None, None, for_a, for_b, None]
         for_x = None if total is None else total[: ctx.shape[:-1].numel()].to(ctx.dtype).view(ctx.shape)

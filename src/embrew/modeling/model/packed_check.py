@@ -126,7 +126,7 @@ class _Probe:
     def _close(self, ours: Tensor, theirs: Tensor, times: float) -> bool:
         device = self.inner.device.type
         exact = self.inner.dtype == torch.float32 and not torch.is_autocast_enabled(device)
-        rounded = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        rounded = device == "cuda" and torch.backends.cuda.matmul.fp32_precision not in ("ieee", "none")
         allowed = times * (5e-2 if not exact else 5e-3 if rounded else 1e-4)
         ours, theirs = ours[self.real].float(), theirs[self.real].float()
         return bool((ours - theirs).abs().max() <= allowed * theirs.abs().max())  # false for NaN, too

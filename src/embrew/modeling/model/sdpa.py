@@ -45,6 +45,8 @@ def sdpa(
     if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
     dtype = value.dtype
+    if attention_mask is not None and attention_mask.is_floating_point():
+        attention_mask = attention_mask.to(torch.promote_types(attention_mask.dtype, torch.float32))
     with float32_on_cpu(query, key, value) as (query, key, value):
         if dropout and kwargs.get("position_bias") is None and kwargs.get("cache") is None:
             causal = _is_causal(module, query, attention_mask, kwargs.get("is_causal"))

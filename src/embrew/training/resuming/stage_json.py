@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
 STAGE = formats.STAGE.file
+BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
 
 
@@ -113,12 +115,15 @@ class StageSettings:
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
 
-        Earlier versions compared paths as written.
+        Earlier versions compared paths as written. Stages that differ in `training.bf16` only are compared by the
+        `arithmetic` that resulted from it.
         """
         by_name = "content" in written
         if written["hash"] == self.recipe.stage_hash(index, by_name=by_name):
             return None
-        return self.recipe.differing_keys(written["recipe"], index, by_name=by_name)
+        keys = self.recipe.differing_keys(written["recipe"], index, by_name=by_name)
+        same = "arithmetic" in written and all(BF16.fullmatch(key) for key in keys)
+        return None if keys and same else keys
 
     def _lost_weights(self, folder: Path, index: int) -> bool:
         before = self.folder / self.recipe.stages[index - 1].name if index else self.start
