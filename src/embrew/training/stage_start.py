@@ -1,4 +1,4 @@
-"""The encoder that a stage starts from, and its preparation for training."""
+"""What a stage starts from: its data, and the encoder and its preparation for training."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from transformers import set_seed
 
 from embrew import build
+from embrew.files.public_paths import check_path_known
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.precision import train_in_float32
 from embrew.objectives import Objective
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, StageConfig
 
 
 def starting_encoder(recipe: Recipe, index: int, source: Path | None, *, device: torch.device) -> Encoder:
@@ -64,3 +65,12 @@ def prepare_encoder(encoder: Encoder, recipe: Recipe, index: int, objective: Obj
     train_in_float32(encoder)
     if encoder.backbone.trains_all and build.autocasts(recipe, encoder.device):
         encoder.backbone.round_frozen_lm(torch.bfloat16)
+
+
+def check_data_paths(stage: StageConfig) -> None:
+    """Raise if only the name of a path of a stage's data was saved."""
+    several = isinstance(stage.data, list)
+    for number, config in enumerate(stage.datasets):
+        key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
+        for path in [config.path] if isinstance(config.path, str) else config.path:
+            check_path_known(path, key)

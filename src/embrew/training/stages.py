@@ -24,7 +24,6 @@ from embrew.files.public_paths import check_path_known
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
-from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import activation_memory, pass_overheads, sharding
@@ -36,7 +35,7 @@ from embrew.training.monitoring.scores import Evaluate
 from embrew.training.resuming import checkpoints
 from embrew.training.resuming.checkpoint_files import files_needed, put_trained, trained_tensors
 from embrew.training.resuming.stage_json import STAGE, StageSettings
-from embrew.training.stage_start import prepare_encoder, starting_encoder
+from embrew.training.stage_start import check_data_paths, prepare_encoder, starting_encoder
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
 
@@ -179,7 +178,9 @@ class Run:
         args = self._arguments(index)
         rows, order = self._rows(index, encoder, args)
         self._decide_recomputation(index, encoder, rows, args)
-        overheads = self._decide_overheads(index, encoder, args)
+        overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
+        if overheads:
+            self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
         began = time.perf_counter()
         if self.sharded:
             logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
@@ -256,13 +257,6 @@ class Run:
         activation_memory.log(stage.name, decision)
         self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 
-    def _decide_overheads(self, index: int, encoder: Encoder, args: TrainingArguments) -> dict[Kind, float]:
-        """Measure the overheads of forward passes on a GPU, or read those of the run that is resumed; record them."""
-        overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
-        if overheads:
-            self.results.values.setdefault("pass_overheads", {})[self.recipe.stages[index].name] = overheads
-        return overheads
-
     def _prepare_work_folder(self, index: int) -> None:
         """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same."""
         work = self._work_folder(index)
@@ -299,17 +293,8 @@ class Run:
             check_path_known(self.recipe.encoder.model, "encoder.model")
         for stage, done in zip(self.recipe.stages, finished, strict=True):
             if not done:
-                _check_data_paths(stage)
+                check_data_paths(stage)
         return finished
-
-
-def _check_data_paths(stage: StageConfig) -> None:
-    """Raise if only the name of a path of a stage's data was saved."""
-    several = isinstance(stage.data, list)
-    for number, config in enumerate(stage.datasets):
-        key = f"stages.{stage.name}.data.{number}.path" if several else f"stages.{stage.name}.data.path"
-        for path in [config.path] if isinstance(config.path, str) else config.path:
-            check_path_known(path, key)
 
 
 def _chunks(stage: StageConfig) -> Chunks | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import (
     PrinterCallback,
     ProgressCallback,
-    Trainer,
     TrainerState,
     TrainingArguments,
 )
@@ -28,22 +26,18 @@ from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
-from embrew.training import sharding
+from embrew.training.checkpointing_trainer import CheckpointingTrainer
 from embrew.training.finite import check_finite
 from embrew.training.monitoring.evaluation_steps import EvaluateAtSteps, samples_per_step
 from embrew.training.monitoring.log_lines import LogLines
 from embrew.training.monitoring.progress import TrainingProgress
-from embrew.training.monitoring.stage_evaluation import Point, StageEvaluation, curve_from_log, trainer_metrics
+from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
 from embrew.training.resuming import checkpoints
 from embrew.training.resuming.checkpoint_files import (
     BEST,
     WEIGHTS,
-    files_needed,
     link_or_copy,
-    read_sharded_optimizer,
     read_trained,
-    write_sharded_optimizer,
-    write_trained,
 )
 from embrew.training.step import TrainStep
 
@@ -51,10 +45,9 @@ logger = logging.getLogger(__name__)
 TENSORBOARD = (
     ".tensorboard"  # suffix of the folder of event files, next to the folder of checkpoints and not removed with it
 )
-KEEP = 2  # checkpoints of a stage in progress
 
 
-class StageTrainer(Trainer):
+class StageTrainer(CheckpointingTrainer):
     """Hugging Face's Trainer around a `TrainStep`.
 
     Checkpoints hold the trained tensors (safetensors) and the Trainer's optimiser, schedule and RNG state; they are
@@ -162,15 +155,6 @@ class StageTrainer(Trainer):
             self.loss_parts.clear()
         super().log(logs, *args, **kwargs)
 
-    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
-        if not sharding.is_sharded(model):  # shards are on their devices
-            super()._move_model_to_device(model, device)
-
-    @property
-    def curve(self) -> list[Point]:
-        """The learning curve so far."""
-        return curve_from_log(self.state.log_history)
-
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Score the current weights; keep the best, with early stopping after `patience` evaluations.
 
@@ -187,7 +171,7 @@ class StageTrainer(Trainer):
         curve = self.curve
         if self.args.process_index == 0:
             if self.evaluation.metric is not None and self.evaluation.best_point(curve) == curve[-1]:
-                self._write_trained(self._best)
+                self.write_trained(self.best_weights)
             self.evaluation.report(curve, self.state.max_steps)
         if self.evaluation.should_stop(curve):
             self.control.should_training_stop = True
@@ -196,50 +180,6 @@ class StageTrainer(Trainer):
             )  # a resumed run then sees that the stage is finished
         return metrics
 
-    @property
-    def _best(self) -> Path:
-        return Path(self.args.output_dir or ".") / BEST
-
-    def _write_trained(self, path: Path) -> None:
-        write_trained(self.step, path, writes=self.args.should_save)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        self._write_trained(Path(output_dir or self.args.output_dir or ".") / WEIGHTS)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
-            folder, writes = Path(output_dir), self.args.should_save
-            write_sharded_optimizer(folder, self.optimizer, self.lr_scheduler, writes=writes)
-        else:
-            super()._save_optimizer_and_scheduler(output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint and self.step.sharded and self.optimizer is not None and self.lr_scheduler is not None:
-            read_sharded_optimizer(Path(checkpoint), self.optimizer, self.lr_scheduler)
-        else:
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        read_trained(self.step, Path(resume_from_checkpoint) / WEIGHTS)
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        folder = Path(self.args.output_dir or ".")
-        checkpoint = folder / f"checkpoint-{self.state.global_step}"
-        if (
-            checkpoint.exists()
-            and self.args.should_save
-            and not checkpoints.is_whole(checkpoint, files_needed(self.args))
-        ):
-            shutil.rmtree(checkpoint)
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            if self.evaluation is not None and self.evaluation.metric is not None and self.curve:
-                link_or_copy(self._best, checkpoint / BEST)
-            checkpoints.seal(checkpoint)
-            checkpoints.rotate(folder, KEEP)
-        self.accelerator.wait_for_everyone()
-
     def fit(self, checkpoint: Path | None) -> int:
         """Train to the end, resuming from a checkpoint if given; load the best step's weights if one is chosen.
 
@@ -247,7 +187,7 @@ class StageTrainer(Trainer):
             The number of optimiser steps of the weights.
         """
         if self.args.should_save and checkpoint is not None and (checkpoint / BEST).exists():
-            link_or_copy(checkpoint / BEST, self._best)  # an existing one may be of a later step
+            link_or_copy(checkpoint / BEST, self.best_weights)  # an existing one may be of a later step
         self.accelerator.wait_for_everyone()
         if checkpoint is not None and self._is_done(checkpoint):
             read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
@@ -263,7 +203,7 @@ class StageTrainer(Trainer):
         if self.evaluation is None or self.evaluation.metric is None:
             return self.state.global_step
         self.accelerator.wait_for_everyone()
-        read_trained(self.step, self._best)
+        read_trained(self.step, self.best_weights)
         return self.evaluation.best_point(self.curve)["step"]
 
     def _is_done(self, checkpoint: Path) -> bool:
