@@ -61,8 +61,12 @@ def encoder(place: Path | None = None, dtype: str = "float32") -> Encoder:
 
 def stock(dtype: str = "float32") -> SentenceTransformer:
     """The peer: the exported folder, as anybody opens it."""
-    kwargs = {"use_safetensors": True, "dtype": getattr(torch, dtype)}
-    return SentenceTransformer(str(folder() / "stock"), device="cpu", trust_remote_code=False, model_kwargs=kwargs)
+    return SentenceTransformer(
+        str(folder() / "stock"),
+        device="cpu",
+        trust_remote_code=False,
+        model_kwargs={"use_safetensors": True, "dtype": getattr(torch, dtype)},
+    )
 
 
 def texts_of(name: str) -> list[str]:

@@ -90,7 +90,9 @@ def operations(side, texts) -> Operations:
     batch = side.batch(texts)
     with FlopCounterMode(display=False) as counter:
         side.step(batch)
-    return Operations(counter.get_flop_counts()["Global"][torch.ops.aten.mm], counter.get_total_flops())
+    counts = counter.get_flop_counts()["Global"]
+    products = counts[torch.ops.aten.mm] + counts.get(torch.ops.aten.addmm, 0)
+    return Operations(products, counter.get_total_flops())
 
 
 def watched(side, texts) -> VocabularyWide:

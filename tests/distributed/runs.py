@@ -51,6 +51,7 @@ def recipe(folder: Path, stage: dict[str, Any], *, lora: bool = True) -> Recipe:
         {
             "encoder": {
                 "model": str(folder / "llama"),
+                "dtype": "float32",
                 "template": "{instruction}{text}{memory}",
                 "memory_tokens": 3,
                 "attention": "bidirectional",

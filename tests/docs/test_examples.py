@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import shlex
@@ -97,6 +98,8 @@ def modules() -> list[str]:
 def test_docstrings_show_what_happens() -> None:
     attempted = 0
     for name in modules():
+        if name == "embrew.losses.fused_kernels" and importlib.util.find_spec("triton") is None:
+            continue  # for GPUs
         module = importlib.import_module(name)
         if ">>>" not in Path(str(module.__file__)).read_text(encoding="utf-8"):
             continue  # doctest reads all docstrings of a module before it finds none

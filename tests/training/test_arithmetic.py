@@ -94,35 +94,43 @@ def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
     assert encoder.arithmetic == "bfloat16"
 
 
-def test_a_machine_without_it_refuses_to_resume(
-    trained: Path, model_folder: Callable[[str], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stage_goes_on_as_it_was_begun(
+    trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(recipe(model_folder("llama"), data), trained, resume=True)  # finished here
+    """A finished stage is skipped on any machine; one in progress keeps its dtype, or is refused."""
+    from embrew.training.resuming.stage_json import arithmetic_of
+
+    lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     computing(monkeypatch, False)
-    with pytest.raises(ValueError, match="stage one was trained in bfloat16, and would be trained in float32 here"):
-        train(recipe(model_folder("llama"), data), trained, resume=True)
-    asked = recipe(model_folder("llama"), data)
-    asked.stages[0].training["bf16"] = True  # as the message says
-    train(asked, trained, resume=True)
-    asked.stages[0].training["learning_rate"] = 0.1
-    with pytest.raises(ValueError, match=r"other settings \(stages.0.training.learning_rate, stages.0.training.bf16\)"):
-        train(asked, trained, resume=True)
+    train(lora, trained, resume=True)
+    computing(monkeypatch, True)
+    written = json.loads((trained / "one" / "stage.json").read_text())
+    (tmp_path / "one.work").mkdir()
+
+    def begun(arithmetic: dict[str, str] | None) -> None:
+        kept = (
+            {**written, "arithmetic": arithmetic}
+            if arithmetic
+            else {k: v for k, v in written.items() if k != "arithmetic"}
+        )
+        (tmp_path / "one.work" / "stage.json").write_text(json.dumps(kept))
+
+    begun({"one": "float32"})
+    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "float32"
+    begun(None)  # by an earlier version, which trained a LoRA in float32
+    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "float32"
+    assert arithmetic_of(full, full.stages[0], tmp_path) == "float32"
+    begun({"one": "bfloat16"})
+    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "bfloat16"
+    computing(monkeypatch, False)
+    with pytest.raises(ValueError, match="begun in bfloat16, which this device only emulates"):
+        arithmetic_of(lora, lora.stages[0], tmp_path)
 
 
 def test_merged_weights_are_scored_in_their_dtype(trained: Path, tmp_path: Path) -> None:
     """How much of the adapter rounding would take can no longer be compared."""
     merge_encoder(trained, tmp_path / "merged")
     assert build.open_model(str(tmp_path / "merged"), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
-
-
-def test_folders_without_the_record_are_taken_over(
-    trained: Path, model_folder: Callable[[str], Path], data: Path, tmp_path: Path
-) -> None:
-    from embrew.training.resuming.stage_json import StageSettings
-
-    written = json.loads((trained / "one" / "stage.json").read_text())
-    (tmp_path / "stage.json").write_text(json.dumps({key: written[key] for key in written if key != "arithmetic"}))
-    assert StageSettings(recipe(model_folder("llama"), data), trained).holds(tmp_path, 0)
 
 
 def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.base import Base
+from embrew.modeling.model.cost import USUAL, Cost
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.protocols import Protocols
@@ -103,6 +104,11 @@ class RuntimeEncoder(Protocols):
         self.contexts = dict(contexts or {})
         self.tokenizer_hash = origin.tokenizer_hash
         self.eval()
+
+    @property
+    def cost(self) -> Cost:
+        """What a forward pass takes; the graph's layers are not looked at."""
+        return USUAL
 
     @property
     def width(self) -> int:

@@ -111,6 +111,7 @@ class Run:
         self.trusts = recipe.encoder.trust_remote_code
         self.before: dict[str, Any] | None = None  # card facts of `start`
         self.settings = StageSettings(recipe, folder, self.start)
+        self.arithmetic = self.settings.arithmetic(len(recipe.stages) - 1)
         self.started_with: dict[int, dict[str, Any]] = {}  # settings of stages of this process
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
@@ -121,7 +122,9 @@ class Run:
             check_launch(
                 stage, self.objectives[index], self._arguments(index), sharded=self.sharded, evaluated=evaluated
             )
-        self.results = RunResults(recipe, folder, evaluate, writes=self.process.is_main_process)
+        self.results = RunResults(
+            recipe, folder, evaluate, writes=self.process.is_main_process, arithmetic=self.arithmetic
+        )
         if (folder / RUN).exists() and not resume:
             raise FileExistsError(
                 f"{folder} holds a run already; give --resume to continue it, or choose another folder"
@@ -202,7 +205,7 @@ class Run:
             encoder.backbone.overheads |= overheads
             put_trained(TrainStep(encoder, objective), trained)
         encoder.steps += steps
-        encoder.arithmetic = build.arithmetic(self.recipe, stage, self.process.device)
+        encoder.arithmetic = self.arithmetic[stage.name]
         encoder.backbone.zero_grad(set_to_none=True)
         encoder.eval()
         if evaluation is None:
@@ -239,6 +242,7 @@ class Run:
                 f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
             )
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
+        self.results.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
         if args.bf16:
             logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
@@ -274,7 +278,7 @@ class Run:
         stage = self.recipe.stages[index]
         evaluation = self.recipe.stage_evaluation(index)
         every = None if evaluation is None else evaluation.every
-        autocast = build.autocasts(self.recipe, self.process.device)
+        autocast = self.arithmetic[stage.name] == "bfloat16"
         folder = self._work_folder(index)
         return build.training_arguments(
             stage, self.objectives[index], folder, seed=self.recipe.seed, every=every, autocast=autocast

@@ -163,7 +163,7 @@ class _LoraProducts(torch.autograd.Function):
                 if a is not None:
                     up = (b * factor).to(dtype)
                     down = (rows if mask is None else mask.apply(rows)) @ a.to(dtype).T
-                    output.addmm_(down, up.T)
+                    torch.addmm(output, down, up.T, out=output)
                 shape = (*x.shape[:-1], output.shape[-1])
                 outputs.append(torch.ops.aten._unsafe_view(output[:count], shape))  # models may change it in place
                 kept += [base, a, up, down, None if mask is None else mask.positions]
@@ -187,7 +187,7 @@ class _LoraProducts(torch.autograd.Function):
                 grad = _rows(grad, ctx.rows_dtype)
                 for_a = for_b = None
                 if ctx.needs_input_grad[0]:
-                    total = grad @ base if total is None else total.addmm_(grad, base)
+                    total = grad @ base if total is None else torch.addmm(total, grad, base, out=total)
                 if a is not None:
                     narrow = grad @ up
                     if wants_b:

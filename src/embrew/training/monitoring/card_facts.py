@@ -49,7 +49,7 @@ def card_facts(
     record: dict[str, Any] = {
         "stage": names[-1],
         "objectives": {stage.name: _named(stage.objective) for stage in recipe.stages[: index + 1]},
-        "arithmetic": {stage.name: build.arithmetic(recipe, stage) for stage in recipe.stages[: index + 1]},
+        "arithmetic": dict(log.get("arithmetic", {})),
         "recipe": dump_yaml(recipe.public().model_dump(mode="json", exclude_defaults=True)),
         "data": {name: log["data"][name] for name in names if name in log["data"]},
         "scores": {name: log["scores"][name] for name in ("base", *names) if name in log["scores"]},

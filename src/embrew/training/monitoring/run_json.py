@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from embrew import build
 from embrew.data import overlap
 from embrew.files import formats
 from embrew.files.public_paths import public_setting
@@ -63,10 +62,20 @@ class RunResults:
             `sets`: kind, split, size and metric of the dev and guard sets.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
+        arithmetic: dtype of the matrix products of each stage.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, evaluate: Evaluate | None, *, writes: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        evaluate: Evaluate | None,
+        *,
+        writes: bool,
+        arithmetic: Mapping[str, str] | None = None,
+    ) -> None:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
+        self.arithmetic = dict(arithmetic or {})
         self.sets = evaluate if isinstance(evaluate, DevSets) else None
         self._check_metric(None if self.sets is None else self.sets.metrics)
         self.reserved = self._reserved()
@@ -171,8 +180,7 @@ class RunResults:
     def _scores(self, encoder: Encoder, stage: str) -> dict[str, float]:
         """Return the encoder's scores, computed in the arithmetic of a stage."""
         assert self.evaluate is not None
-        config = next(one for one in self.recipe.stages if one.name == stage)
-        bfloat16 = build.arithmetic(self.recipe, config, encoder.device) == "bfloat16"
+        bfloat16 = self.arithmetic.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
             return dict(self.evaluate(encoder))
 

@@ -14,7 +14,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.opening import SETTINGS, read_settings
-from embrew.recipe import Recipe
+from embrew.recipe import Recipe, StageConfig
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
@@ -48,8 +48,8 @@ class StageSettings:
         }
 
     def arithmetic(self, index: int) -> dict[str, str]:
-        """Return the dtype of the matrix products of stage `index` and those before it, on this machine."""
-        return {stage.name: build.arithmetic(self.recipe, stage) for stage in self.recipe.stages[: index + 1]}
+        """Return the dtype of the matrix products of stage `index` and those before it."""
+        return {stage.name: arithmetic_of(self.recipe, stage, self.folder) for stage in self.recipe.stages[: index + 1]}
 
     @cached_property
     def started_with(self) -> dict[str, str]:
@@ -78,13 +78,6 @@ class StageSettings:
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        for name, ours in self.arithmetic(index).items():
-            theirs = written.get("arithmetic", {}).get(name, ours)  # earlier versions did not write it
-            if theirs != ours:
-                raise ValueError(
-                    f"{folder}: stage {name} was trained in {theirs}, and would be trained in {ours} here; set "
-                    f"stages.{name}.training.bf16: {str(theirs == 'bfloat16').lower()}, {OR}"
-                )
         inputs: Mapping[str, Any] = self.inputs.of_stage(index) if "content" in written else {}
         for key in changed_inputs(inputs, written.get("content", {})):
             what = "language model" if key == MODEL else "data set"
@@ -129,6 +122,25 @@ class StageSettings:
         before = self.folder / self.recipe.stages[index - 1].name if index else self.start
         whole = before is not None and (before / SETTINGS).is_file() and read_settings(before)["full_weights"]
         return whole and not read_settings(folder)["full_weights"]
+
+
+def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
+    """Return the dtype of a stage's matrix products: that in which it was begun in a run's folder, if it was.
+
+    Raises:
+        ValueError: it was begun in bfloat16 by default, which this device only emulates.
+    """
+    work = folder / f"{stage.name}.work"
+    now, written = build.arithmetic(recipe, stage), read_stage(work)
+    if written is None or stage.training.get("bf16") is not None:
+        return now
+    begun: str = written.get("arithmetic", {}).get(stage.name, now if recipe.encoder.lora is None else "float32")
+    if begun == "bfloat16" and now == "float32":
+        raise ValueError(
+            f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device that "
+            f"computes in bfloat16, or remove {work}, and the stage is trained from its start in float32"
+        )
+    return begun
 
 
 def read_stage(folder: Path) -> dict[str, Any] | None:
