@@ -99,7 +99,7 @@ def test_a_run_that_was_killed_resumes(old: Folders, monkeypatch: pytest.MonkeyP
         key: wanted[key] for key in ("kept", "samples", "final")
     }
     for name, scores in wanted["scores"].items():
-        # vectors are equal to 1e-5 (above); one swap of neighbouring ranks among the few pairs moves the score by 0.0044
+        # vectors are equal to 1e-5 (above); one swap of neighbouring ranks of the few pairs moves the score by 0.0044
         assert log["scores"][name] == pytest.approx(scores, abs=5e-3), name
     assert [point["step"] for point in log["curves"]["supervised"]] == [2, 4, 6]
     assert sorted(path.name for path in Path("run").iterdir()) == ["compress", "run.json", "supervised"]
