@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,13 @@ def encode(model: str, kind: str) -> None:
 
 
 def evaluate(model: str, suite: str) -> None:
-    """Evaluate a saved encoder on a suite, as `embrew evaluate` does."""
+    """Evaluate a saved encoder on a suite, as `embrew evaluate` of the commit does."""
     from embrew.build import open_model
     from embrew.evaluation import evaluate as run
     from embrew.evaluation.suites import read_suite
 
-    encoder: Any = open_model(model)
+    how: dict[str, Any] = {"as_trained": True} if "as_trained" in signature(open_model).parameters else {}
+    encoder: Any = open_model(model, **how)
     tasks = read_suite(suite)
     repeat(lambda: run(encoder, tasks))
 

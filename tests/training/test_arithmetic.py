@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from peft.tuners.lora import Linear as PeftLinear
 
 from embrew import build
 from embrew.build import precision
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
+from embrew.modeling.model.lora_linear import LoraLinear
 from embrew.modeling.storage import loading, opening
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -92,6 +94,8 @@ def test_it_is_recorded_and_weights_are_float32(trained: Path) -> None:
     encoder = Encoder.from_pretrained(trained, merge_adapter=False)
     assert {p.dtype for p in encoder.parameters()} == {torch.float32}
     assert encoder.arithmetic == "bfloat16"
+    adapted = {type(module) for module in encoder.modules() if isinstance(module, PeftLinear)}
+    assert adapted == {LoraLinear}  # a stage that continues the adapter is computed in the same way
 
 
 def test_a_stage_goes_on_as_it_was_begun(

@@ -24,6 +24,7 @@ from embrew.modeling.model.adapter_state import AdapterState
 from embrew.modeling.model.adapters import ROUNDED, lost_to_rounding, peft_warnings_off, restore_copies
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base, Kind
+from embrew.modeling.model.lora_linear import use_lora_linear
 from embrew.modeling.model.own_weights import without_adapter
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
@@ -225,4 +226,5 @@ def _with_adapter(model: PreTrainedModel, state: AdapterState, place: Path, *, t
         with peft_warnings_off(), content_of(place, also=(RuntimeError,)):
             adapted = PeftModel.from_pretrained(model, target, is_trainable=trainable)
     restore_copies(adapted, state.tensors)
+    use_lora_linear(adapted)
     return adapted
