@@ -173,6 +173,7 @@ def counted() -> Iterator[Waits]:
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(torch, "autocast", without))
+        stack.enter_context(mock.patch.object(torch, "inference_mode", torch.no_grad))  # which takes no subclasses
         stack.enter_context(mock.patch.object(torch, "is_autocast_enabled", return_value=False))
         stack.enter_context(mock.patch.object(torch, "get_autocast_dtype", return_value=torch.bfloat16))
         stack.enter_context(mock.patch.object(torch, "get_device_module", return_value=generator))
