@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from embrew.modeling.embedding.batching import WINDOW, ahead, embed_by_length, plan
 from embrew.modeling.encoder import Encoder
@@ -305,3 +306,14 @@ def test_a_batch_in_pinned_memory_has_all_its_parts(monkeypatch):
     assert len(pinned) == 4 and found.kept is None
     for name in ("input_ids", "segment_ids", "soft", "document_ids"):
         assert torch.equal(getattr(found, name), getattr(tokens, name))
+
+
+def test_the_overhead_counts_twice_in_bfloat16() -> None:
+    layer = nn.Linear(64, 64)
+    float32 = Cost.of([layer], training=True, packed=False).overhead
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Cost.of([layer], training=True, packed=False).overhead == 2 * float32
+    assert Cost.of([layer.bfloat16()], training=True, packed=False).overhead == 2 * float32
+    assert Cost.of([nn.Linear(64, 64, device="meta")], training=True, packed=False).overhead == by_shape(
+        4160, training=True, on_cpu=False
+    )

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import nn
 
 CPU = {  # milliseconds of a layer in a pass, of a million of its weights; of a layer per token, of a million weights
     False: (0.82, 0.58, 0.0010, 0.0257),
     True: (3.2, 1.07, 0.0248, 0.0536),
 }  # fitted to benchmarks/results/pass-cost.md; True: with a backward pass
-GPU = (
-    0.12,
-    0.0,
-    0.0,
-    5e-6,
-)  # where nothing is measured: launches of a layer take 0.12 ms, and products run at 400 TFLOP/s
+GPU = 0.12, 0.0, 0.0, 5e-6  # where nothing is measured: 0.12 ms to launch a layer, products at 400 TFLOP/s
+BFLOAT16 = 2.0  # on a CPU: a token takes half the time, a pass's overhead stays (benchmarks/results/pass-cost.md)
 MOST = 8_192  # tokens
 
 
@@ -38,14 +35,17 @@ class Cost:
     def of(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool, measured: float | None = None) -> Cost:
         """Return the cost for a model of layers that are alike.
 
-        Without a measured overhead, it depends on their size and device alone, so that the same rows are grouped alike
-        in every process.
+        Without a measured overhead, it depends on their size, device and arithmetic alone, so that the same rows are
+        grouped alike in every process.
         """
         if measured is not None:
             return cls(measured, packed)
         weights = list(layers[0].parameters())
         size = sum(weight.numel() for weight in weights)
-        return cls(by_shape(size, training=training, on_cpu=weights[0].device.type == "cpu"), packed)
+        on_cpu = weights[0].device.type == "cpu"
+        overhead = by_shape(size, training=training, on_cpu=on_cpu)
+        short = on_cpu and (weights[0].dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
+        return cls(overhead * BFLOAT16 if short else overhead, packed)
 
 
 USUAL = Cost()  # where a model is not at hand
