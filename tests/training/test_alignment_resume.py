@@ -129,7 +129,9 @@ def test_scores_of_another_tokenizer_are_not_read(
     """Same weights, same texts, other tokens: each score is computed again, and the run is that of a new folder."""
     base = tmp_path / "base"
     shutil.copytree(recipe.encoder.model, base)
-    recipe = Recipe.from_values({**recipe.resolved(), "encoder": {**recipe.resolved()["encoder"], "model": str(base)}})
+    recipe = Recipe.from_values(
+        {**recipe.resolved(), "encoder": {**recipe.resolved()["encoder"], "model": str(base), "dtype": "float32"}}
+    )
     counted.stop_after = 3
     with pytest.raises(KeyboardInterrupt):
         train(recipe, tmp_path / "run")

@@ -68,7 +68,7 @@ def stopped(
     """Values of a run in `out` whose first stage is finished and whose second was stopped; the model is a copy."""
     model = values["encoder"]["model"]
     shutil.copytree(model, tmp_path / "model")
-    values["encoder"]["model"] = str(tmp_path / "model")
+    values["encoder"] |= {"model": str(tmp_path / "model"), "dtype": "float32"}  # as all LoRAs of earlier versions
     values["stages"] = [values["stages"][0], {**values["stages"][2], "adapter": "continue"}]
     if not once["stopped"].exists():
         train(Recipe.from_values(values), once["whole"], verify="off")
