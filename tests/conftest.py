@@ -27,8 +27,8 @@ def __getattr__(name: str) -> Any:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Load the fixtures of `tests.models`, but not in the process of pytest-xdist that only distributes tests.
 
-    Imports make objects that stay: nothing is collected before `pytest_collection_finish`. Nobody reads after a power
-    failure what a test wrote, so nothing waits for the disk.
+    Garbage collection is off until `pytest_collection_finish`, since the objects that imports make are kept. Writes do
+    not wait for the disk: files of tests need not survive a power failure.
     """
     if session.config.pluginmanager.has_plugin("dsession"):
         if session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all tests, which will need it

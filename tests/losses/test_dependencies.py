@@ -95,7 +95,7 @@ def test_a_flat_spectrum_is_solved_exactly_and_said_once(caplog: pytest.LogCaptu
 def test_a_wide_matrix_with_a_flat_spectrum_has_a_bounded_cost(
     rows: int, scale: float, allowed: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Never decomposed as a whole; near the full decomposition, if neighbours can be told apart at all."""
+    """No full decomposition; the result is near one wherever neighbouring singular values differ enough."""
     monkeypatch.setattr(dependencies, "WIDE", 100)
     dependencies._say_flat.cache_clear()
     k, x = 32, texts(rows, 256, scale, layers=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from embrew import build
 from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import Compression, EmbeddingObjective
 from embrew.training.gradcache import Chunks, cached_loss
 from embrew.training.step import TrainStep
@@ -40,6 +42,22 @@ def gradients(
     loss = step(**batch)["loss"]
     (loss * scale).backward()
     return loss.detach(), {name: p.grad.clone() for name, p in step.named_parameters() if p.grad is not None}
+
+
+def in_groups(
+    step: TrainStep, batch: dict[str, Any], split: Callable[[Tokens], list[list[int]]]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return loss and gradients of a batch whose texts are embedded group by group, each with a graph."""
+    embeddings = {}
+    assert isinstance(step.objective, EmbeddingObjective)
+    for role, tokens in step.objective.inputs.texts(batch).items():
+        groups = split(tokens)
+        order = torch.tensor([i for group in groups for i in group]).argsort()
+        embeddings[role] = torch.cat([step.encoder(tokens.select(group)) for group in groups])[order]
+    plain = step.objective.loss(embeddings, batch)["loss"]
+    step.zero_grad(set_to_none=True)
+    plain.backward()
+    return plain.detach(), {name: p.grad for name, p in step.named_parameters() if p.grad is not None}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], close: float = 5e-6) -> None:
@@ -90,16 +108,9 @@ def test_dropout_is_replayed(make_encoder, settings, lora_dropout, checkpointing
     loss, found = gradients(step, batch)
     after = torch.rand(1)
     torch.manual_seed(3)
-    embeddings = {}
-    for role, tokens in objective.inputs.texts(batch).items():
-        groups = groups_by_length(tokens, encoder.cost, batch_size=2)
-        order = torch.tensor([i for group in groups for i in group]).argsort()
-        embeddings[role] = torch.cat([encoder(tokens.select(group)) for group in groups])[order]
-    plain = objective.loss(embeddings, batch)["loss"]
-    step.zero_grad(set_to_none=True)
-    plain.backward()
-    assert abs(loss - plain.detach()) <= 1e-6
-    same(found, {name: p.grad for name, p in step.named_parameters() if p.grad is not None})
+    plain, wanted = in_groups(step, batch, lambda tokens: groups_by_length(tokens, encoder.cost, batch_size=2))
+    assert abs(loss - plain) <= 1e-6
+    same(found, wanted)
     assert torch.equal(after, torch.rand(1)), "the second pass must not move the random numbers of the training"
 
 

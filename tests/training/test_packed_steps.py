@@ -16,12 +16,11 @@ from embrew.modeling.model import varlen
 from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.layers import layers_of
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.objectives import EmbeddingObjective
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 from tests import flash_stand_in
 from tests.objectives.cases import prepared
-from tests.training.test_gradcache import gradients, same
+from tests.training.test_gradcache import gradients, in_groups, same
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "contrastive": {"type": "contrastive"},
@@ -83,23 +82,19 @@ def test_gradient_caching(lora_dropout: float, make_encoder: Callable[..., Encod
     step, batch = step_of(
         make_encoder, OBJECTIVES["contrastive"], "varlen_fa", lora_dropout=lora_dropout, chunks=Chunks(tokens=30)
     )
-    encoder, objective = step.encoder, step.objective
     torch.manual_seed(3)
     (loss, found), rows, _ = positions(step, lambda: gradients(step, batch))
     assert 1 in rows
     torch.manual_seed(3)
-    embeddings = {}
-    assert isinstance(objective, EmbeddingObjective)
-    for role, tokens in objective.inputs.texts(batch).items():
+
+    def split(tokens: Tokens) -> list[list[int]]:
         groups = groups_by_length(tokens, Cost(packed=True), batch_tokens=30)
         assert len(groups) > 1
-        order = torch.tensor([i for group in groups for i in group]).argsort()
-        embeddings[role] = torch.cat([encoder(tokens.select(group)) for group in groups])[order]
-    plain = objective.loss(embeddings, batch)["loss"]
-    step.zero_grad(set_to_none=True)
-    plain.backward()
-    assert abs(loss - plain.detach()) <= 1e-6
-    same(found, {name: p.grad for name, p in step.named_parameters() if p.grad is not None})
+        return groups
+
+    plain, wanted = in_groups(step, batch, split)
+    assert abs(loss - plain) <= 1e-6
+    same(found, wanted)
 
 
 def test_a_kernel_without_a_backward_pass_is_not_used_in_a_gradient_cache(
