@@ -14,7 +14,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
-from embrew.modeling.model.adapters import lora_config
+from embrew.modeling.model.adapters import check_for_quantized, lora_config
+from embrew.modeling.model.quantized import linear_4bit
 from embrew.recipe import Recipe, StageConfig
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
@@ -40,8 +41,12 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     if recipe.encoder.lora is not None:
         try:
             lora_config(recipe.encoder.lora)
+            if recipe.encoder.quantization is not None:
+                check_for_quantized(recipe.encoder.lora)
         except ValueError as error:
             raise ValueError(f"encoder.{error}") from None
+    if here and recipe.encoder.quantization is not None:
+        linear_4bit()
     for index in range(len(recipe.stages)):
         check_stage(recipe, index, here=here)
 

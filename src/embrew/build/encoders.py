@@ -29,6 +29,7 @@ def encoder(recipe: Recipe, *, device: Any = None) -> Encoder:
         soft_prompt_tokens=config.soft_prompt_tokens or 0,
         trust_remote_code=config.trust_remote_code,
         seed=recipe.seed,
+        quantization=config.quantization,
         settings=config.settings,
     )
     if recipe.stages:
@@ -49,6 +50,9 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     learned = {"memory_tokens": opened.backbone.memory_ids, "soft_prompt_tokens": opened.backbone.soft_prompt_ids}
     pairs = config.settings.differences(opened.settings)
     pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
+    made = opened.base.quantization if opened.backbone.is_quantized else None
+    how = config.quantization, None if made is None else made.settings
+    pairs["quantization"] = how[0] and how[0].as_dict(), how[1] and how[1].as_dict()
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(

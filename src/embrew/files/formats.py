@@ -63,7 +63,7 @@ class Format:
 
 
 CHECKSUMS = Format("checksums.json")
-ENCODER = Format("embrew.json", (1, 2))  # 2: words after the text are joined with it; readers of 1 do not support this
+ENCODER = Format("embrew.json", (1, 2, 3))  # 2: words after the text are joined with it; 3: the base is quantised
 CONTEXT = Format("context.json")
 RUN = Format("run.json")
 STAGE = Format("stage.json", (1, 2))  # also of the checkpoints; 2: data by content, paths by name in the hash

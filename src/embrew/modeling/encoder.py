@@ -22,6 +22,7 @@ from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
 from embrew.modeling.prompting.vectors import start
 from embrew.modeling.protocols import Protocols
 from embrew.modeling.settings.encoder import EncoderSettings
+from embrew.modeling.settings.quantization import Quantization
 from embrew.modeling.storage.context_files import check_new_name
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
@@ -54,6 +55,8 @@ class Encoder(Protocols):
         trust_remote_code: bool = False,
         seed: int = 42,
         merge_adapter: bool | Literal["auto"] = "auto",
+        quantization: str | Mapping[str, Any] | Quantization | None = None,
+        dequantize: bool = False,
         settings: EncoderSettings | None = None,
         **given: Any,
     ) -> Encoder:
@@ -77,7 +80,11 @@ class Encoder(Protocols):
             merge_adapter: add a saved encoder's adapter to its weights, which is faster: `auto` where the encoder can
                 still be saved with it, and rounding to the weights' dtype takes at most a tenth of what it changes.
                 False: keep it apart, to train it further or to switch it off. True: always, as a finished part of the
-                weights.
+                weights. 4-bit weights stay as they are, with the adapter beside them in float32.
+            quantization: keep the linear layers in 4 bits: `nf4`, `fp4`, or a mapping with `type` and `double_quant`
+                (`Quantization`); needs the extra `qlora`. A saved encoder says itself how its base is quantised.
+            dequantize: open a saved encoder with a quantised base on the dequantised weights, without bitsandbytes: the
+                same vectors up to the rounding of `dtype`. Saved again, it has whole weights.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
             **given: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
                 any, a causal LM is read at its last token, a BERT-type encoder by its mean.
@@ -88,7 +95,8 @@ class Encoder(Protocols):
         place = pick_device(device)
         folder = final_stage(Path(name))
         if os.path.lexists(folder / SETTINGS):
-            added = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
+            added: dict[str, Any] = {"memory_tokens": memory_tokens, "soft_prompt_tokens": soft_prompt_tokens}
+            added["quantization"] = quantization
             asked = sorted(given) + [key for key, value in {"settings": settings, **added}.items() if value]
             if asked:
                 raise ValueError(
@@ -102,15 +110,19 @@ class Encoder(Protocols):
                 attn_implementation=attn_implementation,
                 merge_adapter=merge_adapter,
                 trust_remote_code=trust_remote_code,
+                dequantize=dequantize,
             )
         if (folder / checksums.NAME).is_file():
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
+        if dequantize:
+            raise ValueError(f"dequantize=True is for a saved encoder with a quantised base, and {name} is none")
         model, tokenizer, base = open_base(
             str(name),
             revision=revision,
             dtype=pick_dtype(dtype, place),
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
+            quantization=None if quantization is None else Quantization.of(quantization),
         )
         backbone = Backbone(model).to(place)
         if attn_implementation is None:

@@ -19,8 +19,9 @@ def merge_encoder(
 ) -> Encoder:
     """Write a trained encoder with its adapters merged into the weights.
 
-    All are added in float32, whatever they were trained in; then the sum is rounded to `dtype`. The vectors of the
-    merged encoder are compared with those of the one that carries its adapter.
+    All are added in float32, whatever they were trained in; then the sum is rounded to `dtype`. Of a quantised base,
+    the dequantised weights are taken, since training saw these. The vectors of the merged encoder are compared with
+    those of the one that carries its adapter, on the quantised base if it has one.
 
     Args:
         source: a folder written by training or `save_pretrained`.
@@ -51,7 +52,8 @@ def merge_encoder(
     expected = reference_vectors(
         Encoder.from_pretrained(folder, dtype="float32", merge_adapter=False)
     )  # freed before the next one is opened
-    encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+    quantized = "quantization" in settings["base"] and not settings["full_weights"]
+    encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True, dequantize=quantized)
     difference = float((reference_vectors(encoder) - expected).abs().max())
     if not difference <= tolerance(encoder.backbone.dtype):
         raise RuntimeError(

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from embrew.modeling.settings.encoder import EncoderSettings, Length
 from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.settings.quantization import Quantization
 from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe.base import Config
 from embrew.recipe.lora import LORA
@@ -38,6 +39,7 @@ class BackboneConfig(Config):
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
     lora: Annotated[dict[str, Any], LORA] | None = None
+    quantization: Quantization | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False
 

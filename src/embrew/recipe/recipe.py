@@ -55,6 +55,16 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def _check_quantization(self) -> Recipe:
+        chosen = self.encoder.quantization
+        if self.stages and chosen is not None and self.encoder.lora is None:
+            raise ValueError(
+                f"encoder.quantization={chosen.type} without encoder.lora: 4-bit weights cannot be trained; give "
+                "encoder.lora, which is trained on them, or leave quantization out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_evaluation_stages(self) -> Recipe:
         names = [stage.name for stage in self.stages]
         for name in (self.evaluation and self.evaluation.stages) or []:

@@ -101,7 +101,7 @@ class RuntimeEncoder(Protocols):
         self._dimensions = program.dimensions
         pooling = replace(settings.pooling, latents=None, heads=None, head_width=None)
         read = settings.replace(demonstrations=None, pooling=pooling)  # trained parts are in the graph
-        super().__init__(shape, tokenizer, Base(**origin.described["base"]), read)  # type: ignore[arg-type]
+        super().__init__(shape, tokenizer, Base.from_dict(origin.described["base"]), read)  # type: ignore[arg-type]
         self.program, self.origin, self.labelled, self.in_bfloat16 = program, origin, labelled, bfloat16
         self.normalizes = settings.normalize and not labelled
         self.contexts = dict(contexts or {})

@@ -13,9 +13,15 @@ from embrew.modeling.encoder import Encoder
 
 
 def merged_model(encoder: Encoder, ids: dict[int, int], vocabulary: int) -> Any:
-    """Return a copy of the model without head, adapter merged, memory tokens in its embedding matrix."""
+    """Return a copy of the model without head, adapter merged, memory tokens in its embedding matrix.
+
+    Of a quantised model, it has the dequantised weights, which training saw, and not those of the original.
+    """
     backbone = copy.deepcopy(encoder.backbone)
-    backbone.merge_adapter()
+    if backbone.is_quantized:
+        backbone.to("cpu").dequantize()  # whole weights, for which an accelerator may have no room
+    else:
+        backbone.merge_adapter()
     model = backbone.inner
     rows = model.get_input_embeddings().weight.shape[0]
     if vocabulary > rows:

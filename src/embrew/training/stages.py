@@ -115,6 +115,11 @@ class Run:
         self.started_with: dict[int, dict[str, Any]] = {}  # settings of stages of this process
         self.process = PartialState(cpu=not torch.accelerator.is_available())
         self.sharded = sharded and self.process.num_processes > 1
+        if self.sharded and recipe.encoder.quantization is not None:
+            raise ValueError(
+                "encoder.quantization under FSDP2: 4-bit weights cannot be sharded; train with plain data parallelism "
+                "(torchrun, or launch/ddp), where each process holds them all, or leave quantization out"
+            )
         build.check_recipe(recipe, here=True)  # invalid settings are found before anything is loaded
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):

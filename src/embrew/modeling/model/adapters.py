@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.model.dropout import probabilities
 from embrew.modeling.model.lora_linear import use_lora_linear
+from embrew.modeling.model.quantized import is_quantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
@@ -32,8 +33,10 @@ def attach_lora(model: PreTrainedModel, settings: Mapping[str, Any], *, train_em
             model.
 
     Raises:
-        ValueError: an unknown field, or a dropout on experts.
+        ValueError: an unknown field, a dropout on experts, or a LoRA that cannot be on 4-bit weights.
     """
+    if quantized_layers(model):
+        check_for_quantized(settings)
     if train_embeddings:
         name = next(name for name, module in model.named_modules() if module is model.get_input_embeddings())
         saved = [*(settings.get("modules_to_save") or []), name.rsplit(".", 1)[-1]]
@@ -67,6 +70,26 @@ def lora_config(settings: Mapping[str, Any], *, decoder: bool = True) -> LoraCon
         return LoraConfig(task_type="CAUSAL_LM" if decoder else "FEATURE_EXTRACTION", **settings)
     except (TypeError, ValueError) as error:
         raise ValueError(f"lora={settings}: {error}; the keys are those of peft.LoraConfig") from None
+
+
+def check_for_quantized(settings: Mapping[str, Any]) -> None:
+    """Raise unless a LoRA is a plain sum of weights, and leaves those of the base as they are.
+
+    Raises:
+        ValueError: it is not; names the field.
+    """
+    begins = settings.get("init_lora_weights", True)
+    if begins not in (True, False, "gaussian", "orthogonal"):
+        raise ValueError(
+            f"lora.init_lora_weights={begins!r} changes the base weights, which is not possible in 4 bits; choose from "
+            "true, gaussian, orthogonal"
+        )
+    for field in ("use_dora", "lora_bias"):
+        if settings.get(field):
+            raise ValueError(
+                f"lora.{field}=true with a quantised base: such an adapter is more than a sum of weights, and cannot "
+                f"be merged beside 4-bit weights; leave {field} or quantization out"
+            )
 
 
 def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
@@ -104,7 +127,8 @@ def lost_to_rounding(model: PeftModel, dtype: torch.dtype) -> float:
     if dtype.itemsize >= 4:
         return 0.0
     error = change = 0.0
-    layers: list[Any] = [m for m in model.modules() if isinstance(m, BaseTunerLayer) and hasattr(m, "get_delta_weight")]
+    tuned: list[Any] = [m for m in model.modules() if isinstance(m, BaseTunerLayer) and hasattr(m, "get_delta_weight")]
+    layers = [layer for layer in tuned if not is_quantized(layer.get_base_layer())]  # which keep adapters in float32
     with torch.no_grad():
         for layer in layers:
             for name in layer.active_adapters:
@@ -117,7 +141,7 @@ def lost_to_rounding(model: PeftModel, dtype: torch.dtype) -> float:
 
 
 def merge(model: PeftModel) -> PreTrainedModel:
-    """Add the adapter to the weights, in float32, and return the plain model."""
+    """Add the adapter to the weights, in float32, and return the plain model; 4-bit layers keep it beside them."""
     for module in model.modules():
         if isinstance(module, BaseTunerLayer):
             _merge_layer(module)
@@ -131,6 +155,12 @@ def _held(layer: BaseTunerLayer) -> str:
 
 def _merge_layer(layer: BaseTunerLayer) -> None:
     base: Any = layer.get_base_layer()
+    if is_quantized(base):
+        lora: Any = layer
+        for name in lora.active_adapters:
+            if name in lora.lora_A:
+                base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
+        return
     weight = getattr(base, _held(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
         raise ValueError(f"{type(layer).__name__} cannot be merged; embrew merges LoRA on linear layers and experts")

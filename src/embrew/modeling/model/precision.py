@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from embrew.modeling.model.low_rank import LowRank
+
 
 def train_in_float32(model: nn.Module) -> list[str]:
     """Make every trained weight of fewer than 32 bits float32, and return their names.
@@ -23,9 +25,11 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """Give a model's weights a dtype, as if it had been opened in it.
 
     Buffers that are computed and not saved, such as the frequencies of rotary positions, keep theirs: rounded to
-    bfloat16, they move far positions. (`nn.Module.to` rounds them too.)
+    bfloat16, they move far positions. (`nn.Module.to` rounds them too.) So do adapters merged into 4-bit layers.
     """
     for module in model.modules():
+        if isinstance(module, LowRank):
+            continue
         for parameter in module._parameters.values():
             if parameter is not None and parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)

@@ -17,6 +17,7 @@ from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.model.own_weights import Noted, without_adapter
 from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
+from embrew.modeling.model.quantized import dequantize, quantized_layers
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 
@@ -81,6 +82,11 @@ class Weights(nn.Module):
     def is_encoder(self) -> bool:
         """Whether it is a BERT-type encoder: without a head, and every token reads every other."""
         return self.causal_lm.get_output_embeddings() is None
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether linear layers have 4-bit weights."""
+        return bool(quantized_layers(self.causal_lm))
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module` does, and count the switches."""
@@ -178,7 +184,15 @@ class Weights(nn.Module):
 
         Objectives whose loss reads that head train it too, by `train_head`. From here on all weights are saved,
         whatever adapters follow.
+
+        Raises:
+            ValueError: the weights are quantised.
         """
+        if self.is_quantized:
+            raise ValueError(
+                "4-bit weights cannot be trained; train a LoRA on them (encoder.lora in a recipe), or open the model "
+                "without quantization"
+            )
         self.owns_weights = True
         self.model.requires_grad_(True)
         head, embeddings = self.causal_lm.get_output_embeddings(), self.causal_lm.get_input_embeddings()
@@ -199,6 +213,7 @@ class Weights(nn.Module):
         """Add the adapter to the weights; from here on the original LM is no longer inside.
 
         A reader gets these weights only if the adapter is kept in `Encoder.chain`: see `Encoder.merge_adapter`.
+        4-bit layers keep the adapter beside their weights, in float32, since a sum in 4 bits would be another model.
 
         Args:
             rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
@@ -207,6 +222,11 @@ class Weights(nn.Module):
             check_rounding(self.model, rounds_to or self.dtype)
             self.model = merge(self.model)
             self._changed, self._switch = True, None
+
+    def dequantize(self) -> None:
+        """Merge the adapter, and replace 4-bit layers by linear layers with the sum, added in float32."""
+        self.merge_adapter()
+        dequantize(self.causal_lm, self.dtype)
 
     def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
         """Keep the original LM available in training.

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from transformers.utils import logging as transformers_logging
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import broken, broken_in, is_content_error, reason
 from embrew.modeling.model.base import Base
+from embrew.modeling.settings.quantization import Quantization
 from embrew.modeling.storage.foreign import asks_for_code, check_kernel, check_weights, own_code
+from embrew.modeling.storage.quantizing import Quantizing, check_not_quantized
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +138,8 @@ def open_base(
     trust_remote_code: bool = False,
     expected: Base | None = None,
     verified: bool = False,
+    quantization: Quantization | None = None,
+    dequantize: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
     """Load a causal LM, or a BERT-type encoder, and its tokenizer.
 
@@ -146,11 +151,14 @@ def open_base(
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
         verified: the folder's files were compared with checksums, so its weights are the expected ones.
+        quantization: quantise its linear layers; an expected base says itself how.
+        dequantize: of a quantised base, give the dequantised weights.
 
     Raises:
         FileNotFoundError: there is no such model here.
         ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one.
     """
+    quantizing = Quantizing.of(quantization, expected, to=dtype, dequantize=dequantize)
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     source = str(folder or name)
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
@@ -163,10 +171,12 @@ def open_base(
             f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
             "encoder"
         )
+    check_not_quantized(name, config, quantization=quantizing is not None)
     try:
         with quiet():
             how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-            model = open_weights(name, source, config, dtype=dtype, **how, **options)
+            stored = dtype if quantizing is None else "auto"  # blocks do not depend on the dtype that is asked for
+            model = open_weights(name, source, config, dtype=stored, **how, **options)
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if asks_for_code(error):
@@ -178,6 +188,7 @@ def open_base(
             raise found from error
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
+    quantized = None if quantizing is None else quantizing.apply(model)
     _probe(model.eval(), name, architecture)
     if verified and expected is not None:
         return model, tokenizer, expected
@@ -192,7 +203,7 @@ def open_base(
             f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
             f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
         )
-    return model, tokenizer, base
+    return model, tokenizer, replace(base, quantization=quantized)
 
 
 def is_encoder(config: Any) -> bool:
@@ -208,7 +219,7 @@ def open_weights(
     source: str,
     config: Any,
     *,
-    dtype: torch.dtype,
+    dtype: torch.dtype | str,
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
     **options: Any,
@@ -219,7 +230,7 @@ def open_weights(
         name: what errors call it.
         source: a folder or Hub id.
         config: its configuration.
-        dtype: of the weights in memory.
+        dtype: of the weights in memory; `auto`: as they are stored.
         attn_implementation: the attention kernel; None: transformers' choice.
         trust_remote_code: run code that comes with the model.
         options: `revision`, for the Hub.

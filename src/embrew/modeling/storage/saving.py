@@ -18,6 +18,7 @@ from embrew.modeling.embedder import Embedder
 from embrew.modeling.identity import replayed
 from embrew.modeling.model.adapter_state import AdapterState, adapter_state
 from embrew.modeling.model.own_weights import without_adapter
+from embrew.modeling.model.quantized import LIBRARY
 from embrew.modeling.storage.adapter_files import write_adapter
 from embrew.modeling.storage.card import model_card
 from embrew.modeling.storage.context_files import up_to_date, write_context
@@ -62,7 +63,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
-            "format": 1 if encoder.settings.words_after == "separate" else ENCODER.newest,
+            "format": _format(encoder),
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
@@ -71,7 +72,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
             "arithmetic": encoder.arithmetic,
             "dtype": str(encoder.backbone.dtype).removeprefix("torch."),
             **encoder.settings.as_dict(),
-            "versions": {name: version(name) for name in ("embrew", "torch", "transformers", "peft", "tokenizers")},
+            "versions": _versions(encoder),
         }
         encoder.contexts = up_to_date(encoder)
         for name, context in encoder.contexts.items():
@@ -86,3 +87,16 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
+
+
+def _format(encoder: Embedder) -> int:
+    """Return the lowest format number whose readers give the same vectors."""
+    if encoder.base.quantization is not None:
+        return ENCODER.newest
+    return 1 if encoder.settings.words_after == "separate" else 2
+
+
+def _versions(encoder: Embedder) -> dict[str, str]:
+    """Return the versions of the libraries that decide the vectors."""
+    names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
+    return {name: version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
