@@ -95,11 +95,14 @@ def modules() -> list[str]:
     return [m.name for m in pkgutil.walk_packages(embrew.__path__, "embrew.") if not m.name.endswith("__main__")]
 
 
+NEEDS = {"embrew.losses.fused_kernels": "triton", "embrew.modeling.model.linear_4bit": "bitsandbytes"}
+
+
 def test_docstrings_show_what_happens() -> None:
     attempted = 0
     for name in modules():
-        if name == "embrew.losses.fused_kernels" and importlib.util.find_spec("triton") is None:
-            continue  # for GPUs
+        if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+            continue
         module = importlib.import_module(name)
         if ">>>" not in Path(str(module.__file__)).read_text(encoding="utf-8"):
             continue  # doctest reads all docstrings of a module before it finds none
