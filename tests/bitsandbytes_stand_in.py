@@ -9,11 +9,17 @@ import copy
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from embrew.modeling.storage import saving
+from tests.conftest import GROUPED
 
 INSTALLED = find_spec("bitsandbytes") is not None
 NAME = "embrew.modeling.model.linear_4bit"
@@ -52,9 +58,13 @@ def matmul_4bit(x: Tensor, packed: Tensor, quant_state: QuantState) -> Tensor:
     return nn.functional.linear(x, quant_state.weight(packed.data).to(x.dtype))
 
 
-def use() -> None:
-    """Import embrew's layer on these; no other library sees them."""
-    if INSTALLED or sys.modules.get(NAME) is not None:
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import embrew's layer on these, where the library is not installed; no other library sees them."""
+    if INSTALLED:
+        return
+    real = saving.version
+    monkeypatch.setattr(saving, "version", lambda name: "stand-in" if name == "bitsandbytes" else real(name))
+    if sys.modules.get(NAME) is not None:
         return
     library: Any = ModuleType("bitsandbytes")
     library.nn, library.functional = ModuleType("bitsandbytes.nn"), ModuleType("bitsandbytes.functional")
@@ -67,3 +77,12 @@ def use() -> None:
     finally:
         for name in names:
             del sys.modules[name]
+
+
+def wide_model(place: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """Save a model whose linear layers are multiples of 64 wide, but for `down_proj`, in float16."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**{**GROUPED, "hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.1})
+    LlamaForCausalLM(config).half().save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place

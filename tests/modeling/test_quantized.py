@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
@@ -14,12 +14,12 @@ from embrew.modeling.merging import merge_encoder
 from embrew.modeling.model.lora_linear import LoraLinear
 from embrew.modeling.model.quantized import quantizable_layers, quantized_layers
 from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.storage import saving
 from embrew.modeling.storage.verification import TOLERANCE, reference_vectors
 from embrew.modeling.text.tokens import Tokens
 from embrew.recipe import Recipe
 from tests import bitsandbytes_stand_in
-from tests.conftest import GROUPED, SENTENCES, stir
+from tests.bitsandbytes_stand_in import wide_model
+from tests.conftest import SENTENCES, stir
 
 LINEAR = 7  # in a layer of Llama
 NF4 = (
@@ -31,21 +31,12 @@ NF4 = (
 
 @pytest.fixture(autouse=True)
 def _library(monkeypatch):
-    bitsandbytes_stand_in.use()
-    if not bitsandbytes_stand_in.INSTALLED:
-        real = saving.version
-        monkeypatch.setattr(saving, "version", lambda name: "stand-in" if name == "bitsandbytes" else real(name))
+    bitsandbytes_stand_in.use(monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory, tokenizer):
-    """A model whose layers are multiples of 64 wide, but for `down_proj`, in float16."""
-    torch.manual_seed(0)
-    place = tmp_path_factory.mktemp("wide")
-    config = LlamaConfig(**{**GROUPED, "hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.1})
-    LlamaForCausalLM(config).half().save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    return place
+    return wide_model(tmp_path_factory.mktemp("wide"), tokenizer)
 
 
 def opened(folder, **given):

@@ -1,0 +1,116 @@
+"""Stages on a 4-bit base: handed over by merging, resumed to the bit, and as they are with plain layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.merging import merge_encoder
+from embrew.modeling.model.quantized import dequantize
+from embrew.modeling.storage.verification import reference_vectors
+from embrew.recipe import Recipe
+from embrew.training import stages
+from embrew.training.stages import train
+from embrew.training.trainer import StageTrainer
+from tests import bitsandbytes_stand_in
+from tests.conftest import SENTENCES
+
+STEPS = {"max_steps": 2, "save_steps": 1, "learning_rate": 0.01, "use_cpu": True}
+
+
+@pytest.fixture(autouse=True)
+def _library(monkeypatch: pytest.MonkeyPatch) -> None:
+    bitsandbytes_stand_in.use(monkeypatch)
+
+
+@pytest.fixture
+def values(tokenizer: Any, tmp_path: Path) -> dict[str, Any]:
+    """Compression, then contrastive training with gradient caching and activation checkpointing."""
+    texts = [f"{a} {b} Part {i}." for i, a in enumerate(SENTENCES) for b in SENTENCES]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    data = {"path": str(tmp_path / "texts.jsonl")}
+    compression = {"type": "compression", "min_context_tokens": 4, "min_target_tokens": 4}
+    return {
+        "encoder": {
+            "model": str(bitsandbytes_stand_in.wide_model(tmp_path / "model", tokenizer)),
+            "template": "{text}{memory}",
+            "memory_tokens": 3,
+            "attention": "bidirectional",
+            "pooling": {"mode": "mean", "over": "memory"},
+            "max_length": {"query": 64, "document": 64},
+            "quantization": "nf4",
+            "lora": {"r": 4, "lora_dropout": 0.1},
+        },
+        "stages": [
+            {
+                "name": "compress",
+                "objective": compression,
+                "data": data,
+                "training": {**STEPS, "per_device_train_batch_size": 4},
+            },
+            {
+                "name": "contrast",
+                "adapter": "merge",
+                "objective": {"type": "contrastive", "positives": "dropout"},
+                "data": data,
+                "batch": {"size": 4, "mini_batch_size": 2},
+                "training": {**STEPS, "activation_checkpointing": True},
+            },
+        ],
+    }
+
+
+@pytest.mark.slow
+def test_stages_merge_resume_and_end_in_plain_weights(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe.from_values(values)
+    encoder = train(recipe, tmp_path / "once")
+    assert [len(list((tmp_path / "once" / name / "adapters").iterdir())) for name in ("compress", "contrast")] == [1, 2]
+    opened = Encoder.from_pretrained(tmp_path / "once")
+    assert (reference_vectors(opened) - reference_vectors(encoder)).abs().max() < 1e-6
+    merged = merge_encoder(tmp_path / "once", tmp_path / "merged", verify="fast")
+    assert (reference_vectors(merged) - reference_vectors(encoder)).abs().max() < 1e-5
+
+    step = StageTrainer.training_step
+
+    def stop(self: StageTrainer, *args: Any, **how: Any) -> Any:
+        if self.state.global_step == 1 and "contrast" in str(self.args.output_dir):
+            raise KeyboardInterrupt
+        return step(self, *args, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StageTrainer, "training_step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path / "stopped")
+    train(recipe, tmp_path / "stopped", resume=True)
+    for name in ("memory", "adapters/0/adapter_model", "adapters/1/adapter_model"):
+        ours, theirs = (load_file(tmp_path / run / "contrast" / f"{name}.safetensors") for run in ("once", "stopped"))
+        assert ours and all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
+
+
+def test_training_is_that_of_dequantised_layers(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Teacher and student of compression are the quantised model, too."""
+    values["encoder"]["dtype"] = "float32"
+    values["encoder"]["lora"]["lora_dropout"] = 0.0
+    values["stages"] = values["stages"][:1]
+    encoder = train(Recipe.from_values(values), tmp_path / "quantised", verify="off")
+    start = stages.starting_encoder
+
+    def plain(*args: Any, **how: Any) -> Encoder:
+        found = start(*args, **how)
+        dequantize(found.backbone.causal_lm, torch.float32)
+        return found
+
+    monkeypatch.setattr(stages, "starting_encoder", plain)
+    other = train(Recipe.from_values(values), tmp_path / "plain", verify="off")
+    assert encoder.backbone.is_quantized and not other.backbone.is_quantized
+    assert (reference_vectors(encoder) - reference_vectors(other)).abs().max() < 1e-4
