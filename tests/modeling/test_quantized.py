@@ -136,6 +136,7 @@ def test_a_folder_gives_the_same_vectors(dtype, folder, tmp_path):
     made = settings["base"]["quantization"]
     assert (settings["format"], made["type"], made["double_quant"]) == (3, "nf4", True)
     assert settings["versions"]["bitsandbytes"] and settings["checks"]["reopened_max_difference"] == 0
+    assert "The base is quantised to nf4" in (tmp_path / "saved" / "README.md").read_text()
     again = Encoder.from_pretrained(tmp_path / "saved", dtype=dtype)
     assert hasattr(again.backbone.model, "peft_config")  # "auto" does not merge
     same = [one.backbone.model.state_dict() for one in (encoder, again)]

@@ -118,6 +118,12 @@ def _parts(
     yield f"# {_title(encoder)}"
     yield _what_it_is(encoder, _longest(encoder, stock is not None, lengths))
     yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
+    if stock is None and encoder.backbone.is_quantized and encoder.base.quantization is not None:
+        yield (
+            f"The base is quantised to {encoder.base.quantization.settings.type} when it is opened, which needs "
+            '`pip install "embrew[qlora]"`; `Encoder.from_pretrained("PATH", dequantize=True)` opens the dequantised '
+            "weights without it."
+        )
     prompts = encoder.prompts if stock is None else stock
     if any(prompts.values()):
         yield "Prompts:\n\n" + "\n".join(f"- `{name}`: `{text!r}`" for name, text in prompts.items())
