@@ -16,7 +16,7 @@ OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format docs tables bench bench-gpu clean
+.PHONY: help install demo test test-slow lint format docs tables bench bench-gpu gpu-drill clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,10 @@ bench: $(VENV)/.stamp-dev ## the benchmarks that run on a CPU
 
 bench-gpu: $(VENV)/.stamp-dev ## the benchmarks that need a GPU
 	@$(OFFLINE) $(BIN)/python benchmarks/run.py --gpu $(ARGS)
+
+# Without `install`: a machine with a GPU has its own torch, and may have no internet.
+gpu-drill: ## all that only a GPU can show, restartable; on a CPU with a pretended device
+	@$(OFFLINE) $(if $(wildcard $(BIN)/python),$(BIN)/python,"$(PYTHON)") benchmarks/gpu_drill.py $(ARGS)
 
 clean: ## remove caches and built files (keeps VENV and runs/)
 	@rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -31,6 +31,7 @@ from embrew.training.step import TrainStep
 
 BOS = 1
 MEMORY_TOKENS = 8
+QWEN3_VOCABULARY = 151_936
 LORA: dict[str, Any] = {
     "r": 16,
     "lora_alpha": 32,
@@ -207,7 +208,7 @@ def small_llama(vocab_size: int) -> LlamaConfig:
 def qwen3(hidden: int, intermediate: int, layers: int = 28) -> Qwen3Config:
     """The shapes of Qwen3-0.6B and 1.7B."""
     return Qwen3Config(
-        vocab_size=151936,
+        vocab_size=QWEN3_VOCABULARY,
         hidden_size=hidden,
         intermediate_size=intermediate,
         num_hidden_layers=layers,

@@ -11,12 +11,22 @@ from typing import Any
 import gpu
 import harness
 import torch
-from ctkd import Side, build_ours, build_peer, qwen3, random_model, random_texts, require_same_step
+from ctkd import (
+    QWEN3_VOCABULARY,
+    Side,
+    build_ours,
+    build_peer,
+    qwen3,
+    random_model,
+    random_texts,
+    require_same_step,
+)
 from harness import Bar, Benchmark, Measure, Outcome
 from torch import Tensor
 from work import count
 
 GPU_LENGTHS = (256, 256)
+VOCABULARY = QWEN3_VOCABULARY
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 
@@ -27,9 +37,11 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
     sides, weights = {}, {}
     for name, build in builds.items():
         before = torch.cuda.memory_allocated()
-        sides[name] = build(random_model(qwen3(hidden, intermediate), "cuda", torch.bfloat16))
+        sides[name] = build(random_model(qwen3(hidden, intermediate), gpu.DEVICE, torch.bfloat16))
         weights[name] = (torch.cuda.memory_allocated() - before) / 2**30
-    texts = {size: [random_texts(151936, [GPU_LENGTHS] * size, seed) for seed in range(4)] for size in MICRO_BATCHES}
+    texts = {
+        size: [random_texts(VOCABULARY, [GPU_LENGTHS] * size, seed) for seed in range(4)] for size in MICRO_BATCHES
+    }
     losses = [float(side.step(side.batch(texts[2][0]))) for side in sides.values()]
     equality[f"loss in bfloat16 ({losses[1]:.4f})"] = harness.require_equal("losses", [(losses[0], losses[1])], 0.05)
 
@@ -106,10 +118,10 @@ def gpu_step(benchmark: Benchmark, *, hidden: int, intermediate: int) -> Outcome
 
 def gpu_equality(hidden: int, intermediate: int) -> dict[str, float]:
     """The step on a cut of the model to four layers, in float64."""
-    ours, peer = (build(random_model(qwen3(hidden, intermediate, 4), "cuda")) for build in (build_ours, build_peer))
+    ours, peer = (build(random_model(qwen3(hidden, intermediate, 4), gpu.DEVICE)) for build in (build_ours, build_peer))
     for side in (ours, peer):
         side.module.double()
-    found = require_same_step(ours, peer, random_texts(151936, [(40, 24), (33, 31)]))
+    found = require_same_step(ours, peer, random_texts(VOCABULARY, [(40, 24), (33, 31)]))
     del ours, peer, side
     gc.collect()
     torch.cuda.empty_cache()

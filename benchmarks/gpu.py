@@ -8,6 +8,9 @@ import statistics
 import torch
 from harness import Step
 
+DEVICE = "cuda"
+SIDE, COPIED = 8192, 2**28  # of the matrices; numbers that are copied
+
 
 def seconds(step: Step) -> float:
     """One call, between two CUDA events."""
@@ -20,16 +23,16 @@ def seconds(step: Step) -> float:
 
 
 def ceilings() -> dict[str, float]:
-    """What the card does at best, now: an 8192³ bf16 matrix product and a copy within the device, on random data."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    """What the card does at best, now: a bf16 matrix product (8192³) and a copy within the device, on random data."""
+    a, b = (torch.randn(SIDE, SIDE, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     seconds(lambda: a @ b)
     product = statistics.median(seconds(lambda: a @ b) for _ in range(20))
-    source = torch.randn(2**28, device="cuda")
+    source = torch.randn(COPIED, device=DEVICE)
     target = torch.empty_like(source)
     seconds(lambda: target.copy_(source))
     copied = statistics.median(seconds(lambda: target.copy_(source)) for _ in range(20))
     return {
-        "matmul_bf16_tflops": 2e-12 * 8192**3 / product,
+        "matmul_bf16_tflops": 2e-12 * SIDE**3 / product,
         "copy_tb_per_s": 2e-12 * source.numel() * source.element_size() / copied,
     }
 

@@ -10,8 +10,7 @@ import gpu
 import harness
 import numpy as np
 import torch
-from ctkd import random_model
-from ctkd_gpu import qwen3
+from ctkd import qwen3, random_model
 from harness import SEED, Bar, Benchmark, Measure, Outcome
 from models import nano_tokenizer
 from torch import Tensor
@@ -76,7 +75,7 @@ def compare(what: str, encoder: Encoder, step: Callable[[], Tensor], tokens: int
 
 def packed(benchmark: Benchmark, *, attention: str) -> Outcome:
     """Time per real token, and padding: of encoding, and of a forward and backward pass."""
-    model = random_model(qwen3(1024, 3072), "cuda", torch.bfloat16)
+    model = random_model(qwen3(1024, 3072), gpu.DEVICE, torch.bfloat16)
     settings = {"attention": attention, "pooling": "mean", "normalize": True}
     encoder = Encoder(Backbone(model), nano_tokenizer(), Base("folder", "random"), **settings)
     rows = rows_of(model.config.vocab_size)
@@ -91,7 +90,7 @@ def packed(benchmark: Benchmark, *, attention: str) -> Outcome:
             raise harness.Unequal("packed rows were not verified on this machine; the log says why")
     measures = [compare("time to encode", encoder, encode, real, Bar(gate=1.0, target=1.2))]
     encoder.requires_grad_(True).train()
-    some = Tokens.pad(rows[:TRAINED]).to("cuda")
+    some = Tokens.pad(rows[:TRAINED]).to(gpu.DEVICE)
     measures.append(
         compare(
             "time of a forward and backward pass",
@@ -101,7 +100,7 @@ def packed(benchmark: Benchmark, *, attention: str) -> Outcome:
             Bar(gate=1.0, target=1.1),
         )
     )
-    everything = Tokens.pad(rows).to("cuda")
+    everything = Tokens.pad(rows).to(gpu.DEVICE)
     groups = groups_by_length(everything, Cost(8_192), batch_tokens=BATCH_TOKENS)
     padded = sum(len(group) * max(len(rows[i].ids) for i in group) for group in groups)
     return Outcome(

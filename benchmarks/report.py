@@ -8,7 +8,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _version(package: str) -> str:
+    """Return an installed version; embrew may run from its source."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "from source"
+
+
 def circumstances(command: str) -> dict[str, Any]:
     """Command, commit, hardware, versions, seed and date."""
     changes = _git("status", "--porcelain", "--", ":(top)", ":(top,exclude)benchmarks/results")
@@ -47,7 +55,7 @@ def circumstances(command: str) -> dict[str, Any]:
             "threads_used": torch.get_num_threads(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "seed": SEED,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

@@ -25,6 +25,7 @@ from embrew.training.step import TrainStep
 LORA = {"r": 16, "lora_dropout": 0.05}
 BAR = Bar(gate=0.0, target=1.0)  # nothing is promised: what is found decides what the docs say
 SHAPES = {"nano": None, "12x768": {"width": 768, "inner": 2048, "layers": 12, "heads": 12}}
+ROWS, WIDTH, VOCABULARY = 2048, 1024, 151_936  # of the fused head
 TEXTS = [" ".join(["a heron waits in the shallow water"] * (1 + i % 4)) for i in range(32)]
 
 
@@ -119,12 +120,12 @@ def wide(benchmark: Benchmark) -> Outcome:
 
 def fused(benchmark: Benchmark) -> Outcome:
     """Chunked KL at a vocabulary of 152k in bfloat16: fused kernels and the eager chunk, time and peak memory."""
-    device = torch.device("cuda", 0)
+    device = torch.device(gpu.DEVICE)
     kernels = fused_chunk.kernels(device)
     if kernels is None:
         raise harness.Missing("the fused kernels, which need Triton and must agree with the eager chunk")
     torch.manual_seed(SEED)
-    sizes = ((2048, 1024), (2048, 1024), (151_936, 1024))
+    sizes = ((ROWS, WIDTH), (ROWS, WIDTH), (VOCABULARY, WIDTH))
     teacher, student, weight = (torch.randn(size, device=device, dtype=torch.bfloat16) / 8 for size in sizes)
     student.requires_grad_()
 
