@@ -109,6 +109,13 @@ def others() -> list[Item]:
             seconds=40,
         ),
         Item(
+            name="qlora",
+            title="LLM2Comp's distillation on 4-bit weights",
+            run="drill.training:qlora",
+            given={"method": "compress"},
+            seconds=90,
+        ),
+        Item(
             name="bottleneck-step",
             title="LBR's step on a row of 2,048 tokens, two causal calls against a dense mask",
             run="drill.steps:bottleneck",

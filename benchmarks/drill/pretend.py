@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import gpu
 import torch
@@ -88,7 +87,7 @@ def tiny_qwen3(hidden: int, intermediate: int, layers: int = 2) -> Any:
 
     from drill.sizes import TINY
 
-    shape = {**TINY, "hidden_size": 16 if hidden < 2048 else 32, "vocab_size": 300}
+    shape = {**TINY, "hidden_size": 32 if hidden < 2048 else 64, "vocab_size": 300}
     return Qwen3Config(**shape, tie_word_embeddings=True)
 
 
@@ -96,7 +95,7 @@ def tiny_qwen3(hidden: int, intermediate: int, layers: int = 2) -> Any:
 def pretended() -> Iterator[None]:
     """Let the drill's modules take the CPU for a GPU."""
     import pytest
-    from tests import flash_stand_in
+    from tests import bitsandbytes_stand_in, flash_stand_in
 
     from embrew.losses import fused_chunk
 
@@ -118,7 +117,7 @@ def pretended() -> Iterator[None]:
         patch.setattr(gpu, "COPIED", 2**10)
         patch.setattr(fused_chunk, "kernels", lambda device: FUSED)
         flash_stand_in.install(patch)
-        stack.enter_context(mock.patch.dict("sys.modules", {"bitsandbytes": None}))
+        bitsandbytes_stand_in.use(patch)
         yield
 
 

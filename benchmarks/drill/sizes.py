@@ -32,12 +32,12 @@ MISTRAL = {
     "tie_word_embeddings": False,
 }
 TINY = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
+    "hidden_size": 64,  # the least that can be quantised to 4 bits
+    "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
+    "head_dim": 16,
     "max_position_embeddings": 4096,
     "vocab_size": 8192,  # nano's tokenizer fits
 }
