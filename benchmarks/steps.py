@@ -208,7 +208,8 @@ def keep(place: Path, model: str, name: str, found: dict[str, Any]) -> None:
     known = json.loads(path.read_text())["workloads"] if path.is_file() else {}
     known = {one: {**known, name: found}[one] for one in WORKLOADS if one in {**known, name: found}}
     path.write_text(json.dumps({"name": place.name, "workloads": known}, indent=2) + "\n")
-    origins = sorted({f"commit {one['before_commit']} ÷ {one['commit'][:7]}, {one['date'][:10]}" for one in known.values()})
+    commits = {(one["before_commit"], one["commit"][:7], one["date"][:10]) for one in known.values()}
+    origins = [f"commit {before} ÷ {now}, {date}" for before, now, date in sorted(commits)]
     words = [f"# {place.name}", "", "Training steps, encoding and evaluation of two commits in turn on one core.", ""]
     words += [*lines_of(model, known), "", *origins, "", f"`{found['command']}`"]
     place.with_suffix(".md").write_text("\n".join(words) + "\n")
