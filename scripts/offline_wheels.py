@@ -71,7 +71,7 @@ def resolved(wanted: list[str], there: dict[str, Any]) -> list[str]:
         # a version such as 2.11.0+cu130 is not in the index; the public one has the same requirements
         lines = [f"{name}=={version.split('+')[0]}" for name, version in installed.items() if name not in asked]
         pins.write_text("\n".join(lines))
-        more = ["--dry-run", "--ignore-installed", "--report", str(report), "--quiet"]
+        more = ["--dry-run", "--ignore-installed", "--report", str(report)]
         pip("install", *more, *target(there), "--target", folder, "--constraint", str(pins), *wanted)
         found = [one["metadata"] for one in json.loads(report.read_text())["install"]]
     versions = {normal(one["name"]): one["version"] for one in found}

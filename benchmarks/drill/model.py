@@ -38,11 +38,13 @@ def folder(shape: str = "0.6b") -> Path:
     return place
 
 
-def encoder(shape: str, **settings: Any) -> Encoder:
+def encoder(shape: str, *, memory_tokens: int = 0, **settings: Any) -> Encoder:
     """Return an encoder of a model that is not written to disk."""
     now = sizes.now()
-    model = random_model(now.config(shape), gpu.DEVICE, getattr(torch, now.dtype))
-    return Encoder(Backbone(model), nano_tokenizer(), Base("folder", "random"), **settings)
+    backbone = Backbone(random_model(now.config(shape), gpu.DEVICE, getattr(torch, now.dtype)))
+    if memory_tokens:
+        backbone.add_memory(memory_tokens)
+    return Encoder(backbone, nano_tokenizer(), Base("folder", "random"), **settings)
 
 
 @cache
