@@ -34,6 +34,7 @@ if found["available"]:
               "free_gb": free / 2**30, "total_gb": total / 2**30, "computes": float((ones @ ones).sum()) == 64.0**3}
 print(json.dumps(found))
 """
+IMPORTED = ("embrew.training.stages", "sentence_transformers", "pytest", "scipy")  # by items, with what these import
 
 
 def examine(work: Path) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def examine(work: Path) -> dict[str, Any]:
     probed = probe() if "torch" in found["installed"] else {}
     found |= probed
     missing += gpu_problems(found) if probed else []
+    missing += [] if missing else import_problems()
     free = shutil.disk_usage(existing(work)).free
     if free < DISK:
         missing.append(f"{free / 1e9:.0f} GB of disk are free for {work}; the drill needs {DISK / 1e9:.0f}")
@@ -120,6 +122,16 @@ def probe() -> dict[str, Any]:
         return {"torch_error": done.stderr.strip()[-500:] or f"its process ended with {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def import_problems() -> list[str]:
+    """Return what cannot be imported: installed packages may not fit each other."""
+    command = [sys.executable, "-c", f"import {', '.join(IMPORTED)}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return []
+    said = [line for line in done.stderr.splitlines() if re.match(r"\w*(Error|Exception)\b", line)]
+    return [f"packages cannot be imported: {said[-1] if said else done.stderr[-500:]}"]
 
 
 def gpu_problems(found: dict[str, Any]) -> list[str]:
