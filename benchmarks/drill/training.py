@@ -133,12 +133,13 @@ def train(method: str, quantization: str | None = None) -> Result:
         trained = stages.train(recipe, place / "run", verify="fast" if quantization else "off")
     figures = figures_of(watch, now)
     figures |= {"parameters": sum(p.numel() for p in trained.parameters())}
-    figures |= planned.compare(recipe, figures.get("peak_gb"))
+    figures |= planned.compare(recipe, figures["peak_gb"])
     shutil.rmtree(place)
     checks = {
         "all losses are finite": all(isfinite(float(loss)) for loss in watch.losses),
         # the few steps of the pretended device say nothing of it
         "the loss falls": gpu.DEVICE != "cuda" or figures["loss_last"] < figures["loss_first"],
+        "the plan could be made, if there are plans": "plan_error" not in figures,
         "every step was timed and profiled": watch.seconds > 0 and watch.idle is not None,
     }
     return {"figures": figures, "checks": checks}

@@ -219,3 +219,23 @@ def test_outcomes_do_not_import_the_pretended_device(monkeypatch: pytest.MonkeyP
     item = Item(name="x", title="", run="json:dumps", given={"obj": 1})
     monkeypatch.setattr(child, "function_of", lambda item: lambda **given: {"figures": given})
     assert child.outcome(item, pretended=False) == {"status": "passed", "figures": {"obj": 1}}
+
+
+def test_idle_share_by_hand() -> None:
+    """Busy from 0 to 4, 3 to 5 and 8 to 10 of 10: 3 are idle."""
+    from drill.measure import idle_of
+
+    assert idle_of([(8, 10), (0, 4), (3, 5), (1, 2)]) == pytest.approx(0.3)
+    assert idle_of([]) == 1.0
+
+
+@pytest.mark.slow
+def test_all_items_on_the_pretended_device(tmp_path: Path) -> None:
+    options = ["--pretend", "--minutes", "60", "--output", str(tmp_path)]
+    command = [sys.executable, str(BENCHMARKS / "gpu_drill.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    found = json.loads((tmp_path / "gpu-drill.json").read_text())["items"]
+    assert [found[item.name]["status"] for item in items()] == ["passed"] * len(items())
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "passed in" not in again.stdout

@@ -13,7 +13,9 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from embrew import build, free_memory
+from embrew.build import stages
 from embrew.recipe import Recipe
+from embrew.recipe.stage import StageConfig
 from embrew.training import activation_memory
 from embrew.training.gradcache import Chunks
 from embrew.training.stages import train
@@ -142,3 +144,21 @@ def test_free_memory_is_that_of_the_container(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("max")
     total, free = free_memory.total_and_free()
     assert total > 10**8 and free is not None and 0 < free <= total
+
+
+def test_the_argument_has_its_old_name_before_transformers_5_20(monkeypatch):
+    """Both keys of a recipe, and the decision of `auto`."""
+    monkeypatch.setattr(
+        stages,
+        "OLD_NAMES",
+        {name: name.replace("activation", "gradient") for name in (stages.RECOMPUTES, f"{stages.RECOMPUTES}_kwargs")},
+    )
+    monkeypatch.setattr(stages, "TrainingArguments", SimpleNamespace)
+    training = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+    settings = {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": "none"}, "training": training}
+    stage = StageConfig.model_validate(settings)
+    args = stages.training_arguments(stage, build.objective(stage.objective), Path("unused"), seed=1)
+    assert args.gradient_checkpointing is True and args.gradient_checkpointing_kwargs == {"use_reentrant": False}
+    assert not hasattr(args, "activation_checkpointing")
+    stages.set_recomputation(args, False)
+    assert args.gradient_checkpointing is False

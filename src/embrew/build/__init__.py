@@ -6,7 +6,7 @@ from embrew.build.objectives import objective
 from embrew.build.opening import open_model
 from embrew.build.precision import Arithmetic, arithmetic, autocasts, opening_dtype
 from embrew.build.rows import datasets, order, rows
-from embrew.build.stages import training_arguments
+from embrew.build.stages import set_recomputation, training_arguments
 
 __all__ = [
     "Arithmetic",
@@ -24,5 +24,6 @@ __all__ = [
     "opening_dtype",
     "order",
     "rows",
+    "set_recomputation",
     "training_arguments",
 ]

@@ -17,6 +17,12 @@ NOT_THE_TRAINERS = [
     ("activation_checkpointing", "auto"),  # decided by `training.activation_memory`, from the rows
     ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
 ]
+RECOMPUTES = "activation_checkpointing"  # of TrainingArguments
+OLD_NAMES = {  # before transformers 5.20
+    name: name.replace("activation", "gradient")
+    for name in (RECOMPUTES, f"{RECOMPUTES}_kwargs")
+    if name not in TrainingArguments.__dataclass_fields__
+}
 DEFAULTS: dict[str, Any] = {
     "logging_steps": 0.1,
     "save_steps": 0.2,
@@ -74,10 +80,15 @@ def training_arguments(
             data_seed=seed,
             remove_unused_columns=False,
             label_names=[],
-            **{**DEFAULTS, **_for_this_machine(), **given},
+            **{OLD_NAMES.get(key, key): value for key, value in (DEFAULTS | _for_this_machine() | given).items()},
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None
+
+
+def set_recomputation(args: TrainingArguments, recompute: bool) -> None:
+    """Set whether activations are recomputed in backward passes."""
+    setattr(args, OLD_NAMES.get(RECOMPUTES, RECOMPUTES), recompute)
 
 
 def _for_this_machine() -> dict[str, Any]:

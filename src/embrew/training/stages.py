@@ -262,7 +262,7 @@ class Run:
         decision = activation_memory.decide(
             encoder, self.objectives[index], rows, args, _chunks(stage), self._work_folder(index)
         )
-        args.activation_checkpointing = decision.recompute
+        build.set_recomputation(args, decision.recompute)
         activation_memory.log(stage.name, decision)
         self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 

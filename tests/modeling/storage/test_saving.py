@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -241,3 +242,15 @@ def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_pat
     write_checksums(tmp_path / "saved")
     with pytest.raises(ValueError, match="format 99; this embrew reads formats 1 and 2"):
         Encoder.from_pretrained(tmp_path / "saved")
+
+
+def test_a_checkout_that_is_not_installed_saves(monkeypatch, model_folder, tmp_path):
+    def version(name: str) -> str:
+        if name == "embrew":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(saving, "version", version)
+    opened(model_folder("llama")).save_pretrained(tmp_path / "saved", verify="off")
+    found = json.loads((tmp_path / "saved" / "embrew.json").read_text())["versions"]
+    assert found["embrew"] == "not installed" and found["torch"] == "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from peft import PeftModel
@@ -99,4 +99,12 @@ def _format(encoder: Embedder) -> int:
 def _versions(encoder: Embedder) -> dict[str, str]:
     """Return the versions of the libraries that decide the vectors."""
     names = ["embrew", "torch", "transformers", "peft", "tokenizers"]
-    return {name: version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
+    return {name: _version(name) for name in [*names, *([LIBRARY] if encoder.backbone.is_quantized else [])]}
+
+
+def _version(name: str) -> str:
+    """Return an installed version; a checkout may be used without being installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
