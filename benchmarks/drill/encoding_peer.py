@@ -69,7 +69,7 @@ def sentence_transformer(place: str, attention: str) -> Any:
     body = models.Transformer(place, max_seq_length=512, model_kwargs=arguments)
     body.tokenizer.padding_side = "right"
     pooling = models.Pooling(body.get_embedding_dimension(), pooling_mode="mean")
-    return SentenceTransformer(modules=[body, pooling, models.Normalize()], device=gpu.DEVICE)
+    return SentenceTransformer(modules=[body, pooling, models.Normalize()], device=gpu.DEVICE, trust_remote_code=False)
 
 
 def prefix() -> Result:
