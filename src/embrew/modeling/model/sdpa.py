@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embrew.modeling.model.fast_dropout import drop_out
+from embrew.shaped import kind_of
 
 
 def sdpa(
@@ -42,7 +43,7 @@ def sdpa(
     """
     how: dict[str, Any] = {"scaling": scaling, **kwargs}
     rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
-    if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
+    if kind_of(query) != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
     dtype = value.dtype
     if attention_mask is not None and attention_mask.is_floating_point():
@@ -59,7 +60,7 @@ def sdpa(
 @contextmanager
 def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Give shorter states in float32, and switch autocast off, if they are on a CPU."""
-    if states[0].device.type != "cpu":
+    if kind_of(states[0]) != "cpu":
         yield states
         return
     with torch.autocast("cpu", enabled=False):

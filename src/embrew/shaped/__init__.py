@@ -1,0 +1,6 @@
+"""Tensors that have a shape and no values: what a computation would hold in memory and compute, counted without it."""
+
+from embrew.shaped.ledger import Ledger
+from embrew.shaped.tensor import Shaped, counting, has_values, kind_of, shaped, shaped_of
+
+__all__ = ["Ledger", "Shaped", "counting", "has_values", "kind_of", "shaped", "shaped_of"]

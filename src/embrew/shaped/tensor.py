@@ -1,0 +1,170 @@
+"""A tensor without values that PyTorch takes for one on a CPU, so that autocast and autograd treat it as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from embrew.shaped.ledger import Ledger
+
+MADE = {torch.zeros, torch.empty, torch.ones, torch.full, torch.rand, torch.randn, torch.arange, torch.linspace, torch.eye}
+MADE_LIKE = {torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like, torch.rand_like, torch.randn_like}
+_counted: list[Ledger] = []
+
+
+class Shaped(Tensor):
+    """A tensor of a shape and a dtype, without values.
+
+    It wraps a meta tensor. Reading a value gives 0. Operations with an ordinary tensor, on the CPU, give a `Shaped`;
+    ordinary integers and masks, by which rows are chosen, keep their values.
+    """
+
+    inside: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inside: Tensor) -> Shaped:
+        """Wrap a meta tensor."""
+        how: dict[str, Any] = {"strides": inside.stride(), "storage_offset": inside.storage_offset()}
+        made: Shaped = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inside.shape, dtype=inside.dtype, device=torch.device("cpu"), requires_grad=False, **how
+        )
+        made.inside = inside
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Shaped({tuple(self.shape)}, {self.dtype})"
+
+    def data_ptr(self) -> int:
+        """Return a number that tensors of the same storage share."""
+        return int(self.inside.untyped_storage()._cdata)
+
+    def tolist(self) -> Any:
+        """Return zeros."""
+        return torch.zeros(self.shape, dtype=self.dtype).tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        made = Shaped(torch.empty_like(self.inside))
+        return torch.nn.Parameter(made, requires_grad=self.requires_grad) if hasattr(self, "_is_param") else made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation on shapes, and count it."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return torch.zeros((), dtype=args[0].dtype).item()
+        given = tree_map(_inside, args)
+        named = {name: tree_map(_inside, value) for name, value in (kwargs or {}).items()}
+        if "device" in named:
+            named["device"] = torch.device("meta")
+        found = func(*given, **named)
+        ledger = _counted[-1] if _counted else None
+        if ledger is not None:
+            ledger.computed(func, given, named, found)
+        written = _written(func)
+        if written is not None:
+            place, name = written
+            return args[place] if place < len(args) else (kwargs or {})[name]
+
+        def outside(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            if ledger is not None:
+                ledger.allocated(value)
+            return Shaped(value)
+
+        return tree_map(outside, found)
+
+
+def shaped(tensor: Tensor) -> Tensor:
+    """Return a tensor without values in the shape of another, a parameter if that is one."""
+    if isinstance(tensor, Shaped):
+        return tensor
+    made = Shaped(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"))
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return torch.nn.Parameter(made, requires_grad=tensor.requires_grad) if is_parameter else made
+
+
+def shaped_of(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a new tensor without values, which is counted."""
+    made = torch.empty(tuple(shape), dtype=dtype, device="meta")
+    if _counted:
+        _counted[-1].allocated(made)
+    return Shaped(made)
+
+
+def has_values(of: Tensor | nn.Module) -> bool:
+    """Return whether a tensor, or a model by its first weight, has values that can be read."""
+    tensor = of if isinstance(of, Tensor) else next(of.parameters())
+    return not (isinstance(tensor, Shaped) or tensor.is_meta)
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Return the type of the device on which a tensor is computed; of one without values, the one that is planned."""
+    return _counted[-1].kind if isinstance(tensor, Shaped) and _counted else tensor.device.type
+
+
+@contextmanager
+def counting(kind: str) -> Iterator[Ledger]:
+    """Count what operations on `Shaped` tensors hold and compute, as on a device type (`cpu`, `cuda`).
+
+    Tensors that are made meanwhile have no values if they are of floating-point numbers.
+    """
+    ledger = Ledger(kind)
+    _counted.append(ledger)
+    try:
+        with _Making():
+            yield ledger
+    finally:
+        _counted.remove(ledger)
+
+
+class _Making(TorchFunctionMode):
+    """Makes tensors without values, and attention of accelerators without its weights."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in MADE and "out" not in kwargs:
+            made = func(*args, **{**kwargs, "device": "meta", "pin_memory": False, "requires_grad": False})
+            if made.dtype.is_floating_point:
+                _counted[-1].allocated(made)
+                return Shaped(made)
+        if func is functional.scaled_dot_product_attention and _counted[-1].kind != "cpu":
+            return _fused_attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention that keeps its inputs, its output and a number per row, as flash-attention does, with dropout too."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, scale=scale)[0]
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, Shaped):
+        return value.inside
+    return value.to("meta") if isinstance(value, Tensor) else value
+
+
+@cache
+def _written(func: Any) -> tuple[int, str] | None:
+    """Return position and name of the argument that an operation writes to and returns; None: it returns others."""
+    if not any(out.alias_info is not None and out.alias_info.is_write for out in func._schema.returns):
+        return None
+    arguments = enumerate(func._schema.arguments)
+    return next((i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write)
