@@ -1,6 +1,25 @@
 """Tensors that have a shape and no values: what a computation would hold in memory and compute, counted without it."""
 
 from embrew.shaped.ledger import Ledger
-from embrew.shaped.tensor import Shaped, counting, has_values, kind_of, shaped, shaped_of
+from embrew.shaped.tensor import (
+    Shaped,
+    counting,
+    fused_attention,
+    has_values,
+    kind_of,
+    shaped,
+    shaped_modules,
+    shaped_of,
+)
 
-__all__ = ["Ledger", "Shaped", "counting", "has_values", "kind_of", "shaped", "shaped_of"]
+__all__ = [
+    "Ledger",
+    "Shaped",
+    "counting",
+    "fused_attention",
+    "has_values",
+    "kind_of",
+    "shaped",
+    "shaped_modules",
+    "shaped_of",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -24,19 +24,24 @@ class Ledger:
         self.kind = kind
         self.now = self.peak = self.flop = 0
         self._held: dict[int, int] = {}
+        self._before: set[int] = set()
+
+    def is_there(self, tensors: Iterable[Tensor]) -> None:
+        """Leave the storages of meta tensors out of the count, and of all their views: they were there before."""
+        self._before |= {tensor.untyped_storage()._cdata for tensor in tensors}
 
     def allocated(self, tensor: Tensor) -> None:
         """Count the storage of a meta tensor, until it is freed."""
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self._held:
+        if key in self._held or key in self._before:
             return
         self._held[key] = storage.nbytes()
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._freed, key).atexit = False
 
-    def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def computed(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Count the operations of a call on meta tensors."""
         name = func._schema.name
         if name in ATTENTION:

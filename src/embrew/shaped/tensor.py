@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from embrew.shaped.ledger import Ledger
 
-MADE = {torch.zeros, torch.empty, torch.ones, torch.full, torch.rand, torch.randn, torch.arange, torch.linspace, torch.eye}
-MADE_LIKE = {torch.zeros_like, torch.empty_like, torch.ones_like, torch.full_like, torch.rand_like, torch.randn_like}
+MADE = {
+    torch.zeros,
+    torch.empty,
+    torch.ones,
+    torch.full,
+    torch.rand,
+    torch.randn,
+    torch.arange,
+    torch.linspace,
+    torch.eye,
+}
+M = TypeVar("M", bound=nn.Module)
 _counted: list[Ledger] = []
 
 
@@ -28,13 +37,13 @@ class Shaped(Tensor):
     """
 
     inside: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, inside: Tensor) -> Shaped:
+    def __new__(cls: type[Shaped], inside: Tensor) -> Shaped:
         """Wrap a meta tensor."""
         how: dict[str, Any] = {"strides": inside.stride(), "storage_offset": inside.storage_offset()}
-        made: Shaped = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Shaped = Tensor._make_wrapper_subclass(
             cls, inside.shape, dtype=inside.dtype, device=torch.device("cpu"), requires_grad=False, **how
         )
         made.inside = inside
@@ -49,19 +58,21 @@ class Shaped(Tensor):
 
     def tolist(self) -> Any:
         """Return zeros."""
-        return torch.zeros(self.shape, dtype=self.dtype).tolist()
+        return _zeros(list(self.shape))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         made = Shaped(torch.empty_like(self.inside))
         return torch.nn.Parameter(made, requires_grad=self.requires_grad) if hasattr(self, "_is_param") else made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run an operation on shapes, and count it."""
         if func is torch.ops.aten._local_scalar_dense.default:
             return torch.zeros((), dtype=args[0].dtype).item()
-        given = tree_map(_inside, args)
-        named = {name: tree_map(_inside, value) for name, value in (kwargs or {}).items()}
+        given = [_inside(value) for value in args]
+        named = {name: _inside(value) for name, value in (kwargs or {}).items()}
         if "device" in named:
             named["device"] = torch.device("meta")
         found = func(*given, **named)
@@ -80,7 +91,7 @@ class Shaped(Tensor):
                 ledger.allocated(value)
             return Shaped(value)
 
-        return tree_map(outside, found)
+        return type(found)(map(outside, found)) if isinstance(found, tuple | list) else outside(found)
 
 
 def shaped(tensor: Tensor) -> Tensor:
@@ -90,6 +101,12 @@ def shaped(tensor: Tensor) -> Tensor:
     made = Shaped(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"))
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     return torch.nn.Parameter(made, requires_grad=tensor.requires_grad) if is_parameter else made
+
+
+def shaped_modules(module: M) -> M:
+    """Return a copy of a module whose parameters and buffers have no values; the module itself stays."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): shaped(tensor) for tensor in tensors})
 
 
 def shaped_of(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -127,7 +144,7 @@ def counting(kind: str) -> Iterator[Ledger]:
 
 
 class _Making(TorchFunctionMode):
-    """Makes tensors without values, and attention of accelerators without its weights."""
+    """Makes tensors of floating-point numbers without values, in forward passes."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -136,28 +153,31 @@ class _Making(TorchFunctionMode):
             if made.dtype.is_floating_point:
                 _counted[-1].allocated(made)
                 return Shaped(made)
-        if func is functional.scaled_dot_product_attention and _counted[-1].kind != "cpu":
-            return _fused_attention(*args, **kwargs)
         return func(*args, **kwargs)
 
 
-def _fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Attention that keeps its inputs, its output and a number per row, as flash-attention does, with dropout too."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, scale=scale)[0]
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, scale: float | None = None
+) -> Tensor:
+    """Return attention `(batch, heads, tokens, width)` that keeps its inputs, its output and a number per row.
+
+    So does flash-attention on a GPU, with dropout too, and for keys that several heads share.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (states.to(torch.get_autocast_dtype("cpu")) for states in (query, key, value))
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, scale=scale)
+    return found[0]
+
+
+def _zeros(shape: list[int]) -> Any:
+    return 0.0 if not shape else [_zeros(shape[1:]) for _ in range(shape[0])]
 
 
 def _inside(value: Any) -> Any:
     if isinstance(value, Shaped):
         return value.inside
+    if isinstance(value, list | tuple):
+        return [_inside(one) for one in value]
     return value.to("meta") if isinstance(value, Tensor) else value
 
 

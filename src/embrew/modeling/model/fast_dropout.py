@@ -39,7 +39,8 @@ class Mask:
         """
         if kind_of(like) == "cpu":
             return cls(_positions(like, probability))
-        kept = torch.empty(like.shape, dtype=torch.bool, device=like.device).bernoulli_(1 - probability)
+        kept = torch.empty_like(like, dtype=torch.bool, memory_format=torch.contiguous_format)
+        kept.bernoulli_(1 - probability)
         return cls(kept.view(-1, like.shape[-1]))
 
     def apply(self, values: Tensor) -> Tensor:

@@ -214,7 +214,7 @@ def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
     count = common_size(len(rows))
     if count == len(rows):
         return rows.to(dtype)
-    padded = torch.empty(count, rows.shape[-1], dtype=dtype)
+    padded = rows.new_empty(count, rows.shape[-1], dtype=dtype)
     padded[: len(rows)].copy_(rows)
     padded[len(rows) :].zero_()
     return padded

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embrew.modeling.model.fast_dropout import drop_out
-from embrew.shaped import kind_of
+from embrew.shaped import fused_attention, has_values, kind_of
 
 
 def sdpa(
@@ -42,6 +42,9 @@ def sdpa(
         **kwargs: what else the library passes.
     """
     how: dict[str, Any] = {"scaling": scaling, **kwargs}
+    if kind_of(query) != "cpu" and not has_values(query):
+        causal = _is_causal(module, query, attention_mask, kwargs.get("is_causal"))
+        return fused_attention(query, key, value, is_causal=causal, scale=scaling).transpose(1, 2), None
     rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
     if kind_of(query) != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
