@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -12,7 +12,7 @@ from embrew.free_memory import total_and_free
 
 GIB = 1 << 30
 CONTEXT = 1 * GIB  # of a GPU: what CUDA itself and the libraries' workspaces take, and fragments between tensors
-PRODUCTS, SIZE = 4, 1024  # products that are timed on a CPU, and rows of their matrices
+PRODUCTS, SIZE = 3, 768  # products that are timed on a CPU, and rows of their matrices
 
 
 @dataclass(frozen=True)
@@ -22,20 +22,21 @@ class Device:
     Attributes:
         name: as it is given on the command line.
         memory: bytes that PyTorch finds on it.
-        bfloat16: largest number of floating-point operations per second, in dense products of bfloat16.
+        bfloat16: largest number of floating-point operations per second, in dense products of bfloat16; None: timed.
         float32: likewise in float32 (TF32 on GPUs).
         kind: type of the device.
     """
 
     name: str
     memory: int
-    bfloat16: float
-    float32: float
+    bfloat16: float | None = None
+    float32: float | None = None
     kind: str = "cuda"
 
     def speed(self, arithmetic: str) -> float:
         """Return the largest number of operations per second in a dtype."""
-        return self.float32 if arithmetic == "float32" else self.bfloat16
+        known = self.float32 if arithmetic == "float32" else self.bfloat16
+        return _timed(getattr(torch, arithmetic)) if known is None else known
 
 
 # Memory as torch.cuda.mem_get_info gives it; dense Tensor Core figures of NVIDIA's data sheets (H100 and H200: SXM).
@@ -59,10 +60,20 @@ def device(name: str) -> Device:
         ValueError: an unknown name.
     """
     if name == "cpu":
-        return Device("cpu", total_and_free()[0], _timed(torch.bfloat16), _timed(torch.float32), "cpu")
+        return Device("cpu", total_and_free()[0], kind="cpu")
     if name not in GPUS:
         raise ValueError(f"gpu={name!r}; choose from {', '.join(GPUS)}, cpu")
     return GPUS[name]
+
+
+def device_here(place: torch.device) -> Device | None:
+    """Return the device of this machine that a process uses; None: a GPU whose figures are not known."""
+    if place.type == "cpu":
+        return device("cpu")
+    found = torch.cuda.get_device_properties(place)
+    name = found.name.lower()
+    gpu = next((gpu for key, gpu in GPUS.items() if key.partition("-")[0] in name), None)
+    return None if gpu is None else replace(gpu, name=found.name, memory=found.total_memory)
 
 
 @cache

@@ -9,7 +9,7 @@ from torch import nn
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.layers import layers_of
 from embrew.objectives import Objective
-from embrew.training.step_cost import StepCost
+from embrew.training.step_cost import FRAGMENTS, StepCost
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Static:
     layers: int
 
     @classmethod
-    def of(cls, encoder: Encoder, objective: Objective, *, spared: int, itemsize: int | None) -> Static:
+    def of(cls, encoder: Encoder, objective: Objective, *, spared: int = 0, itemsize: int | None = None) -> Static:
         """Count the weights of an encoder, of its second copy of the LM, and those that the objective learns.
 
         Args:
@@ -111,12 +111,12 @@ class Memory:
         """
         gradients = 4 * static.trained
         before = gradients if accumulates else 0
-        moving = max(cost.forward + before, cost.backward + before, gradients + cost.copies)  # the last: at the update
+        step = FRAGMENTS * max(cost.forward, cost.backward) + before
+        moving = max(step, gradients + cost.copies)  # the latter: at the update
         activations = moving - gradients
         share = processes if sharded else 1
         if sharded:  # two layers are gathered at a time, and one has whole gradients
-            activations = max(cost.forward, cost.backward - cost.gradients)
-            activations += 2 * static.layer + static.outside + gradients / static.layers
+            activations = cost.activations + 2 * static.layer + static.outside + gradients / static.layers
         elif processes > 1:
             gradients *= 2  # buckets of DistributedDataParallel
         return cls(

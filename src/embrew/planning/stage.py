@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from embrew.training.step_cost import How, StepCost, step_cost, without_values
 
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
 SAMPLED = 64  # rows of a batch that are counted; what more of them take is on a line
-FRAGMENTS = 1.05  # bytes that an allocator holds, of those that are asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ class Stage:
         def of(sharded: bool) -> Memory:
             return Memory.of(
                 self.static,
-                replace(cost, forward=cost.forward * FRAGMENTS, backward=cost.backward * FRAGMENTS),
+                cost,
                 taken=self.taken,
                 moments=self.run.moments,
                 accumulates=self.run.accumulation > 1,

@@ -128,6 +128,11 @@ def kind_of(tensor: Tensor) -> str:
     return _counted[-1].kind if isinstance(tensor, Shaped) and _counted else tensor.device.type
 
 
+def is_counting() -> bool:
+    """Return whether a computation is counted, which one process does alone."""
+    return bool(_counted)
+
+
 @contextmanager
 def counting(kind: str) -> Iterator[Ledger]:
     """Count what operations on `Shaped` tensors hold and compute, as on a device type (`cpu`, `cuda`).

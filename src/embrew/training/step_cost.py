@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.cost import BFLOAT16, by_shape
 from embrew.modeling.model.layers import layers_of, path_of_layers
+from embrew.modeling.model.quantized import quantized_layers
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Objective
-from embrew.shaped import Ledger, counting, shaped, shaped_of
+from embrew.shaped import Ledger, counting, shaped, shaped_modules, shaped_of
 from embrew.training.gradcache import Chunks, groups_of
 from embrew.training.step import TrainStep
 
+FRAGMENTS = 1.05  # bytes that an allocator holds, of those that are asked for
 DEPTHS = 1, 2  # layers of the models that are counted; what a further one takes is the difference
 
 
@@ -48,9 +50,9 @@ class StepCost:
     layer: float = 0.0
 
     @property
-    def peak(self) -> float:
-        """Largest number of bytes held at a time."""
-        return max(self.forward, self.backward)
+    def activations(self) -> float:
+        """Largest number of bytes held at a time, gradients of weights apart, as an allocator holds them."""
+        return FRAGMENTS * max(self.forward, self.backward - self.gradients)
 
     def scaled(self, share: float, other: StepCost) -> StepCost:
         """Return this cost, and `share` of what the other takes more."""
@@ -180,9 +182,18 @@ def without_values(encoder: Encoder, depth: int | None = None) -> Encoder:
             for tensor in (*model.parameters(), *model.buffers()):
                 memo[id(tensor)] = shaped(tensor)
         made = copy.deepcopy(encoder, memo)
+    _without_blocks(made.backbone.model, encoder.backbone.dtype)
     for inner in (made.backbone.inner, *(model.base_model for model in made.backbone._clone)):
         inner.config.num_hidden_layers = len(layers_of(inner))
     return made
+
+
+def _without_blocks(model: Any, dtype: torch.dtype) -> None:
+    """Replace layers with 4-bit weights by linear layers, whose products keep the same tensors."""
+    for name, layer in quantized_layers(model).items():
+        parent, _, child = name.rpartition(".")
+        plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta", dtype=dtype)
+        setattr(model.get_submodule(parent), child, shaped_modules(plain.requires_grad_(False)))
 
 
 @contextmanager
