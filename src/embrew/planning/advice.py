@@ -35,7 +35,7 @@ def advice(recipe: Recipe, index: int, plan: StagePlan) -> list[str]:
         found.append(f"{place}.training.optim=adamw_bnb_8bit (moments of 8 bits; other results)")
     if not lora:
         found.append("encoder.lora={r: 16} (train a LoRA in place of every weight; other results)")
-    if fixed > plan.free or not found:
+    if recipe.encoder.quantization is None and (fixed > plan.free or not found):
         share = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer
         room = plan.free - plan.memory.taken - plan.memory.activations
         count = -(-share * run.processes // room) if room > 0 else None

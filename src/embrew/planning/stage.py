@@ -98,6 +98,7 @@ class Stage:
     ) -> None:
         self.encoder, self.objective, self.run, self.device = encoder, objective, run, device
         self.taken = (CONTEXT if taken is None else taken) + widest
+        self.shardable = not spared  # FSDP2 does not shard 4-bit weights
         found = largest_batch(rows, run.rows, max_length=max(encoder.max_length.values()), order=order, seed=run.seed)
         self.mean = found.mean
         self.batch = self._precomputed(_evenly(found.rows, SAMPLED) if run.chunks is None else found.rows)
@@ -126,7 +127,7 @@ class Stage:
         )
 
     def _memory(self, cost: StepCost) -> Memory:
-        """Return the memory of plain data parallelism, or sharded where that does not fit and there are several."""
+        """Return the memory of plain data parallelism; of several devices, sharded where that does not fit."""
 
         def of(sharded: bool) -> Memory:
             return Memory.of(
@@ -140,7 +141,8 @@ class Stage:
             )
 
         plain = of(False)
-        return plain if self.run.processes == 1 or plain.peak <= self.device.memory else of(True)
+        one_copy = self.run.processes == 1 or not self.shardable
+        return plain if one_copy or plain.peak <= self.device.memory else of(True)
 
     def _of_rows(self, rows: int) -> StepCost:
         """Return the cost of a micro-batch of the stage's size, of which some rows were counted."""

@@ -22,7 +22,7 @@ from embrew.training.gradcache import Chunks, groups_of
 from embrew.training.step import TrainStep
 
 FRAGMENTS = 1.05  # bytes that an allocator holds, of those that are asked for
-DEPTHS = 1, 2  # layers of the models that are counted; what a further one takes is the difference
+DEPTHS = 2, 3  # layers of the models that are counted; the first one differs where the embeddings are frozen
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,27 @@ def step_cost(encoder: Encoder, objective: Objective, batch: Mapping[str, Any], 
         batch: as the objective collates it, on the CPU.
         how: how the step is computed.
     """
-    one, two = (counted(without_values(encoder, depth), objective, batch, how) for depth in DEPTHS)
-    further = (encoder.backbone.num_layers - DEPTHS[0]) / (DEPTHS[1] - DEPTHS[0])
-    return replace(one.scaled(further, two), layer=(two.saved - one.saved) / (DEPTHS[1] - DEPTHS[0]))
+    layers = encoder.backbone.num_layers
+    two = counted(without_values(encoder, min(layers, DEPTHS[1])), objective, batch, how)
+    if layers == 1:
+        return replace(two, layer=two.saved)
+    one = counted(without_values(encoder, min(layers, DEPTHS[1]) - 1), objective, batch, how)
+    return _deeper(one, two, max(0, layers - DEPTHS[1]))
+
+
+def _deeper(one: StepCost, two: StepCost, further: int) -> StepCost:
+    """Return the cost of `further` layers more than in `two`, which has one more than `one`.
+
+    The fullest moment of a deeper model may be another one. So a peak is taken to grow per layer by the largest of: its
+    own growth from one to two, what a layer saves, its gradients.
+    """
+    found, layer = one.scaled(1 + further, two), two.saved - one.saved
+    most = max(layer, two.gradients - one.gradients)
+    forward, backward = (
+        last + further * max(last - first, most)
+        for first, last in ((one.forward, two.forward), (one.backward, two.backward))
+    )
+    return replace(found, forward=forward, backward=backward, layer=layer)
 
 
 def counted(encoder: Encoder, objective: Objective, batch: Mapping[str, Any], how: How) -> StepCost:
