@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,7 +152,7 @@ def encoder_folder(
         place = root / family
         if not place.exists():
             torch.manual_seed(0)
-            model = AutoModelForMaskedLM.from_config(ENCODER_CONFIGS[family]).eval()
+            model = AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS[family])).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
                     if parameter.ndim == 2:
@@ -172,10 +174,23 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fresh.run))
 
 
+def by_default(chosen: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Parameters of which the chosen ones run by default, and the others, on the same code path, with `-m slow`."""
+    values = list(values)
+    assert all(value in values for value in chosen), f"{chosen} of {values}"
+    marks = [() if value in chosen else pytest.mark.slow for value in values]
+    each = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*parts, marks=mark) for parts, mark in zip(each, marks, strict=True)]
+
+
 def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0) -> PreTrainedModel:
-    """Two random layers of a family, with weights large enough that every token matters."""
+    """Two random layers of a family, with weights large enough that every token matters.
+
+    Its configuration is a copy: transformers keeps the object that it is given, and tests change the kernel in it.
+    """
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(CONFIGS[family], attn_implementation=attn_implementation).eval()
+    config = copy.deepcopy(CONFIGS[family])
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2:
@@ -183,6 +198,28 @@ def tiny_model(family: str, *, attn_implementation: str = "sdpa", seed: int = 0)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.02)
     return model
+
+
+@functools.cache
+def _adapted(how: str, config: int) -> tuple[Backbone, torch.Tensor, object]:
+    """A backbone with an adapter, the state of torch's generator behind it, and the configuration of that `id`."""
+    family, memory_tokens, soft_prompt_tokens, lora, noise, attn_implementation = ast.literal_eval(how)
+    backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))
+    if memory_tokens:
+        backbone.add_memory(memory_tokens, seed=1)
+    if soft_prompt_tokens:
+        backbone.add_soft_prompt(soft_prompt_tokens, seed=1)
+    if lora is not None:
+        backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
+        stir(backbone, noise)
+    return backbone, torch.get_rng_state(), CONFIGS[family]
+
+
+def adapted(family: str, *how: Any) -> Backbone:
+    """A backbone, with or without an adapter: a copy where one was made before, in a third of the time."""
+    backbone, generator, _ = _adapted(repr((family, *how)), id(CONFIGS[family]))
+    torch.set_rng_state(generator)
+    return copy.deepcopy(backbone)
 
 
 @pytest.fixture
@@ -200,21 +237,15 @@ def make_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[..., Encoder]:
         attn_implementation: str = "sdpa",
         **settings: Any,
     ) -> Encoder:
-        backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))
+        backbone = adapted(family, memory_tokens, soft_prompt_tokens, lora, noise, attn_implementation)
         if memory_tokens:
-            backbone.add_memory(memory_tokens, seed=1)
             settings = {
                 "template": "{instruction}{text}{memory}",
                 "pooling": Pooling("mean", "memory"),
                 **settings,
             }
-        if soft_prompt_tokens:
-            backbone.add_soft_prompt(soft_prompt_tokens, seed=1)
         own = as_qwen2(tokenizer) if family == "qwen2" else tokenizer
         encoder = Encoder(backbone, own, Base("folder", "tiny"), attention=attention, **settings)  # type: ignore[arg-type]
-        if lora is not None:
-            backbone.add_lora({"r": 4, "lora_alpha": 8, **lora})
-            stir(backbone, noise)
         return encoder.eval()
 
     return make

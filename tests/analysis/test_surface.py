@@ -15,7 +15,7 @@ from embrew.analysis.truncation import truncation_of
 from embrew.evaluation import evaluate, find_task
 from embrew.modeling.cutting import cut
 from embrew.modeling.settings.pooling import Pooling
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 
 WORDS = " ".join(SENTENCES).split()
 
@@ -65,7 +65,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_default(["memory", "causal-last", "limits", "two-templates"], CASES))
 def test_every_cell_equals_evaluate_of_the_cut_encoder(case, make_encoder, sts, retrieval):
     encoder = make_encoder(prompts=PROMPTS, **{"max_length": 64, **CASES[case]})
     tasks = [find_task(sts), find_task(retrieval)]

@@ -15,7 +15,7 @@ from embrew.modeling.prompting.vectors import start
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.template import Template
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", " ends with </s> and <pad>", "\nLine"]
 PAIRS = (Demonstration("fox", SENTENCES[0]), Demonstration("sea?", SENTENCES[3]), Demonstration("🦆", "ü"))
@@ -45,7 +45,7 @@ def compare(encoder, folder):
     return stock
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(["llama", "qwen2", "gemma3", "gpt-neox"], FAMILIES))
 def test_every_family(family, make_encoder, tmp_path):
     encoder = made(make_encoder, family)
     before = encoder.encode(TEXTS, prompt_name="find")

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES, "", "a", "ends with </s> and <|memory_0|>", "long " * 200]
 CASES = {
@@ -77,7 +77,7 @@ def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], 
     compare(encoder, tmp_path / "stock")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(["llama-tied", "qwen2", "gemma3", "gpt-neox"], FAMILIES))
 def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)
@@ -91,7 +91,7 @@ def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_pat
 def test_verified_in_a_fresh_process(
     process: str, request: pytest.FixtureRequest, make_encoder: Callable[..., Encoder], tmp_path: Path
 ) -> None:
-    """Full verification; tests/modeling/storage/test_saving.py starts a new interpreter by default."""
+    """Full verification; in a new interpreter, as a user has it, with the slow tests."""
     if process == "fork":
         request.getfixturevalue("forked")
     encoder = make_encoder(lora={}, max_length={"query": 24, "document": 64})

@@ -67,13 +67,16 @@ def test_every_layer_is_the_cut_model(family: str, encoder_folder: Callable[[str
         torch.testing.assert_close(together, torch.stack([h[:, 0] for h in hidden[1:]]), rtol=0, atol=2e-6)
 
 
+QUICK = {("bert", True), ("bert", False), ("mpnet", True), ("modernbert", True)}
+
+
 @pytest.mark.parametrize(
     ("family", "lora"),
     [
         pytest.param(
             family,
             lora,
-            marks=() if lora or family in ("bert", "modernbert") else pytest.mark.slow,
+            marks=() if (family, lora) in QUICK else pytest.mark.slow,
             id=f"{family}-{'lora' if lora else 'full'}",
         )
         for family in ENCODER_FAMILIES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -118,7 +120,7 @@ def test_two_dimensions_as_sentence_transformers_has_them(tmp_path, tokenizer, m
     from tests.conftest import ENCODER_CONFIGS
 
     torch.manual_seed(0)
-    AutoModelForMaskedLM.from_config(ENCODER_CONFIGS["bert"]).save_pretrained(tmp_path)
+    AutoModelForMaskedLM.from_config(copy.deepcopy(ENCODER_CONFIGS["bert"])).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     encoder = Encoder.from_pretrained(tmp_path, max_length=64, pooling="mean")
     objective = build.objective(

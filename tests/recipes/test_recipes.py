@@ -42,17 +42,18 @@ def outline(name: str) -> tuple[object, ...]:
     """What a recipe does, whatever its model and numbers."""
     recipe = SHIPPED_RECIPES[name]
     encoder = recipe.encoder
-    stages = [(stage.objective["type"], stage.adapter, isinstance(stage.data, list)) for stage in recipe.stages]
-    return str(encoder.attention), str(encoder.pooling), bool(encoder.memory_tokens), *stages
+    stages = [(stage.objective["type"], stage.adapter) for stage in recipe.stages]
+    learned = bool(encoder.memory_tokens), bool(encoder.soft_prompt_tokens)
+    return encoder.model in ENCODERS, str(encoder.attention), str(encoder.pooling), *learned, *stages
 
 
 def twins() -> set[str]:
-    """Recipes of public models that have the outline of an earlier one, or of one of the shipped model."""
-    seen, found = {outline(name) for name in OF_NANO}, set()
-    for name in RECIPES:
-        if name not in OF_NANO:
-            found |= {name} if outline(name) in seen else set()
-            seen.add(outline(name))
+    """Recipes that have the outline of an earlier one; those of the shipped model come first."""
+    seen: set[tuple[object, ...]] = set()
+    found = set()
+    for name in sorted(RECIPES, key=lambda name: name not in OF_NANO):
+        found |= {name} if outline(name) in seen else set()
+        seen.add(outline(name))
     return found
 
 

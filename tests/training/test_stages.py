@@ -75,6 +75,32 @@ def values(model_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
     }
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Where runs that several tests look at are, once they are made."""
+    return {name: tmp_path_factory.mktemp("once") / name for name in ("whole", "unsaved")}
+
+
+@pytest.fixture
+def never_stopped(once: dict[str, Path], values: dict[str, Any]) -> Path:
+    """The three stages, trained without a stop."""
+    if not once["whole"].exists():
+        train(Recipe.from_values(values), once["whole"], verify="off")
+    return once["whole"]
+
+
+@pytest.fixture
+def unsaved(once: dict[str, Path], values: dict[str, Any], tmp_path: Path) -> Path:
+    """A run of the first stage that ended between its last step and the stage's folder; `values` are of that stage."""
+    values["stages"] = values["stages"][:1]
+    if not once["unsaved"].exists():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                train(Recipe.from_values(values), once["unsaved"])
+    return shutil.copytree(once["unsaved"], tmp_path / "unsaved")
+
+
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     found = {}
     for path in sorted(folder.rglob("*.safetensors")):
@@ -122,11 +148,10 @@ def test_three_stages(values: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", [1, *(pytest.param(index, marks=pytest.mark.slow) for index in (0, 2))])
 def test_stopped_and_resumed_is_never_stopped(
-    index: int, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: int, values: dict[str, Any], never_stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped inside stage `index` after 3 of 4 steps (the last checkpoint is at 2): bit-equal weights in the end."""
     recipe = Recipe.from_values(values)
-    train(recipe, tmp_path / "whole")
     whole_step, seen = StageTrainer.training_step, {"stages": -1, "steps": 0}
     whole_fit = StageTrainer.fit
 
@@ -151,19 +176,20 @@ def test_stopped_and_resumed_is_never_stopped(
         train(recipe, tmp_path / "halves")
     train(recipe, tmp_path / "halves", resume=True)
     for stage in recipe.stages:
-        equal(tmp_path / "whole" / stage.name, tmp_path / "halves" / stage.name)
+        equal(never_stopped / stage.name, tmp_path / "halves" / stage.name)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_the_same_seed_is_the_same_run(workers: int, values: dict[str, Any], tmp_path: Path) -> None:
+def test_the_same_seed_is_the_same_run(
+    workers: int, values: dict[str, Any], never_stopped: Path, tmp_path: Path
+) -> None:
     """However many processes make the batches ahead; and another seed is another run."""
     values["stages"] = values["stages"][:1]
-    train(Recipe.from_values(values), tmp_path / "one")
     values["stages"][0]["training"] = {**values["stages"][0]["training"], "dataloader_num_workers": workers}
     train(Recipe.from_values(values), tmp_path / "again")
-    equal(tmp_path / "one" / "compress", tmp_path / "again" / "compress")
+    equal(never_stopped / "compress", tmp_path / "again" / "compress")
     train(Recipe.from_values({**values, "seed": 7}), tmp_path / "other")
-    ours, theirs = tensors(tmp_path / "one" / "compress"), tensors(tmp_path / "other" / "compress")
+    ours, theirs = tensors(never_stopped / "compress"), tensors(tmp_path / "other" / "compress")
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
@@ -179,31 +205,18 @@ def test_a_finished_run_is_skipped_and_other_settings_are_refused(
         train(Recipe.from_values(values), tmp_path / "run", resume=True)
 
 
-def test_all_steps_done_but_not_saved(values: dict[str, Any], tmp_path: Path) -> None:
+def test_all_steps_done_but_not_saved(never_stopped: Path, unsaved: Path, values: dict[str, Any]) -> None:
     """Stopped between the last step and the stage's folder: no step is made twice."""
-    values["stages"] = values["stages"][:1]
-    recipe = Recipe.from_values(values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "halves")
-    train(recipe, tmp_path / "halves", resume=True)
-    train(recipe, tmp_path / "whole")
-    equal(tmp_path / "whole" / "compress", tmp_path / "halves" / "compress")
-    assert Encoder.from_pretrained(tmp_path / "halves").steps == 4
+    train(Recipe.from_values(values), unsaved, resume=True)
+    equal(never_stopped / "compress", unsaved / "compress")
+    assert Encoder.from_pretrained(unsaved).steps == 4
 
 
 @pytest.mark.parametrize("damage", ["half-written", "flipped byte"])
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: str, values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    damage: str, never_stopped: Path, unsaved: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    values["stages"] = values["stages"][:1]
-    recipe = Recipe.from_values(values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path / "run")
-    work = tmp_path / "run" / "compress.work"
+    work = unsaved / "compress.work"
     newest = work / "checkpoint-4"
     assert checkpoints.newest(work) == newest
     if damage == "half-written":
@@ -216,18 +229,12 @@ def test_a_damaged_checkpoint_is_passed_over(
         path.write_bytes(bytes(content))
     assert checkpoints.newest(work) == work / "checkpoint-2"
     assert "checkpoint-4 is incomplete" in caplog.text
-    train(recipe, tmp_path / "run", resume=True)
-    train(recipe, tmp_path / "whole")
-    equal(tmp_path / "whole" / "compress", tmp_path / "run" / "compress")
+    train(Recipe.from_values(values), unsaved, resume=True)
+    equal(never_stopped / "compress", unsaved / "compress")
 
 
-def test_checkpoints_hold_no_pickled_weights(values: dict[str, Any], tmp_path: Path) -> None:
-    values["stages"] = values["stages"][:1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoder, "save_pretrained", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(Recipe.from_values(values), tmp_path / "run")
-    checkpoint = tmp_path / "run" / "compress.work" / "checkpoint-4"
+def test_checkpoints_hold_no_pickled_weights(unsaved: Path) -> None:
+    checkpoint = unsaved / "compress.work" / "checkpoint-4"
     names = {path.name for path in checkpoint.iterdir()}
     assert names == {
         "trainable.safetensors",

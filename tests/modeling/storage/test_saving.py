@@ -121,7 +121,13 @@ def test_trained_embeddings_and_full_weights(model_folder: Callable[[str], Path]
     assert again.backbone.trains_all and not (tmp_path / "whole" / "base").exists()
 
 
-def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("process", ["fork", pytest.param("new interpreter", marks=pytest.mark.slow)])
+def test_nano_is_named_by_its_hash_and_verified_in_a_fresh_process(
+    process: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """In a fork of a process without embrew; in a new interpreter, as a user has it, with the slow tests."""
+    if process == "fork":
+        request.getfixturevalue("forked")
     encoder = Encoder.from_pretrained("nano", pooling="mean", max_length=64)
     encoder.backbone.add_lora({"r": 2})
     stir(encoder.backbone, 0.02)
