@@ -20,6 +20,7 @@ from embrew.cli import (
     export,
     merge,
     parity,
+    plan,
     push,
     recipe,
     results,
@@ -35,12 +36,11 @@ from embrew.threads import set_threads
 app = typer.Typer(
     cls=Commands,
     help="Turn open causal language models into text-embedding models.",
-    epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(train.train)
+app.command("train", epilog="Many GPUs: accelerate launch -m embrew train RECIPE --output DIR")(train.train)
 app.command("domain")(domain.domain)
 app.command("evaluate")(evaluate.evaluate)
 app.command("table")(results.table)
@@ -61,6 +61,7 @@ app.add_typer(
     name="context",
     help="Add, list and remove prompts with demonstrations of a model.",
 )
+app.add_typer(plan.app, name="plan", help="Predict memory, time and disk of training or encoding.")
 app.add_typer(recipe.app, name="recipe", help="List, show, copy and check recipes.")
 app.add_typer(data.app, name="data", help="Show training data, mine hard negatives, download test data.")
 

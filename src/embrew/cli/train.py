@@ -93,12 +93,20 @@ def train(
         from embrew.analysis.dev_uniformity import evaluation_of
 
         evaluate = evaluation_of(loaded)
+    from embrew.planning.announcing import Announcer
     from embrew.training import stages
 
     command = ["train", recipe, *(overrides or ()), *(["--from", str(start)] if start else [])]
     with stopping(lambda: f"{_finished(loaded, output)}; the same command with --resume resumes"):
         stages.train(
-            loaded, output, resume=resume, evaluate=evaluate, verify=verify.value, start=start, command=command
+            loaded,
+            output,
+            resume=resume,
+            evaluate=evaluate,
+            verify=verify.value,
+            start=start,
+            command=command,
+            announce=Announcer(loaded),
         )
     console.print(f"trained model: [bold]{escape(str(output / loaded.stages[-1].name))}[/]", soft_wrap=True)
 

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from embrew.float32 import full_float32
 from embrew.losses.eager_chunk import chunk_kl, chunk_nll
 from embrew.losses.fused_chunk import fused_chunk, kernels
+from embrew.shaped import kind_of
 
 
 def chunked_losses(
@@ -33,7 +34,7 @@ def chunked_losses(
         hidden, bias = hidden * scale, None if bias is None else bias * scale
         target = target * scale if target.ndim == 2 else target
     if chunk_size is None:
-        size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
+        size = 64 if kind_of(hidden) == "cpu" else (256 << 20) // (12 * len(weight))
     else:
         size = chunk_size if target.ndim == 1 else chunk_size // 2
     with full_float32(hidden.device.type):
@@ -60,7 +61,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
     ) -> Tensor:
         ctx.size, ctx.softcap, ctx.trains_head = size, softcap, any(ctx.needs_input_grad[1:3])
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
-        losses = torch.zeros(len(hidden), dtype=loss_precision(hidden), device=hidden.device)
+        losses = hidden.new_zeros(len(hidden), dtype=loss_precision(hidden))
         for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap, trains_head=ctx.trains_head):
             losses[rows] = loss
             if grad is not None:
@@ -119,8 +120,8 @@ def _chunks(
     precision, distils = loss_precision(hidden), target.ndim == 2
     fused = kernels(hidden.device) if precision == torch.float32 else None
     dtype = weight.dtype if fused is not None and not trains_head else precision
-    logits = torch.empty(size * (1 + distils), len(weight), dtype=dtype, device=hidden.device)
-    spare = torch.empty(size * distils * (fused is None), len(weight), dtype=precision, device=hidden.device)
+    logits = hidden.new_empty(size * (1 + distils), len(weight), dtype=dtype)
+    spare = hidden.new_empty(size * distils * (fused is None), len(weight), dtype=precision)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         if fused is not None:

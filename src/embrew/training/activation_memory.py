@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from embrew.data.mixing import MixedOrder
 from embrew.distributed import decided, world_size
 from embrew.files.reading import read_json
 from embrew.files.writing import write_json
 from embrew.free_memory import total_and_free
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.layers import layers_of
 from embrew.objectives import Objective
 from embrew.training.gradcache import Chunks
-from embrew.training.step import TrainStep
+from embrew.training.largest_batch import largest_batch
+from embrew.training.step_cost import How, step_cost
 
 logger = logging.getLogger(__name__)
 FILE = "activation_checkpointing.json"
-SAMPLE, PROBED = 256, 2  # rows whose lengths are compared; rows, the longest of them, of the smaller of two batches
-MARGIN = 1.25  # activations that exist and are not kept: outputs of kernels, blocks of logits, fragments
+MARGIN = 1.1  # for batches that are larger than those that are compared, and kernels' own memory
 OPTIMIZER = 16  # bytes per trained weight: its gradient, two moments, and the largest copy among the steps of an update
 
 
@@ -47,7 +43,13 @@ class Decision:
 
 
 def decide(
-    encoder: Encoder, objective: Objective, rows: Dataset, args: TrainingArguments, chunks: Chunks | None, work: Path
+    encoder: Encoder,
+    objective: Objective,
+    rows: Dataset,
+    args: TrainingArguments,
+    chunks: Chunks | None,
+    work: Path,
+    order: MixedOrder | None = None,
 ) -> Decision:
     """Return whether a stage recomputes activations: whether those of its largest batch exceed the free memory.
 
@@ -58,7 +60,7 @@ def decide(
     kept = decided(lambda: read_json(path, keys=("recompute",)) if path.is_file() else None)
     if kept is not None:
         return Decision(**kept)
-    estimated = estimate(encoder, objective, rows, args, chunks)
+    estimated = estimate(encoder, objective, rows, args, chunks, order)
     trained = sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
 
     def choose() -> Decision:
@@ -93,103 +95,21 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def estimate(
-    encoder: Encoder, objective: Objective, rows: Dataset, args: TrainingArguments, chunks: Chunks | None
+    encoder: Encoder,
+    objective: Objective,
+    rows: Dataset,
+    args: TrainingArguments,
+    chunks: Chunks | None,
+    order: MixedOrder | None = None,
 ) -> int:
-    """Return bytes of activations of a stage's largest batch: measured on a few of its longest rows, per token.
+    """Return bytes of activations of a stage's largest batch, counted on a copy of the encoder without values.
 
-    Two small batches tell what grows with the tokens from what does not (weights rounded by autocast). All rows of a
-    batch are taken to be as long as the longest of a sample. With gradient caching, one chunk is kept at a time.
+    With gradient caching, one chunk is kept at a time.
     """
-    longest = _longest(rows, PROBED)
-    dtype = torch.float16 if args.fp16 else torch.bfloat16
-    used = []
-    with _unchanged(encoder), torch.autocast(encoder.device.type, dtype, enabled=args.bf16 or args.fp16):
-        step = TrainStep(encoder, objective)
-        for batch in (longest, 2 * longest):
-            used.append(_measured(step, objective.collate(batch, encoder, seed=args.seed)))
-    (few, fewer_tokens, _), (more, tokens, width) = used
-    per_token = (more - few) / (tokens - fewer_tokens) if tokens > fewer_tokens else more / max(tokens, 1)
-    fixed = max(0.0, more - per_token * tokens)
-    most = tokens / (2 * len(longest)) * args.per_device_train_batch_size
-    if chunks is not None:
-        chunk = chunks.tokens if chunks.rows is None else chunks.rows * width
-        most = min(most, max(chunk or 0, width))
-    return int(MARGIN * (fixed + per_token * most))
-
-
-def _longest(rows: Dataset, count: int) -> list[dict[str, Any]]:
-    """Return the rows with the longest texts of an evenly spaced sample."""
-    sample = rows.select(range(0, len(rows), -(-len(rows) // SAMPLE))).to_list()
-    return sorted(sample, key=lambda row: -sum(len(str(value)) for value in row.values()))[:count]
-
-
-@contextmanager
-def _unchanged(encoder: Encoder) -> Iterator[None]:
-    """Afterwards, random states are as before, and no weight has a gradient."""
-    device = encoder.device
-    devices = [] if device.type == "cpu" else [device]
-    try:
-        with torch.random.fork_rng(devices=devices, device_type=device.type if devices else "cuda"):
-            yield
-    finally:
-        encoder.zero_grad(set_to_none=True)
-
-
-def _measured(step: TrainStep, batch: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the most bytes that are kept for the backward pass at one time, padded tokens, and the longest row."""
-    kept = _Kept(step)
-    seen: list[torch.Size] = []
-
-    def count(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
-            seen.append((args[0] if args else named["hidden_states"]).shape)
-
-    first = layers_of(step.encoder.backbone.inner)[0]
-    hook = first.register_forward_pre_hook(count, with_kwargs=True)
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Packed.unpack):
-            step(**batch, progress=torch.tensor(0.0))
-    finally:
-        hook.remove()
-    return kept.most, sum(shape[0] * shape[1] for shape in seen), max((shape[1] for shape in seen), default=1)
-
-
-class _Kept:
-    """Bytes of the storages that are kept for backward passes, weights apart; the most at one time."""
-
-    def __init__(self, step: TrainStep) -> None:
-        held = [*step.parameters(), *step.buffers()]
-        self.weights = {tensor.untyped_storage().data_ptr() for tensor in held}
-        self.uses: dict[int, int] = {}
-        self.now = self.most = 0
-
-    def pack(self, tensor: Tensor) -> _Packed:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in self.weights:
-            return _Packed(tensor, None)
-        place = storage.data_ptr()
-        self.uses[place] = self.uses.get(place, 0) + 1
-        if self.uses[place] == 1:
-            self.now += storage.nbytes()
-            self.most = max(self.most, self.now)
-        return _Packed(tensor, self)
-
-    def freed(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        self.uses[storage.data_ptr()] -= 1
-        if not self.uses[storage.data_ptr()]:
-            self.now -= storage.nbytes()
-
-
-class _Packed:
-    """A tensor that is kept; says when it is freed."""
-
-    def __init__(self, tensor: Tensor, kept: _Kept | None) -> None:
-        self.tensor, self.kept = tensor, kept
-
-    def __del__(self) -> None:
-        if self.kept is not None:
-            self.kept.freed(self.tensor)
-
-    def unpack(self) -> Tensor:
-        return self.tensor
+    longest = max(encoder.max_length.values())
+    size = args.per_device_train_batch_size
+    batch = largest_batch(rows, size, max_length=longest, order=order, seed=args.seed).rows
+    autocast = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+    how = How(kind=encoder.device.type, autocast=autocast, chunks=chunks)
+    cost = step_cost(encoder, objective, objective.collate(batch, encoder, seed=args.seed), how)
+    return int(MARGIN * cost.activations)

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +25,7 @@ from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
 from embrew.modeling.storage.opening import final_stage
+from embrew.objectives import Objective
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import activation_memory, pass_overheads, sharding
 from embrew.training.gradcache import Chunks
@@ -41,6 +42,8 @@ from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"
+Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
+"""Stage, encoder, objective, rows, their order, whether activations are recomputed."""
 
 
 def train(
@@ -52,6 +55,7 @@ def train(
     verify: str = "fast",
     start: str | Path | None = None,
     command: Sequence[str] = (),
+    announce: Announce | None = None,
 ) -> Encoder:
     """Train a recipe.
 
@@ -69,6 +73,7 @@ def train(
         verify: how a saved stage is verified: `fast`, `full`, `off`.
         start: folder of a trained encoder to start from, instead of the recipe's language model.
         command: words of the command line that starts the same run; `embrew runs` shows them.
+        announce: called before the first step of each stage, in the first process: says what the stage will take.
 
     Returns:
         The encoder after the last stage.
@@ -87,6 +92,7 @@ def train(
             run = Run(
                 recipe, Path(output_dir), resume=resume, evaluate=evaluate, verify=verify, start=start, sharded=sharded
             )
+            run.announce = announce
             run.results.add_command(command)
             return run.all_stages()
 
@@ -106,6 +112,7 @@ class Run:
         sharded: bool = False,
     ) -> None:
         self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.announce: Announce | None = None
         self.start = None if start is None else final_stage(Path(start))
         self.verify = verify
         self.trusts = recipe.encoder.trust_remote_code
@@ -185,7 +192,9 @@ class Run:
         self._prepare_work_folder(index)
         args = self._arguments(index)
         rows, order = self._rows(index, encoder, args)
-        self._decide_recomputation(index, encoder, rows, args)
+        self._decide_recomputation(index, encoder, rows, order, args)
+        if self.announce is not None and self.process.is_main_process:
+            self.announce(index, encoder, self.objectives[index], rows, order, bool(args.activation_checkpointing))
         overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
         if overheads:
             self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
@@ -254,13 +263,15 @@ class Run:
         self.results.add_data(stage, parts)
         return rows, order
 
-    def _decide_recomputation(self, index: int, encoder: Encoder, rows: Dataset, args: TrainingArguments) -> None:
+    def _decide_recomputation(
+        self, index: int, encoder: Encoder, rows: Dataset, order: MixedOrder | None, args: TrainingArguments
+    ) -> None:
         """Decide `activation_checkpointing: auto`; log the decision and record it in `run.json`."""
         stage = self.recipe.stages[index]
         if stage.training.get("activation_checkpointing") != "auto":
             return
         decision = activation_memory.decide(
-            encoder, self.objectives[index], rows, args, _chunks(stage), self._work_folder(index)
+            encoder, self.objectives[index], rows, args, _chunks(stage), self._work_folder(index), order
         )
         build.set_recomputation(args, decision.recompute)
         activation_memory.log(stage.name, decision)

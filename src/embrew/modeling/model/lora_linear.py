@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.fast_dropout import Mask
+from embrew.shaped import kind_of
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -208,12 +209,12 @@ def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
     There, a matrix product of a size that is new costs about a millisecond more, in which code for it is generated.
     """
     rows = states.reshape(-1, states.shape[-1])
-    if dtype != torch.bfloat16 or rows.device.type != "cpu":
+    if dtype != torch.bfloat16 or kind_of(rows) != "cpu":
         return rows.to(dtype)
     count = common_size(len(rows))
     if count == len(rows):
         return rows.to(dtype)
-    padded = torch.empty(count, rows.shape[-1], dtype=dtype)
+    padded = rows.new_empty(count, rows.shape[-1], dtype=dtype)
     padded[: len(rows)].copy_(rows)
     padded[len(rows) :].zero_()
     return padded

@@ -1,0 +1,233 @@
+"""`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [encoding] [recipes]`; all by default.
+
+- `memory`: the peak of resident memory that `embrew plan --gpu cpu` predicts, and that of `embrew train` of the same
+  recipe in a process of its own, with its real batches and few steps.
+- `encoding`: `embrew encode` of 10,000 to some hundred thousand short texts: seconds and peak memory. A plan takes time
+  to grow on a line, and memory not to grow.
+- `recipes`: the plan of every shipped recipe of a paper on one GPU. Computed, not measured.
+
+Stopped? The same command resumes. Results go to `results/plan-*`; WORK keeps the corpora and what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import RESULTS
+from models import save_llama
+from report import circumstances, origin, table
+from scale import corpus, measured
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
+from embrew.planning import plan_recipe
+from embrew.planning.advice import advice
+from embrew.planning.document import plan_document
+from embrew.recipe import Recipe, list_recipes
+
+PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
+TRAINED = {  # recipe, overrides: what is trained, how, and on which model
+    "baselines/nli-nano": ("a LoRA, contrastive", ["stages.0.training.max_steps=12"]),
+    "autoregembed/nano": (
+        "every weight, compression and alignment",
+        ["stages.0.training.max_steps=8", "stages.1.training.max_steps=4", "stages.1.data.0.max_rows=300",
+         "stages.1.data.1.max_rows=300"],
+    ),
+    "epic/nano": ("a LoRA, prompts of vectors", ["stages.0.training.max_steps=8"]),
+    "baselines/nli-nano, 12 × 768": (
+        "a LoRA, contrastive, a random Llama of 12 layers of 768",
+        ["stages.0.training.max_steps=6", "encoder.model={llama}"],
+    ),
+}  # fmt: skip
+SIZES = 10_000, 30_000, 100_000, 300_000  # texts
+EIGHT = "llm2comp/paper-llama2-7b", [], "h100", 8
+ESTIMATES: list[Any] = [  # name, recipe, overrides, device, number of devices, tokens of each text
+    ("llm2comp/paper-llama2-7b, 8 devices", *EIGHT),
+    ("llm2comp/paper-llama2-7b, 8 devices, 200 tokens", *EIGHT, 200),
+    ("autoregembed/paper-llama2-7b, h200", "autoregembed/paper-llama2-7b", [], "h200", 1),
+    ("baselines/bge-en-icl-mistral-7b, 100 tokens", "baselines/bge-en-icl-mistral-7b", [], "h100", 1, 100),
+]
+NF4 = "encoder.quantization=nf4"
+CACHED = "batch.mini_batch_num_tokens=8192"
+QLORA: list[Any] = [
+    (
+        "llm2comp/paper-llama2-7b, nf4",
+        "llm2comp/paper-llama2-7b",
+        [NF4, f"stages.unsupervised.{CACHED}", f"stages.supervised.{CACHED}"],
+        "4090",
+        1,
+    ),
+    *(
+        (f"epic/{name}, nf4", f"epic/{name}", [NF4, f"stages.supervised.{CACHED}"], "4090", 1)
+        for name in ("paper-mistral-7b", "paper-llama3.1-8b", "paper-qwen2.5-7b")
+    ),
+]
+
+
+def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
+    """Measure and predict four trainings; return the page."""
+    llama = work / "llama"
+    if not llama.is_dir():
+        save_llama(llama, width=768, inner=2048, layers=12, heads=12)
+    for name, (_, settings) in TRAINED.items():
+        if name in found:
+            continue
+        warm = [
+            f"{key}.training.warmup_steps=1"
+            for key in dict.fromkeys(one.split(".training")[0] for one in settings if ".training" in one)
+        ]
+        asked = [name.partition(",")[0], *(one.format(llama=llama) for one in settings), *warm]
+        plan = json.loads(_run(["plan", *asked, "--gpu", "cpu", "--json"])[0])
+        _, peak = _run(["train", *asked, "--output", str(work / name.replace("/", "-")), "--quiet"])
+        predicted = max(stage["bytes"]["peak"] for stage in plan["stages"])
+        found[name] = {"predicted": predicted, "measured": peak, "stages": plan["stages"], "asked": asked[1:]}
+        save()
+    rows = [
+        [
+            name,
+            TRAINED[name][0],
+            f"{of['predicted'] / 1e6:,.0f}",
+            f"{of['measured'] / 1e6:,.0f}",
+            f"{of['predicted'] / of['measured'] - 1:+.1%}",
+        ]
+        for name, of in found.items()
+    ]
+    return [
+        "# Predicted and measured peak of resident memory, MB",
+        "",
+        *table(["recipe", "what is trained", "predicted", "measured", "difference"], rows),
+    ]
+
+
+def encoding(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
+    """Encode corpora of several sizes; return the page."""
+    model = work / "model"
+    if not model.is_dir():
+        encoder = Encoder.from_pretrained("nano", pooling=Pooling("mean"))
+        encoder.max_length.update(query=64, document=64)
+        encoder.save_pretrained(model, verify="off")
+    for size in SIZES:
+        if str(size) in found:
+            continue
+        path = work / f"corpus-{size}.jsonl"
+        if not path.is_file():
+            corpus(work / "partial", size, newer=False).rename(path)
+        of = measured(["encode", str(model), str(path), str(work / f"vectors-{size}"), "--num-layers", "2"])
+        found[str(size)] = {key: of[key] for key in ("seconds", "CPU seconds", "peak MB")}
+        save()
+    first = found[str(SIZES[0])]
+    rows = []
+    for size in SIZES:
+        of = found[str(size)]
+        slope = (of["CPU seconds"] - first["CPU seconds"]) / max(size - SIZES[0], 1) * 1e6
+        rows.append(
+            [f"{size:,}", f"{of['CPU seconds']:.1f}", f"{slope:.0f}" if size > SIZES[0] else "", f"{of['peak MB']:.0f}"]
+        )
+    header = ["texts", "CPU seconds", "µs per further text, from the first row", "peak MB"]
+    return ["# Encoding of short texts, by their number", "", *table(header, rows)]
+
+
+def recipes(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
+    """Plan every shipped recipe of a paper, and what others have estimated; return the page."""
+    for name in list_recipes():
+        if "nano" not in name and Recipe.load(name).stages:
+            _keep(found, save, name, name, [], "h100", 1)
+    for name, recipe, settings, gpu, devices, *tokens in ESTIMATES + QLORA:
+        _keep(found, save, name, recipe, settings, gpu, devices, *tokens)
+    shown = {label: row for name, plan in found.items() for label, row in _rows(name, plan).items()}
+    found["rows"] = {label: row["shown"] for label, row in shown.items()}
+    save()
+    header = list(next(iter(found["rows"].values())))
+    return [
+        "# Plans of the recipes of papers: GB of each device; computed",
+        "",
+        *table(
+            ["recipe, stage", *header], [[label, *map(_cell, row.values())] for label, row in found["rows"].items()]
+        ),
+    ]
+
+
+def _keep(
+    found: dict[str, Any],
+    save: Callable[[], None],
+    name: str,
+    recipe: str,
+    settings: list[str],
+    gpu: str,
+    devices: int,
+    tokens: int | None = None,
+) -> None:
+    """Make a plan, unless it is there."""
+    if name not in found:
+        loaded = Recipe.load(recipe, settings)
+        plan = plan_recipe(loaded, gpu=gpu, processes=devices, tokens=tokens)
+        found[name] = plan_document(plan, [advice(loaded, i, stage) for i, stage in enumerate(plan.stages)])
+        save()
+
+
+def _rows(name: str, plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of each stage, by recipe and stage."""
+    rows = {}
+    for stage in plan["stages"]:
+        sizes = {key: value / 1e9 for key, value in stage["bytes"].items()}
+        shown = {key: sizes[key] for key in ("weights", "gradients", "optimizer", "activations", "peak")}
+        shown |= {"micro_batch": stage["micro_batch"], "largest": stage["largest_micro_batch"]}
+        shown |= {
+            "hours": stage["hours"],
+            "disk": sizes["disk"],
+            "saved_kb": stage["bytes"]["saved_per_token_and_layer"] / 1e3,
+        }
+        rows[f"{name}: {stage['name']}"] = {"shown": shown}
+    return rows
+
+
+def _cell(value: float | None) -> str:
+    return "?" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def _run(arguments: Sequence[str]) -> tuple[str, int]:
+    """Run `embrew` in a fresh process; return what it printed, and the peak of its resident memory in bytes."""
+    code = f"import sys; sys.argv[1:] = {list(arguments)!r}\n" + (
+        "import atexit\n"
+        "atexit.register(lambda: print(open('/proc/self/status').read(), file=sys.stderr))\n"
+        "from embrew.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"embrew {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout, int(PEAK.findall(done.stderr)[-1]) * 1024
+
+
+PARTS = {"memory": memory, "encoding": encoding, "recipes": recipes}
+
+
+def main() -> None:
+    """Measure what is not measured yet, and write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    asked.work.mkdir(parents=True, exist_ok=True)
+    for part in asked.parts:
+        state = asked.work / f"{part}.json"
+        found: dict[str, Any] = json.loads(state.read_text()) if state.is_file() else {}
+
+        def save(state: Path = state, found: dict[str, Any] = found) -> None:
+            state.write_text(json.dumps(found, indent=2))
+
+        lines = PARTS[part](asked.work, found, save)
+        around = circumstances(f"python benchmarks/plan.py WORK {part}")
+        (asked.output / f"plan-{part}.md").write_text("\n".join([*lines, "", *origin(around)]) + "\n")
+        (asked.output / f"plan-{part}.json").write_text(json.dumps({**around, "found": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

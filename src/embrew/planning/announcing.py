@@ -1,0 +1,90 @@
+"""Three lines before a stage's first step: what it takes on this machine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from datasets import Dataset
+
+from embrew.data.mixing import MixedOrder
+from embrew.distributed import world_size
+from embrew.modeling.encoder import Encoder
+from embrew.objectives import Objective
+from embrew.planning.devices import Device, device_here
+from embrew.planning.memory import Static
+from embrew.planning.run import StageRun
+from embrew.planning.stage import UTILIZATION, Stage, StagePlan
+from embrew.planning.taken import taken_by_process
+from embrew.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Logs the plan of each stage of a recipe, as `training.train` calls it; an error is not raised.
+
+    Args:
+        recipe: that is trained.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def __call__(
+        self,
+        index: int,
+        encoder: Encoder,
+        objective: Objective,
+        rows: Dataset,
+        order: MixedOrder | None,
+        recompute: bool,
+    ) -> None:
+        """Log three lines about stage `index`."""
+        try:
+            place = device_here(encoder.device)
+            if place is not None:
+                for line in _lines(self._plan(index, encoder, objective, rows, order, recompute, place), place):
+                    logger.info("%s  %s", self.recipe.stages[index].name, line)
+        except Exception:  # a plan helps, and must not keep anyone from training
+            logger.debug("no plan of stage %d", index, exc_info=True)
+
+    def _plan(
+        self,
+        index: int,
+        encoder: Encoder,
+        objective: Objective,
+        rows: Dataset,
+        order: MixedOrder | None,
+        recompute: bool,
+        place: Device,
+    ) -> StagePlan:
+        run = StageRun.of(self.recipe, index, count=len(rows), processes=world_size(), kind=encoder.device.type)
+        taken = None
+        if place.kind == "cpu":  # the weights are there already
+            taken = taken_by_process() - Static.of(encoder, objective).weights
+        stage = Stage(encoder, objective, rows, order, replace(run, recompute=recompute), place, taken=taken)
+        return stage.plan(utilization=UTILIZATION, measured=True, search=False)
+
+
+def _lines(plan: StagePlan, place: Device) -> list[str]:
+    memory, run = plan.memory, plan.run
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimiser": memory.optimizer,
+        "activations": memory.activations,
+    }
+    verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
+    hours = "" if plan.hours is None else f", about {_duration(plan.hours * 3600)}"
+    return [
+        f"plan: {'; '.join(f'{name} {size / 1e9:.2f} GB' for name, size in parts.items())}",
+        f"plan: peak about {memory.peak / 1e9:.2f} GB of {plan.free / 1e9:.1f} GB on {place.name}: {verdict}",
+        f"plan: {run.steps:,} steps of about {plan.tokens:,} tokens{hours} at {UTILIZATION:.0%} of the peak FLOP/s",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

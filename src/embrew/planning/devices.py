@@ -1,0 +1,88 @@
+"""Devices that a plan is made for: memory, and the arithmetic that matrix products reach at most."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from embrew.free_memory import total_and_free
+
+GIB = 1 << 30
+CONTEXT = 1 * GIB  # of a GPU: what CUDA itself and the libraries' workspaces take, and fragments between tensors
+PRODUCTS, SIZE = 3, 768  # products that are timed on a CPU, and rows of their matrices
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device.
+
+    Attributes:
+        name: as it is given on the command line.
+        memory: bytes that PyTorch finds on it.
+        bfloat16: largest number of floating-point operations per second, in dense products of bfloat16; None: timed.
+        float32: likewise in float32 (TF32 on GPUs).
+        kind: type of the device.
+    """
+
+    name: str
+    memory: int
+    bfloat16: float | None = None
+    float32: float | None = None
+    kind: str = "cuda"
+
+    def speed(self, arithmetic: str) -> float:
+        """Return the largest number of operations per second in a dtype."""
+        known = self.float32 if arithmetic == "float32" else self.bfloat16
+        return _timed(getattr(torch, arithmetic)) if known is None else known
+
+
+# Memory as torch.cuda.mem_get_info gives it; dense Tensor Core figures of NVIDIA's data sheets (H100 and H200: SXM).
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Device("h200", int(139.8 * GIB), 989e12, 494e12),
+        Device("h100", int(79.2 * GIB), 989e12, 494e12),
+        Device("a100-80", int(79.2 * GIB), 312e12, 156e12),
+        Device("a100-40", int(39.4 * GIB), 312e12, 156e12),
+        Device("l40s", int(44.4 * GIB), 362e12, 183e12),
+        Device("4090", int(23.6 * GIB), 165e12, 82.6e12),
+    )
+}
+
+
+def device(name: str) -> Device:
+    """Return a device by name; `cpu` is this machine, whose products are timed for a moment.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name == "cpu":
+        return Device("cpu", total_and_free()[0], kind="cpu")
+    if name not in GPUS:
+        raise ValueError(f"gpu={name!r}; choose from {', '.join(GPUS)}, cpu")
+    return GPUS[name]
+
+
+def device_here(place: torch.device) -> Device | None:
+    """Return the device of this machine that a process uses; None: a GPU whose figures are not known."""
+    if place.type == "cpu":
+        return device("cpu")
+    found = torch.cuda.get_device_properties(place)
+    name = found.name.lower()
+    gpu = next((gpu for key, gpu in GPUS.items() if key.partition("-")[0] in name), None)
+    return None if gpu is None else replace(gpu, name=found.name, memory=found.total_memory)
+
+
+@cache
+def _timed(dtype: torch.dtype) -> float:
+    """Return the operations per second that a product of two matrices reaches on this CPU."""
+    a = torch.ones(SIZE, SIZE, dtype=dtype)
+    taken = []
+    for _ in range(PRODUCTS):
+        began = time.perf_counter()
+        a @ a
+        taken.append(time.perf_counter() - began)
+    return float(2 * SIZE**3 / min(taken))

@@ -1,0 +1,65 @@
+"""The rows that a stage is planned with: those of its data, where it is here, else of the longest texts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, concatenate_datasets
+
+from embrew import build
+from embrew.data.mixing import MixedOrder
+from embrew.data.reading import expand
+from embrew.modeling.encoder import Encoder
+from embrew.objectives import Objective
+from embrew.recipe import DataConfig, Recipe, StageConfig
+
+WORD = "word "  # one token in most vocabularies
+MADE = 64  # rows that are made up
+
+
+def stage_rows(
+    recipe: Recipe, index: int, objective: Objective, encoder: Encoder, tokens: int | None = None
+) -> tuple[Dataset, MixedOrder | None, bool]:
+    """Return rows, their order, and whether they are those of the stage's data."""
+    stage = recipe.stages[index]
+    if not all(_is_here(config) for config in stage.datasets):
+        row = _longest(stage.datasets[0], objective, encoder, tokens)
+        return objective.prepare(Dataset.from_list([row] * MADE), encoder), None, False
+    logging.getLogger("embrew").debug("reading the data of %s", stage.name)
+    parts = [
+        objective.prepare(build.rows(config, objective, max_rows=config.max_rows), encoder) for config in stage.datasets
+    ]
+    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed)
+    return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
+
+
+def declared_rows(stage: StageConfig) -> int | None:
+    """Return the number of rows that a stage's data is limited to; None: not all of it is."""
+    counts = [config.max_rows for config in stage.datasets]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _is_here(config: DataConfig) -> bool:
+    paths = [config.path] if isinstance(config.path, str) else config.path
+    try:
+        return all(Path(expand(path)).exists() for path in paths)
+    except (ValueError, FileNotFoundError):  # a variable that is not set
+        return False
+
+
+def _longest(config: DataConfig, objective: Objective, encoder: Encoder, tokens: int | None) -> dict[str, Any]:
+    """Return a row whose texts are as long as the limits allow, or have `tokens`; pairs have one negative."""
+
+    def text(limit: int) -> str:
+        limits = [limit, config.max_tokens and config.max_tokens - 1, tokens]
+        found = WORD * min(one for one in limits if one is not None)
+        return found if config.max_chars is None else found[: config.max_chars]
+
+    query, document = (text(encoder.max_length[side]) for side in ("query", "document"))
+    if objective.rows_kind == "text":
+        return {"text": document}
+    if objective.rows_kind == "scored":
+        return {"sentence1": query, "sentence2": document, "score": 1.0}
+    return {"query": query, "positive": document, "negatives": [document], "instruction": config.instruction}

@@ -1,0 +1,180 @@
+"""`embrew plan`: parameters by hand, what fits and what helps, and the three lines before training."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from embrew.cli import app
+from embrew.planning.architectures import config_of
+from embrew.planning.devices import GPUS, device
+from embrew.planning.encoders import empty_model
+from embrew.planning.encoding import plan_encoding
+from embrew.planning.memory import Memory, Static
+from embrew.planning.plan import plan_recipe
+from embrew.planning.run import MOMENTS, StageRun
+from embrew.recipe import Recipe, list_recipes
+from embrew.training.stages import train
+from embrew.training.step_cost import StepCost
+from tests.conftest import SENTENCES
+
+KNOWN = {  # as the models' cards give them, or by hand below
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen1.5-0.5B": 463_987_712,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "google-bert/bert-base-uncased": 109_482_240 - 590_592,  # without its pooler
+}
+
+
+def recipe_of(model: str, **encoder) -> Recipe:
+    return Recipe.from_values({"encoder": {"model": model, "pooling": {"mode": "last"}, **encoder}})
+
+
+def test_parameters_of_public_models():
+    """Llama-2-7B: 2 · V·H (embeddings, head) + L · (4 · H² + 3 · H·I + 2 · H) + H."""
+    v, h, i, layers = 32_000, 4096, 11_008, 32
+    assert KNOWN["meta-llama/Llama-2-7b-hf"] == 2 * v * h + layers * (4 * h * h + 3 * h * i + 2 * h) + h
+    for name, count in KNOWN.items():
+        model = empty_model(config_of(recipe_of(name))[0], torch.bfloat16)
+        assert sum(p.numel() for p in model.parameters()) == count, name
+
+
+def test_every_shipped_recipe_names_a_model_whose_shape_is_known():
+    names = {Recipe.load(name).encoder.model for name in list_recipes()}
+    assert len(names) > 12
+    for name in names:
+        assert config_of(recipe_of(name))[0].hidden_size > 0
+    with pytest.raises(FileNotFoundError, match=r"none that embrew ships.*hf download some/model config.json"):
+        config_of(recipe_of("some/model"))
+
+
+def test_bytes_of_an_optimiser():
+    """The state of a real AdamW after a step, but for one number per tensor that counts the steps."""
+    weight = torch.nn.Parameter(torch.ones(100, 30))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.step()
+    state = sum(t.nbytes for t in optimizer.state[weight].values() if t.numel() > 1)
+    assert state == MOMENTS.get("adamw_torch_fused", 8.0) * weight.numel()
+
+
+STATIC = Static(parameters=1000, trained=100, weights=4000, layer=1000, outside=200, layers=2)
+COST = StepCost(forward=5000, saved=4000, backward=7000, gradients=400, copies=300, flop=1.0, positions=10)
+
+
+def memory(**changes) -> Memory:
+    given = {"taken": 50, "moments": 8.0, "accumulates": False, "processes": 1, "sharded": False, **changes}
+    return Memory.of(STATIC, COST, **given)
+
+
+def test_memory_by_hand():
+    """Largest moment: the backward pass, 5 % of fragments included."""
+    assert memory().peak == 50 + 4000 + 800 + 7350
+    assert memory(accumulates=True).peak == memory().peak + 400  # gradients of the batch before
+    assert memory(processes=4).peak == memory().peak + 400  # buckets
+    shared = memory(processes=4, sharded=True)
+    assert (shared.weights, shared.gradients, shared.optimizer) == (1000, 100, 200)
+    assert shared.activations == int(1.05 * (7000 - 400) + 2 * 1000 + 200 + 400 / 2)
+
+
+def pairs(folder, tmp_path, **changes):
+    rows = [{"query": text, "positive": text[5:], "negative": text[::-1]} for text in SENTENCES * 3]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stage = {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": str(tmp_path / "pairs.jsonl")}}
+    training = {"max_steps": 2, "learning_rate": 0.01, **changes.pop("training", {})}
+    batch = changes.pop("batch", {"size": 4})
+    return Recipe.from_values(
+        {
+            "encoder": {
+                "model": str(folder),
+                "pooling": {"mode": "mean"},
+                "lora": {"r": 4},
+                "max_length": {"query": 32, "document": 32},
+                **changes,
+            },
+            "stages": [{**stage, "training": training, "batch": batch}],
+        }
+    )
+
+
+def test_a_plan_that_does_not_fit_names_what_helps(model_folder, tmp_path, monkeypatch):
+    recipe = pairs(model_folder("llama"), tmp_path, batch={"size": 16})
+    plan = plan_recipe(recipe, gpu="h100").stages[0]
+    assert plan.fits and plan.measured and plan.run.steps == 2 and plan.most > 16
+    assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].run.rows == 8
+    small = GPUS["h100"].__class__("h100", plan.memory.peak - plan.memory.activations // 2, 1e12, 1e12)
+    monkeypatch.setitem(GPUS, "h100", small)
+    result = CliRunner().invoke(app, ["plan", "--json", *command(recipe, tmp_path)])
+    (stage,) = json.loads(result.stdout)["stages"]
+    assert not stage["fits"] and 0 < stage["largest_micro_batch"] < 16
+    change = next(one for one in stage["changes"] if "mini_batch_size" in one).split()[0]
+    changed = CliRunner().invoke(app, ["plan", "--json", *command(recipe, tmp_path), change])
+    (stage,) = json.loads(changed.stdout)["stages"]
+    assert stage["fits"] and stage["changes"] == []
+
+
+def command(recipe: Recipe, tmp_path) -> list[str]:
+    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
+    return [str(tmp_path / "recipe.yaml")]
+
+
+def test_the_command_shows_one_column_per_stage_and_says_what_it_assumed(model_folder, tmp_path):
+    recipe = pairs(model_folder("llama"), tmp_path)
+    (tmp_path / "pairs.jsonl").unlink()
+    result = CliRunner().invoke(app, ["plan", *command(recipe, tmp_path), "--gpu", "4090"])
+    assert result.exit_code == 0, result.output
+    assert "computed, not measured" in result.stdout and "the data is not here" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()[1:] if not line.startswith("note")) <= 80
+    none = CliRunner().invoke(app, ["plan", "baselines/mean"])
+    assert none.exit_code == 1 and "no stages" in none.stderr
+
+
+def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):
+    from embrew.planning import announcing
+
+    caplog.set_level(logging.INFO)
+    recipe = pairs(model_folder("llama"), tmp_path)
+    train(recipe, tmp_path / "a", announce=announcing.Announcer(recipe))
+    lines = [record.message for record in caplog.records if "plan: " in record.message]
+    assert len(lines) == 3 and "GB on cpu: fits" in lines[1] and "2 steps of about" in lines[2]
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(announcing, "Stage", broken)
+    train(recipe, tmp_path / "b", announce=announcing.Announcer(recipe))  # goes on
+    weights = [(tmp_path / run / "one" / "adapters/0/adapter_model.safetensors").read_bytes() for run in "ab"]
+    assert weights[0] == weights[1], "the plan changed the training"
+
+
+def test_encoding_by_hand(model_folder):
+    """10⁹ vectors of 1024 dimensions; layers of Qwen3-0.6B: two operations per weight and token, and attention."""
+    plan = plan_encoding("Qwen/Qwen3-0.6B", texts=1e9, tokens=180, gpu="h100", devices=64, utilization=0.5)
+    layer = 1024 * 128 * (16 + 2 * 8 + 16) + 3 * 1024 * 3072
+    by_hand = 28 * (2 * layer * 180 + 4 * 16 * 128 * 180 * 180)
+    assert plan.flop == pytest.approx(by_hand, rel=1e-6)
+    assert plan.seconds == pytest.approx(1e9 * by_hand / (989e12 * 0.5 * 64))
+    assert plan.dimensions == [1024, 256]
+    assert plan.bytes[1024] == {"float32": 10**9 * 4112, "int8": 10**9 * 1040, "binary": 10**9 * 144}
+    assert plan.bytes[256]["binary"] == 10**9 * 48
+    assert plan.shards == 30_518 and plan.lost_seconds == pytest.approx(32_768 * by_hand / (989e12 * 0.5))
+    result = CliRunner().invoke(app, ["plan", "encode", str(model_folder("llama")), "--texts", "1000", "--json"])
+    assert json.loads(result.stdout)["shards"] == 1
+
+
+def test_devices():
+    assert device("cpu").kind == "cpu" and device("cpu").speed("float32") > 1e8
+    with pytest.raises(ValueError, match="choose from h200, h100, a100-80, a100-40, l40s, 4090, cpu"):
+        device("tpu")
+    with pytest.raises(ValueError, match=r"batch.size=64 is not divisible by 3 devices"):
+        StageRun.of(Recipe.load("baselines/nli-nano"), 0, count=None, processes=3, kind="cuda")
