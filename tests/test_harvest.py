@@ -98,6 +98,15 @@ def test_limits(tmp_path, packages):
     assert len(read(tmp_path / "out" / "texts.jsonl")) == 7
 
 
+def test_limits_by_split(tmp_path, packages):
+    harvest(tmp_path / "all", packages=packages)
+    fewer = harvest(tmp_path / "fewer", packages=packages, max_documents={"test": 400, "dev": 2, "train": 3})
+    assert max(package["documents"] for package in fewer["train"]["packages"].values()) == 3
+    assert {package["documents"] for package in fewer["dev"]["packages"].values()} == {2}
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):  # the test does not depend on the other limits
+        assert (tmp_path / "fewer/test" / file).read_bytes() == (tmp_path / "all/test" / file).read_bytes()
+
+
 def test_the_same_seed_writes_the_same_bytes(tmp_path, packages):
     def written(folder: str, **options: object) -> dict[str, bytes]:
         harvest(tmp_path / folder, packages=packages, max_documents=5, max_queries=3, **options)

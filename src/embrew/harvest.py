@@ -11,7 +11,7 @@ import random
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +24,7 @@ from embrew.progress import is_chosen, progress
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+SPLITS = ("test", "dev", "train")  # in the order in which they take documents
 TEST_PACKAGES = ("networkx", "sklearn", "rich", "pydantic", "fsspec")
 # Always installed: transformers needs huggingface_hub, torch needs jinja2, sentence-transformers needs scipy. A client
 # of a service, a template language and numerical functions differ from the training data about as much as the test
@@ -62,7 +63,7 @@ def harvest(
     *,
     seed: int = 42,
     overwrite: bool = False,
-    max_documents: int = 400,
+    max_documents: int | Mapping[str, int] = 400,
     max_pairs: int = 10_000,
     max_queries: int = 500,
     packages: Sequence[Package] | None = None,
@@ -73,7 +74,7 @@ def harvest(
         output: output folder.
         seed: random seed of all samples.
         overwrite: replace the folder's content.
-        max_documents: maximum documents per package.
+        max_documents: maximum documents per package: one number, or one for each of `test`, `dev` and `train`.
         max_pairs: maximum training pairs in total.
         max_queries: maximum queries of a test set; the corpus holds all documents of its packages.
         packages: default: all installed packages and the standard library.
@@ -84,19 +85,21 @@ def harvest(
     folder = Path(output)
     check_free(folder, marker=MANIFEST, overwrite=overwrite)
     packages = sorted(packages if packages is not None else installed_packages(), key=lambda package: package.name)
+    limits = max_documents if isinstance(max_documents, Mapping) else dict.fromkeys(SPLITS, max_documents)
     found = {package.name for package in packages}
     for name in (*TEST_PACKAGES, *DEV_PACKAGES):
         if name not in found:
             logger.warning("package %s is not installed; the %s set is made without it", name, _split(name))
     unread: Counter[str] = Counter()
     taken: set[str] = set()  # normalised queries, over all splits: no document is both tested and trained on
-    chosen: dict[str, dict[str, list[Documented]]] = {"test": {}, "dev": {}, "train": {}}
+    chosen: dict[str, dict[str, list[Documented]]] = {split: {} for split in SPLITS}
     with progress(len(packages), "read", "package", shown=is_chosen()) as bar:
-        for package in sorted(packages, key=lambda package: (list(chosen).index(_split(package.name)), package.name)):
-            entries = _choose(package, taken, unread, seed=seed, limit=max_documents)
-            if entries:
-                chosen[_split(package.name)][package.name] = entries
-            bar.update()
+        for split in SPLITS:
+            for package in [package for package in packages if _split(package.name) == split]:
+                entries = _choose(package, taken, unread, seed=seed, limit=limits[split])
+                if entries:
+                    chosen[split][package.name] = entries
+                bar.update()
     if not chosen["train"] or not chosen["test"]:
         raise ValueError("no documentation for training or for the test; install packages with their source files")
     pairs = [(package, entry) for package, entries in chosen["train"].items() for entry in entries]
@@ -110,7 +113,7 @@ def harvest(
         manifest: dict[str, Any] = {
             "made_of": "docstrings of installed Python packages, read with ast",
             "seed": seed,
-            "max_documents": max_documents,
+            "max_documents": dict(limits),
             "train": _counts(Counter(package for package, _ in pairs), versions) | {"pairs": len(pairs)},
             "files_not_parsed": dict(sorted(unread.items())),
         }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from embrew.cli import app
@@ -234,8 +236,12 @@ def test_from_documents_to_report(
 
     shutil.rmtree(out / "model" / "represent")
     (out / "report.md").unlink()
-    again = CliRunner().invoke(app, ["domain", *given])
+    exported: list[torch.dtype] = []
+    module = sys.modules["embrew.domain.run"]
+    monkeypatch.setattr(module, "_export", lambda encoder, folder: exported.append(encoder.backbone.dtype))
+    again = CliRunner().invoke(app, ["domain", *given[:-1]])
     assert again.exit_code == 0, again.stderr
+    assert exported == [torch.float32], "not in the bfloat16 of its training"
     assert trained == ["learn", "represent", "represent"]
     repeated = json.loads((out / "report.json").read_text())
     for one, other in zip(report["steps"], repeated["steps"], strict=True):

@@ -15,6 +15,7 @@ from embrew import build
 from embrew.build import precision
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
+from embrew.modeling.model import adapters
 from embrew.modeling.model.lora_linear import LoraLinear
 from embrew.modeling.storage import loading, opening
 from embrew.recipe import Recipe
@@ -148,8 +149,35 @@ def test_scores_are_computed_as_trained(trained: Path, monkeypatch: pytest.Monke
     assert build.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
 
 
-def test_an_adapter_that_rounding_would_remove_is_scored_in_float32(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_that_rounding_would_remove_stays_apart(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
-    assert build.open_model(str(trained), as_trained=True).backbone.dtype == torch.float32  # type: ignore[union-attr]
+    found: Any = build.open_model(str(trained), as_trained=True)
+    assert found.backbone.dtype == torch.bfloat16
+    adapters = {name: p.dtype for name, p in found.backbone.named_parameters() if "lora_" in name}
+    assert adapters and set(adapters.values()) == {torch.float32}
+
+
+def test_a_chain_is_scored_as_it_was_trained(
+    model_folder: Callable[[str], Path],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Training rounded the sum of base and first adapter too, however little that adapter changes."""
+    if not loading.computes(torch.bfloat16, torch.device("cpu")):
+        pytest.skip("this CPU does not compute in bfloat16")
+    values = recipe(model_folder("llama"), data).resolved()
+    (first,) = values["stages"]
+    values["stages"] = [first, {**first, "name": "two", "adapter": "merge"}]
+    train(Recipe.from_values(values), tmp_path / "run")
+    monkeypatch.setattr(opening, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
+    monkeypatch.setattr(adapters, "lost_to_rounding", lambda model, dtype: 0.2 if dtype == torch.bfloat16 else 0.0)
+    caplog.clear()
+    found: Any = build.open_model(str(tmp_path / "run"), as_trained=True)
+    assert (found.backbone.dtype, caplog.records) == (torch.bfloat16, [])
+    plain = Encoder.from_pretrained(tmp_path / "run", merge_adapter=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        trained_so = torch.tensor(plain.encode(TEXTS))
+    cosines = torch.nn.functional.cosine_similarity(torch.tensor(found.encode(TEXTS)), trained_so)
+    assert cosines.min() > 0.999

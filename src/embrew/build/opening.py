@@ -39,7 +39,8 @@ def open_model(
 ) -> Encoder | RuntimeEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
-    An adapter is merged into the weights, which is faster. A plain causal LM is opened with last-token pooling.
+    An adapter is merged into the weights, which is faster; with `as_trained`, where rounding takes little of it. A
+    plain causal LM is opened with last-token pooling.
 
     Args:
         name: what to open.
@@ -81,8 +82,9 @@ def open_model(
     if is_openvino(folder) and (backend == "openvino" or not os.path.lexists(folder / "modules.json")):
         return open_openvino(folder, dtype=dtype)
     if any(os.path.lexists(folder / file) for file in ("embrew.json", "run.json")):
-        chosen = AS_TRAINED if as_trained and dtype == "auto" else dtype
-        return Encoder.from_pretrained(folder, dtype=chosen, merge_adapter=True)
+        if as_trained and dtype == "auto":
+            return Encoder.from_pretrained(folder, dtype=AS_TRAINED)
+        return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
     on_hub = name not in ASSETS and not folder.exists()  # shipped models are not looked up on the Hub
     if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)

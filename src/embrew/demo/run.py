@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from embrew.recipe import Recipe
 
 BASELINES = {"last token": "baselines/last-token", "mean": "baselines/mean"}
+DOCUMENTS = {"test": 400, "dev": 100, "train": 120}  # of a package, at most
 QUESTIONS = (
     "How do I find the shortest path between two nodes?",
     "split data into training and test sets",
@@ -46,8 +47,9 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     demo.begin(recipe)
     demo.collect()
     demo.score_untrained(recipe)
-    encoder = demo.train(recipe, recipe_name)
+    demo.train(recipe, recipe_name)
     demo.score_stages(recipe)
+    encoder = demo.reopen()
     demo.export(encoder)
     demo.search(encoder)
     demo.say_what_next()
@@ -78,7 +80,7 @@ class Demonstration:
         self._head("1. Data", "the documentation of the Python packages installed here")
         with self.left.part("data"):
             if not self.data.exists():
-                harvest(self.data)
+                harvest(self.data, max_documents=DOCUMENTS)
         counts = json.loads((self.data / "manifest.json").read_text())
         self.console.print(
             f"   {_total(counts, 'train')} documents to train on, {_total(counts, 'test')} of other packages to "
@@ -86,19 +88,22 @@ class Demonstration:
         )
 
     def score_untrained(self, recipe: Recipe) -> None:
-        """Score the language model before it is trained."""
+        """Score the language model before it is trained, in the arithmetic of the training."""
         from embrew import build
+        from embrew.build.precision import arithmetic
         from embrew.recipe import Recipe
 
         self._head("2. Before", "the untrained model with two kinds of pooling")
         lengths = recipe.encoder.max_length
-        same_lengths = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
+        same = [f"encoder.max_length.query={lengths.query}", f"encoder.max_length.document={lengths.document}"]
+        if arithmetic(recipe, recipe.stages[-1]) == "bfloat16":
+            same.append("encoder.dtype=bfloat16")
         with self.left.part("before"):
             for label, name in BASELINES.items():
-                figures = self._score(build.encoder(Recipe.load(name, same_lengths)), label.replace(" ", "-"))
+                figures = self._score(build.encoder(Recipe.load(name, same)), label.replace(" ", "-"))
                 self.rows.append({"step": f"{recipe.encoder.model}, {label}", "seconds": None, **figures})
 
-    def train(self, recipe: Recipe, name: str) -> Encoder:
+    def train(self, recipe: Recipe, name: str) -> None:
         """Train the recipe."""
         from embrew.evaluation import evaluate
         from embrew.training.stages import train
@@ -110,7 +115,7 @@ class Demonstration:
         self._head("3. Training", f"{name}, stage by stage")
         model = self.output / "model"
         with self.left.part("training"):
-            return train(recipe, model, resume=model.exists(), evaluate=dev)
+            train(recipe, model, resume=model.exists(), evaluate=dev)
 
     def score_stages(self, recipe: Recipe) -> None:
         """Score the model after each stage, and show the table."""
@@ -129,6 +134,12 @@ class Demonstration:
         self.console.print(table(self.rows, data))
         (self.output / "table.md").write_text(markdown(self.rows, data))
         plot(self.rows, self.output / "scores.png")
+
+    def reopen(self) -> Encoder:
+        """Open the trained encoder as its user will."""
+        from embrew.modeling.encoder import Encoder
+
+        return Encoder.from_pretrained(self.output / "model")
 
     def export(self, encoder: Encoder) -> None:
         """Export the model for Sentence-Transformers."""

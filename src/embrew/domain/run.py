@@ -142,12 +142,12 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     train(recipe, model, resume=model.exists(), evaluate=evaluation_of(recipe), verify=settings.verify)
     seconds = read_json(model / "run.json", keys=("seconds",))["seconds"]
     for stage in recipe.stages:
-        encoder = Encoder.from_pretrained(model / stage.name, dtype="as_trained", merge_adapter=True)
+        encoder = Encoder.from_pretrained(model / stage.name, dtype="as_trained")
         result = _evaluate(encoder, data, folder / "results" / stage.name, settings)
         apart = _separate(encoder, sample, settings, folder / "separations" / f"{stage.name}.json")
         steps.append(Step(stage.name, result, apart, seconds.get(stage.name)))
     if settings.export:
-        _export(encoder, folder / "export")
+        _export(Encoder.from_pretrained(model), folder / "export")
     report = {
         "documents": public_name(documents)[0],
         "pairs": None if pairs is None else public_name(pairs)[0],

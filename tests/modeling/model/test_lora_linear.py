@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import Linear as PeftLinear
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -80,6 +81,25 @@ def test_what_it_does_not_cover_is_left_to_peft(
     monkeypatch.setattr(lora_linear, "_LoraProducts", None)  # calling it would fail
     ids = torch.randint(50, (3, 7))
     assert largest(gradients(ours(peft), ids), gradients(peft, ids)) < 1e-11
+
+
+def test_encoding_in_bfloat16_computes_a_float32_adapter_in_bfloat16_as_autocast_does(llama: LlamaForCausalLM) -> None:
+    model = ours(adapted(llama)).float().eval()
+    model.requires_grad_(False)
+    layer = model.base_model.model.model.layers[0].mlp.up_proj
+    x = torch.randn(5, layer.in_features)
+    with torch.autocast("cpu", torch.bfloat16):
+        trained = layer(x)
+    layer.base_layer.to(torch.bfloat16)
+    assert layer.lora_A["default"].weight.dtype == torch.float32
+    found = layer(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, trained)
+    by_peft = PeftLinear.forward(layer, x.bfloat16())
+    assert torch.allclose(found.float(), by_peft.float(), rtol=0.02, atol=0.02) and not torch.equal(found, by_peft)
+    layer.train()  # without dropout, training is peft's, which computes such an adapter in float32
+    layer.lora_dropout["default"].p = 0.0
+    assert torch.equal(layer(x.bfloat16()), by_peft)
 
 
 def test_switched_off_and_merged_it_is_the_base(llama: LlamaForCausalLM) -> None:

@@ -33,7 +33,7 @@ class LoraLinear(PeftLinear):
     """peft's LoRA on a linear layer; computed together with the layers that read the same input.
 
     Falls back to peft's own arithmetic for what it does not cover: DoRA and other variants, several adapters, trained
-    base weights, quantised layers, compiled code, an adapter and a base of different dtypes without autocast.
+    base weights, quantised layers, compiled code, training an adapter and a base of different dtypes without autocast.
 
     Attributes:
         together: layers that read the same input, this one among them, in the order in which the model calls them.
@@ -72,7 +72,9 @@ class LoraLinear(PeftLinear):
             return None
         if torch.is_autocast_enabled(x.device.type):
             return torch.get_autocast_dtype(x.device.type)
-        return base.weight.dtype if base.weight.dtype == x.dtype == self.lora_A[name].weight.dtype else None
+        dtype = self.lora_A[name].weight.dtype
+        rounded = dtype == torch.float32 and not self.training  # encoding rounds an adapter as autocast does
+        return x.dtype if base.weight.dtype == x.dtype and (dtype == x.dtype or rounded) else None
 
     def parts(self, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return weight and bias of the base in a dtype, A, B, scaling; no A and B where adapters are off."""

@@ -154,13 +154,12 @@ def _load(
         last = to_encode and i + 1 == len(merged)
         adapted = _with_adapter(backbone.causal_lm, state, folder / "adapters", trainable=last)
         backbone.use_adapter(adapted)
-        if dtype == AS_TRAINED and lost_to_rounding(adapted, target) > ROUNDED:
-            logger.info("%s: bfloat16 would round more than a tenth of an adapter away; opened in float32", folder)
-            target = torch.float32
         if last and lost_to_rounding(adapted, target) > ROUNDED:
             to_encode, active, merged = False, True, merged[:-1]
         else:
-            backbone.merge_adapter(rounds_to=target)
+            # of all but the last adapter, training in bfloat16 rounded the sums in the same way
+            rounded_before = dtype == AS_TRAINED and i + 1 < len(states)
+            backbone.merge_adapter(rounds_to=None if rounded_before else target)
     cast_weights(without_adapter(backbone.causal_lm), target)
     if active and not isinstance(backbone.model, PeftModel):
         backbone.use_adapter(_with_adapter(backbone.causal_lm, states[-1], folder / "adapters", trainable=True))
