@@ -194,7 +194,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path):
 
 
 def test_what_is_no_corpus(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="a corpus is read from files on this machine"):
+    with pytest.raises(FileNotFoundError, match="give a path, or a URL of s3://, gs:// or hf://"):
         encode_corpus(Stub(), tmp_path / "missing.jsonl", tmp_path / "out")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ValueError, match="holds no rows; leave the file out"):

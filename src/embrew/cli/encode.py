@@ -52,10 +52,12 @@ def encode(
     corpus: Annotated[
         str,
         typer.Argument(
-            metavar="INPUT", help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these."
+            metavar="INPUT",
+            help="Corpus: a .jsonl, .json, .csv, .tsv, .parquet or .txt file, or a folder of these; a path or a URL "
+            "(s3://, gs://, hf://).",
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the vectors.")],
+    folder: Annotated[str, typer.Argument(metavar="OUTPUT", help="Folder for the vectors; a path or a URL.")],
     prompt_name: Annotated[
         Side, typer.Option(help="Which prompt and length limit to use: those of documents or of queries.")
     ] = Side.DOCUMENT,
@@ -98,7 +100,10 @@ def encode(
         typer.Option(min=0, max=1, help="With --on-bad-rows skip: largest share of bad rows before the run stops."),
     ] = 0.01,
     engine: Annotated[
-        Engine, typer.Option(help="local = this process, ray = all devices of a Ray cluster that share a file system.")
+        Engine,
+        typer.Option(
+            help="local = this process, ray = all devices of a Ray cluster that share a file system or a store."
+        ),
     ] = (Engine.LOCAL),
     update: Annotated[
         bool,
@@ -132,10 +137,11 @@ def encode(
     from embrew.corpus import Job, encode_corpus, read_vectors, update_corpus
     from embrew.corpus.corpus import corpus_files
 
-    Job(input=corpus, output=folder, **settings)
+    job = Job(input=corpus, output=folder, **settings)
     corpus_files(corpus)  # before a model is opened
+    job.folder.exists()
     if update:
-        read_vectors(folder, partial=True)
+        read_vectors(job.local_folder, partial=True)
     kept = f"{folder} is unchanged; vectors encoded so far are kept" if update else f"finished shards are in {folder}"
     with stopping(lambda: f"{kept}; the same command resumes"):
         if engine == Engine.RAY:
@@ -161,13 +167,13 @@ def _open(model: str, dtype: str, backend: str) -> Any:
     return open_model(model, dtype=dtype, backend=backend)
 
 
-def show(summary: Summary, folder: Path) -> None:
+def show(summary: Summary, folder: str) -> None:
     """Print what the folder holds."""
     again = summary.kept or summary.changes
     speed = f", {summary.rows / summary.seconds:,.0f} rows/s" if not again and summary.seconds else ""
     kept = f", {summary.kept} of them from an earlier run" if summary.kept else ""
     out().print(
-        f"[bold]{escape(str(folder))}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
+        f"[bold]{escape(folder)}[/]: {summary.rows:,} vectors of {summary.dimensions} dimensions in "
         f"{summary.shards} shards{kept}, {summary.bytes / 1e6:,.1f} MB, {summary.seconds:.1f} s{speed}",
         soft_wrap=True,
     )

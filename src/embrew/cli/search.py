@@ -16,6 +16,7 @@ from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, Mo
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
+    from embrew.files.stores import Place
     from embrew.search import Hit, SearchIndex
 
 SNIPPET = 320  # characters
@@ -24,9 +25,12 @@ SNIPPET = 320  # characters
 def search(
     model: Model,
     index: Annotated[
-        Path,
+        str,
         typer.Option(
-            "--index", "-i", metavar="DIR", help="Folder of the index, or of vectors that embrew encode wrote."
+            "--index",
+            "-i",
+            metavar="DIR",
+            help="Folder of the index, or folder or URL of vectors that embrew encode wrote.",
         ),
     ],
     questions: Annotated[
@@ -55,7 +59,8 @@ def search(
     corpus: Annotated[
         str | None,
         typer.Option(
-            help="Corpus that embrew encode encoded, to show texts and not only ids; for an --index of vectors."
+            help="Corpus that embrew encode encoded (path or URL), to show texts and not only ids; for an --index of "
+            "vectors."
         ),
     ] = None,
     dtype: ModelDtype = Dtype.AUTO,
@@ -68,16 +73,23 @@ def search(
     """Search documents with an index of their vectors."""
     if update is not None and build is not None:
         raise ValueError("--build makes a new index and --update changes an existing one; give one of them")
-    if build is not None and index.exists() and not overwrite:
+    from embrew.files.stores import place_of
+
+    place = place_of(index)
+    if not isinstance(place, Path) and (build is not None or update is not None):
+        raise ValueError(
+            f"--index {index}: an index is built in a folder of this machine; of a store, vectors are searched"
+        )
+    if build is not None and place.exists() and not overwrite:
         raise FileExistsError(f"{index} exists; leave out --build to search it, or --overwrite to build it again")
-    if build is None and not index.is_dir():
+    if build is None and not place.is_dir():
         raise FileNotFoundError(f"{index} is not an index; build one with --build DOCUMENTS")
     loading(model)
     from embrew.build import open_model
     from embrew.corpus import holds_vectors
     from embrew.search import SearchIndex, build_index, update_index
 
-    encoded = build is None and holds_vectors(index)
+    encoded = build is None and holds_vectors(place)
     if update is not None and encoded:
         raise ValueError(
             f"--update: {index} holds vectors of embrew encode; give: embrew encode {model} {update} {index} --update"
@@ -87,14 +99,16 @@ def search(
     encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value)
     console = out()
     if encoded:
-        found = _of_vectors(index, encoder, corpus)
+        found = _of_vectors(place, encoder, corpus)
+    elif not isinstance(place, Path):
+        raise FileNotFoundError(f"{index} holds no vectors; make them with embrew encode")
     elif update is not None:
-        found, changes = update_index(encoder, update, index, show_progress_bar=True)
+        found, changes = update_index(encoder, update, place, show_progress_bar=True)
         console.print(str(changes), soft_wrap=True)
     elif build is None:
-        found = SearchIndex.load(index, encoder)
+        found = SearchIndex.load(place, encoder)
     else:
-        found = build_index(encoder, build, index, overwrite=overwrite, show_progress_bar=True)
+        found = build_index(encoder, build, place, overwrite=overwrite, show_progress_bar=True)
     if (build is not None or update is not None) and not questions and not sys.stdin.isatty():
         print_json({"questions": []})
         return
@@ -106,7 +120,7 @@ def search(
     print_json({"questions": answers})
 
 
-def _of_vectors(folder: Path, encoder: Any, corpus: str | None) -> SearchIndex:
+def _of_vectors(folder: Place, encoder: Any, corpus: str | None) -> SearchIndex:
     """Return an index of vectors that `embrew encode` wrote; without `corpus`, documents have ids only."""
     from embrew.corpus import query_options, read_vectors, texts_of
     from embrew.data import Document

@@ -19,6 +19,7 @@ from embrew.data.formats import records
 from embrew.data.reading import data_files, expand, find_file, require_regular
 from embrew.data.record import Bad, Record, named, same_name
 from embrew.data.rejects import Rejects, reject_file
+from embrew.files.stores import Place, place_of, readable
 
 MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: a text of that length in escapes; longer lines are not held in memory
@@ -43,24 +44,24 @@ class Shard(NamedTuple):
     sha256: str
 
 
-def corpus_files(path: str | Path) -> list[Path]:
+def corpus_files(path: str | Place) -> list[Place]:
     """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
-    local = Path(expand(path))
-    require_regular(local)
-    if local.is_file():
-        return [local]
-    if local.is_dir():
-        corpus = find_file(local, "corpus")
-        return [corpus] if corpus else data_files(local)
-    raise FileNotFoundError(f"no file or folder {str(path)!r}; a corpus is read from files on this machine")
+    place = place_of(expand(str(path)))
+    require_regular(place)
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        corpus = find_file(place, "corpus")
+        return [corpus] if corpus else data_files(place)
+    raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
 
 
-def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
+def fingerprint(files: Sequence[Place]) -> list[dict[str, Any]]:
     """Return name, size and a hash of both ends of each file, to recognise another corpus without reading it all."""
     prints = []
     for path in files:
         size = path.stat().st_size
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             digest = hashlib.sha256(file.read(ENDS))
             file.seek(max(size - ENDS, 0))
             digest.update(file.read(ENDS))
@@ -68,16 +69,19 @@ def fingerprint(files: list[Path]) -> list[dict[str, Any]]:
     return prints
 
 
-def expected_rows(files: Sequence[Path]) -> int | None:
-    """Return the number of rows, with bad ones and blank lines; None if the files have to be parsed for it."""
+def expected_rows(files: Sequence[Place]) -> int | None:
+    """Return the number of rows, with bad ones and blank lines.
+
+    None if the files have to be parsed for it, or read from a store.
+    """
     import pyarrow.parquet as pq
 
     total = 0
     for path in files:
         name = path.name.removesuffix(".gz")
         if name.endswith(".parquet"):
-            total += pq.read_metadata(path).num_rows
-        elif name.endswith((".jsonl", ".txt")):
+            total += pq.read_metadata(readable(path)).num_rows
+        elif name.endswith((".jsonl", ".txt")) and isinstance(path, Path):
             with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
                 total += sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
         else:

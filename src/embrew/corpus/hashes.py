@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embrew.corpus.layout import ABOUT
+from embrew.files.stores import Place
 
 SIZE = 16
 
@@ -28,16 +29,17 @@ def text_hashes(texts: Iterable[str]) -> np.ndarray:
     return np.frombuffer(data, dtype="<u8").reshape(-1, 2)
 
 
-def write_hashes(folder: Path, shard: str, input_sha256: str, hashes: np.ndarray) -> None:
+def write_hashes(folder: Place, shard: str, input_sha256: str, hashes: np.ndarray) -> None:
     """Write the hashes of a shard's texts; not atomic, since they are verified when they are read."""
     path = folder / hashes_name(shard)
     path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)  # it may be a hard link to a file of the older version of the folder
+    if isinstance(path, Path):
+        path.unlink(missing_ok=True)  # it may be a hard link to a file of the older version of the folder
     data = hashes.tobytes()
     path.write_bytes(data + _seal(data, input_sha256))
 
 
-def read_hashes(folder: Path, shard: str, rows: int, input_sha256: str) -> np.ndarray | None:
+def read_hashes(folder: Place, shard: str, rows: int, input_sha256: str) -> np.ndarray | None:
     """Return the hashes of a shard's texts, uint64 `(rows, 2)`; None where they are missing or damaged."""
     try:
         content = (folder / hashes_name(shard)).read_bytes()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from embrew.data.rejects import MAX_RATE, OnBadRows
+from embrew.files.stores import Place, place_of
 from embrew.text_encoder.precision import Precision
 
 Side = Literal["query", "document"]
@@ -18,8 +19,8 @@ class Job:
 
     Attributes:
         input: a `.jsonl`, `.json`, `.csv`, `.tsv`, `.txt` (all may be `.gz`) or `.parquet` file, a folder of them, a
-            folder of `datasets.save_to_disk`, or a BEIR folder.
-        output: the folder of shards.
+            folder of `datasets.save_to_disk`, or a BEIR folder; a path, or a URL (`s3://`, `gs://`, `hf://`, `file://`).
+        output: the folder of shards; a path, or a URL.
         prompt_name: encode as documents or as queries.
         precision: `float32`; `int8`, a quarter of the bytes; `binary`, signs only, a 32nd.
         truncate_dim: number of leading dimensions that are kept.
@@ -34,8 +35,8 @@ class Job:
             fewer; 0: at the first.
     """
 
-    input: str | Path
-    output: str | Path
+    input: str | Place
+    output: str | Place
     prompt_name: Side = "document"
     precision: Precision = "float32"
     truncate_dim: int | None = None
@@ -59,6 +60,21 @@ class Job:
             raise ValueError(f"max_reject_rate={self.max_reject_rate}; give a share from 0 to 1")
 
     @property
-    def folder(self) -> Path:
-        """`output` as a path."""
-        return Path(self.output)
+    def folder(self) -> Place:
+        """`output` as a place."""
+        return place_of(self.output)
+
+    @property
+    def local_folder(self) -> Path:
+        """`output` as a folder of this machine.
+
+        Raises:
+            ValueError: it is in a store.
+        """
+        folder = self.folder
+        if not isinstance(folder, Path):
+            raise ValueError(
+                f"{folder} is in a store, which cannot replace a folder in one step; update a folder of this machine, "
+                "or encode into a new one"
+            )
+        return folder

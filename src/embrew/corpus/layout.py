@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 
 from embrew.files.locks import claimed
+from embrew.files.stores import Place, StorePath
+from embrew.files.writing import check_free
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +23,15 @@ BESIDE = {REJECTS: "rejects.jsonl", MANIFEST: "embrew-vectors.json"}
 """Names of the same files in folders of earlier versions, which have them in the same folder as the shards."""
 
 
-def manifest_name(folder: Path) -> str:
+def manifest_name(folder: Place) -> str:
     """Return the name of a folder's manifest; that of earlier versions if only it exists."""
     old = BESIDE[MANIFEST]
     return old if (folder / old).is_file() and not (folder / MANIFEST).is_file() else MANIFEST
 
 
-def move_beside(folder: Path) -> None:
+def move_beside(folder: Place) -> None:
     """Move the files of an earlier version into `__embrew__`; the manifest last, so that a killed call resumes."""
-    if manifest_name(folder) == MANIFEST:
+    if isinstance(folder, StorePath) or manifest_name(folder) == MANIFEST:
         return
     (folder / ABOUT).mkdir(exist_ok=True)
     for name, old in BESIDE.items():
@@ -37,8 +39,10 @@ def move_beside(folder: Path) -> None:
             (folder / old).replace(folder / name)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of a killed run."""
+def remove_leftovers(folder: Place) -> None:
+    """Remove the temporary files of a killed run; in a store there are none."""
+    if isinstance(folder, StorePath):
+        return
     for name in ("part-*.parquet", *BESIDE, *BESIDE.values()):
         path = folder / name
         for leftover in path.parent.glob(f".{path.name}.*"):
@@ -47,14 +51,24 @@ def remove_leftovers(folder: Path) -> None:
         (folder / ABOUT).rmdir()
 
 
+def check_writable(folder: Place) -> None:
+    """Raise if a folder holds files, and no manifest."""
+    if isinstance(folder, Path):
+        check_free(folder, marker=manifest_name(folder), overwrite=True)
+    elif not (folder / MANIFEST).is_file() and any(entry.name != ABOUT for entry in folder.iterdir()):
+        raise FileExistsError(f"{folder} holds no {MANIFEST}, so it was not written by embrew; it is left alone")
+
+
 def scratch_of(folder: Path) -> Path:
     """Return the hidden folder, in the same parent folder, in which an update writes the next version."""
     folder = folder.resolve()
     return folder.parent / f".{folder.name}.update"
 
 
-def restore(folder: Path) -> None:
+def restore(folder: Place) -> None:
     """Move a folder back that a killed update had moved away, on file systems that cannot exchange folders."""
+    if isinstance(folder, StorePath):
+        return
     scratch = scratch_of(folder)
     if folder.exists() or not (scratch / "old").exists():
         return

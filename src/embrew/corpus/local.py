@@ -16,7 +16,15 @@ from embrew.corpus.corpus import Shard, corpus_files, expected_rows, fingerprint
 from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
 from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
-from embrew.corpus.layout import REJECTS, manifest_name, move_beside, remove_leftovers, restore, scratch_of
+from embrew.corpus.layout import (
+    REJECTS,
+    check_writable,
+    manifest_name,
+    move_beside,
+    remove_leftovers,
+    restore,
+    scratch_of,
+)
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
 from embrew.corpus.shards import (
     device_of,
@@ -29,7 +37,7 @@ from embrew.corpus.shards import (
 from embrew.data.versions import Changes
 from embrew.files.formats import say_missing
 from embrew.files.locks import claimed
-from embrew.files.writing import check_free
+from embrew.files.stores import Place
 from embrew.modeling.embedding.batching import ahead
 from embrew.progress import progress
 from embrew.text_encoder.interface import TextEncoder
@@ -72,19 +80,20 @@ class Summary:
 
 
 def encode_corpus(
-    encoder: TextEncoder, input: str | Path, output: str | Path, *, show_progress_bar: bool = False, **settings: Any
+    encoder: TextEncoder, input: str | Place, output: str | Place, *, show_progress_bar: bool = False, **settings: Any
 ) -> Summary:
     """Encode a corpus into a folder of Parquet shards; called again, it resumes.
 
     Args:
         encoder: an `Encoder`, a `SentenceTransformer`, or anything with their encode methods.
         input: the corpus; see `Job`.
-        output: the folder to write; new, or one of an earlier run of the same job.
+        output: the folder to write, or its URL; new, or of an earlier run of the same job.
         show_progress_bar: show a progress bar; the corpus is read once more to count its rows.
         **settings: the fields of `Job`: `prompt_name`, `precision`, `truncate_dim`, `shard_rows`, `on_bad_rows`, …
 
     Raises:
         FileExistsError: the folder holds other vectors; names what differs.
+        ConnectionError: a store does not answer; the same call resumes.
         ValueError: a row cannot be encoded, a vector is zero or not finite, a finished shard has changed.
 
     Examples:
@@ -164,18 +173,18 @@ def summary_of(manifest: Manifest, *, kept: int, began: float, changes: Changes 
 
 
 @contextmanager
-def cleared(folder: Path) -> Iterator[None]:
+def cleared(folder: Place) -> Iterator[None]:
     """Lock the folder, create it if needed, and remove the temporary files of a killed run."""
     restore(folder)
     with claimed(folder, "encoding into"):
         remove_leftovers(folder)
-        check_free(folder, marker=manifest_name(folder), overwrite=True)
+        check_writable(folder)
         yield
 
 
 def resumed(manifest: Manifest, job: Job) -> Manifest:
     """Return the folder's manifest if it is of the same job; if there is none, write and return the given one."""
-    if scratch_of(job.folder).exists():
+    if isinstance(job.folder, Path) and scratch_of(job.folder).exists():
         logger.warning(
             "an update of %s was stopped; --update with the same corpus resumes it, or remove %s",
             job.folder,
@@ -188,7 +197,7 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
     # A corpus that was repaired after it stopped a run is another file; finished shards are compared with its rows.
     require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
     if "texts" not in known.made_of:
-        say_missing(job.folder, "which removed white space at both ends of texts: each finished shard is compared")
+        say_missing(str(job.folder), "which removed white space at both ends of texts: each finished shard is compared")
     move_beside(job.folder)
     if known.run["versions"] != manifest.run["versions"]:
         logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])

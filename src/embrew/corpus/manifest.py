@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from embrew.corpus.corpus import corpus_files, fingerprint
@@ -15,6 +14,8 @@ from embrew.corpus.layout import MANIFEST, manifest_name
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
+from embrew.files.store_locks import check_lease
+from embrew.files.stores import Place, StorePath
 from embrew.files.writing import write_json
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
@@ -72,8 +73,14 @@ class Manifest:
         """Number of vectors in finished shards."""
         return sum(entry.rows for entry in self.shards.values())
 
-    def write(self, folder: Path) -> None:
-        """Write the manifest atomically."""
+    def write(self, folder: Place) -> None:
+        """Write the manifest atomically.
+
+        Raises:
+            FileExistsError: another process took over the folder, in a store.
+        """
+        if isinstance(folder, StorePath):
+            check_lease(folder)
         values = {
             "format": VECTORS.newest,
             "complete": self.complete,
@@ -88,7 +95,7 @@ class Manifest:
         write_json(folder / MANIFEST, {**values, "sha256": digest_of(values)})
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """Read the manifest of a folder.
 
     Raises:
@@ -153,7 +160,7 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
 
 
 def require_same(
-    known: Mapping[str, Any], now: Mapping[str, Any], folder: Path, *, apart_from: Collection[str] = ()
+    known: Mapping[str, Any], now: Mapping[str, Any], folder: Place, *, apart_from: Collection[str] = ()
 ) -> None:
     """Raise if vectors were made of something else than the job's.
 

@@ -1,7 +1,9 @@
 """Encode a corpus with Ray Data: one actor per device, one shard per block, the same files as `encode_corpus` writes.
 
 One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
-entries in the manifest. All machines must see input and output folder under the same path.
+entries in the manifest. All machines must see input and output folder under the same path, or in the same store.
+
+An actor that dies is started again and its shard encoded again; after `RETRIES` deaths over one shard, the run stops.
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ from embrew.corpus.manifest import Entry, Manifest, new_manifest
 from embrew.corpus.shards import encode_options_of, shard_vectors, use_recorded_overhead, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
+from embrew.files.stores import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]
+RETRIES = 5
 
 
-def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | Path, **settings: Any) -> Summary:
+def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str | Place, **settings: Any) -> Summary:
     """Run `encode_corpus` on all devices of a Ray cluster (one on this machine if there is no other).
 
     Args:
         open_encoder: returns the encoder; called in every actor, so it must be importable there.
-        input, output: on a file system that all machines share.
+        input, output: in a store, or on a file system that all machines share.
         **settings: the fields of `Job`.
 
     Raises:
@@ -43,17 +47,22 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
         import ray.data
     except ImportError as error:
         raise ImportError('the ray engine needs Ray Data; install it with: pip install "embrew[ray]"') from error
-    job = Job(input=str(Path(expand(input)).resolve()), output=str(Path(output).resolve()), **settings)
+    job = Job(input=_anywhere(expand(str(input))), output=_anywhere(output), **settings)
     if not ray.is_initialized():
         ray.init()
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    restarted = {"max_restarts": -1, "max_task_retries": RETRIES}
 
     def work(manifest: Manifest, keep: set[int]) -> End:
         if manifest.dimensions is None:
             settle(
-                manifest, ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job, manifest)), job
+                manifest,
+                ray.get(
+                    ray.remote(_first_vectors).options(max_retries=RETRIES, **each).remote(open_encoder, job, manifest)
+                ),
+                job,
             )
         context = ray.data.DataContext.get_current()
         block_size = context.target_max_block_size
@@ -73,6 +82,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
                     compute=ray.data.ActorPoolStrategy(size=devices),
                     fn_constructor_kwargs={"open_encoder": open_encoder, "job": job, "manifest": manifest},
                     **each,
+                    **restarted,
                 )
             )
             end = End(0, 0)
@@ -86,7 +96,13 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Path, output: str | 
             context.target_max_block_size = block_size
         return end
 
-    return run(job, ray.get(ray.remote(_begin).options(**each).remote(open_encoder, job)), work)
+    return run(job, ray.get(ray.remote(_begin).options(max_retries=RETRIES, **each).remote(open_encoder, job)), work)
+
+
+def _anywhere(path: str | Place) -> str:
+    """Return a path or URL that means the same in every process."""
+    place = place_of(path)
+    return str(place.resolve() if isinstance(place, Path) else place)
 
 
 def _begin(open_encoder: Opener, job: Job) -> Manifest:

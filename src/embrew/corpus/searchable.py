@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 from embrew.corpus.corpus import shards
@@ -11,6 +10,7 @@ from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.vectors import Vectors
 from embrew.data.rejects import Rejects
+from embrew.files.stores import Place
 from embrew.text_encoder.hashes import model_hash, tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.provenance import describe_run
@@ -54,7 +54,7 @@ def query_options(vectors: Vectors, encoder: TextEncoder) -> dict[str, Any]:
     return {name: made_of[name] for name in ("truncate_dim", "num_layers") if made_of[name] is not None}
 
 
-def texts_of(vectors: Vectors, input: str | Path) -> list[str]:
+def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
     """Read the corpus again and return the texts of all vectors, in their order.
 
     Raises:

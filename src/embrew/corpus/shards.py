@@ -18,6 +18,7 @@ from embrew.corpus.job import Job
 from embrew.corpus.layout import manifest_name
 from embrew.corpus.manifest import Entry, Manifest, shard_name
 from embrew.files.checksums import file_sha256
+from embrew.files.stores import Place, local_copy
 from embrew.files.writing import atomic_path
 from embrew.modeling.embedding.batching import NotFinite, usual_tokens
 from embrew.modeling.embedding.embedding_model import EmbeddingModel
@@ -123,21 +124,40 @@ def write_codes(shard: Shard, codes: np.ndarray, job: Job, *, cut: int | None) -
             use_dictionary=[] if job.precision == "float32" else ["vector.list.element"],
             write_statistics=False,
         )
+        size, sha256 = temporary.stat().st_size, file_sha256(temporary)
     write_hashes(job.folder, path.name, shard.sha256, text_hashes(row.text for row in shard.rows))
-    return Entry(path.name, len(shard.rows), path.stat().st_size, file_sha256(path), shard.sha256, cut)
+    return Entry(path.name, len(shard.rows), size, sha256, shard.sha256, cut)
 
 
-def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
-    """Return whether a finished shard is there.
+def is_whole(folder: Place, manifest: Manifest, entry: Entry) -> bool:
+    """Return whether a finished shard is there; from a store, it is read for this.
 
     Raises:
         ValueError: it has changed since it was written, or differs from the manifest.
     """
-    path = folder / entry.file
-    if not path.exists():
+    if not (folder / entry.file).exists():
         return False
+    with local_copy(folder / entry.file) as path:
+        check_whole(path, folder, manifest, entry)
+    return True
+
+
+def check_whole(path: Path, folder: Place, manifest: Manifest, entry: Entry) -> None:
+    """Compare a shard with its entry in the manifest.
+
+    Args:
+        path: the file, or a local copy of it.
+        folder: the folder of the manifest.
+        manifest: the manifest.
+        entry: the entry.
+
+    Raises:
+        ValueError: it has changed since it was written, or differs from the manifest.
+    """
     if path.stat().st_size != entry.bytes or file_sha256(path) != entry.sha256:
-        raise ValueError(f"{path} has changed since it was written; remove it, and the same command makes it again")
+        raise ValueError(
+            f"{folder / entry.file} has changed since it was written; remove it, and the same command makes it again"
+        )
     precision, dimensions = manifest.made_of["precision"], manifest.dimensions or 0
     with pq.ParquetFile(path) as file:
         found = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
@@ -147,7 +167,6 @@ def is_whole(folder: Path, manifest: Manifest, entry: Entry) -> bool:
             f"{dimensions} dimensions; it holds {found[0]} rows of {found[1]} columns. Restore the manifest from a "
             "copy of the folder, or encode into another folder"
         )
-    return True
 
 
 def read_shard(path: Path) -> tuple[list[str], np.ndarray]:

@@ -78,28 +78,31 @@ def update_corpus(
         Changes(kept=990, changed=4, new=10, dropped=6, encoded=14)
     """
     began = time.monotonic()
-    job = Job(input=input, output=Path(output).resolve(), **settings)
-    restore(job.folder)
-    read_manifest(job.folder)  # refused before anything is written
-    if job.folder.parent.stat().st_dev != job.folder.stat().st_dev:
+    job = Job(input=input, output=output, **settings)
+    job = replace(job, output=job.local_folder.resolve())
+    restore(job.local_folder)
+    read_manifest(job.local_folder)  # refused before anything is written
+    if job.local_folder.parent.stat().st_dev != job.local_folder.stat().st_dev:
         raise ValueError(
-            f"{job.folder} is a mount point and cannot be replaced in one step; encode into a folder in it"
+            f"{job.local_folder} is a mount point and cannot be replaced in one step; encode into a folder in it"
         )
     options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
     asked = new_manifest(encoder, job)
-    with cleared(job.folder):
-        old = read_manifest(job.folder)
-        require_same(old.made_of, asked.made_of, job.folder, apart_from=OF_THE_CORPUS)
+    with cleared(job.local_folder):
+        old = read_manifest(job.local_folder)
+        require_same(old.made_of, asked.made_of, job.local_folder, apart_from=OF_THE_CORPUS)
         if old.run["versions"] != asked.run["versions"]:
-            logger.warning("%s was made with other versions of the libraries: %s", job.folder, old.run["versions"])
+            logger.warning(
+                "%s was made with other versions of the libraries: %s", job.local_folder, old.run["versions"]
+            )
         asked.dimensions, asked.ranges = old.dimensions, old.ranges
         asked.run |= {name: value for name, value in old.run.items() if name == OVERHEAD}
-        known = _known(job.folder, old)
-        with _scratch(job.folder) as scratch:
+        known = _known(job.local_folder, old)
+        with _scratch(job.local_folder) as scratch:
             encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), asked, known, options)
             manifest, kept, changes = _put_together(replace(job, output=scratch / "new"), asked, known)
-            put(scratch / "new", job.folder, aside=scratch / "old")
-            flush(job.folder.parent)
+            put(scratch / "new", job.local_folder, aside=scratch / "old")
+            flush(job.local_folder.parent)
             shutil.rmtree(scratch, ignore_errors=True)
     return summary_of(manifest, kept=kept, began=began, changes=replace(changes, encoded=encoded))
 
@@ -137,18 +140,18 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 def _begun(job: Job, asked: Manifest, *, apart_from: tuple[str, ...] = ()) -> Manifest:
     """Return the manifest that a stopped update left, if it can be used; else a new one, in an empty folder."""
-    job.folder.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(job.folder)
-    if (job.folder / MANIFEST).is_file():
+    job.local_folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(job.local_folder)
+    if (job.local_folder / MANIFEST).is_file():
         try:
-            begun = read_manifest(job.folder)
-            require_same(begun.made_of, asked.made_of, job.folder, apart_from=apart_from)
+            begun = read_manifest(job.local_folder)
+            require_same(begun.made_of, asked.made_of, job.local_folder, apart_from=apart_from)
             if begun.ranges == asked.ranges or asked.dimensions is None:
                 return begun
         except (ValueError, FileExistsError) as error:
             logger.info("the files of a stopped update cannot be used: %s", error)
-    shutil.rmtree(job.folder)
-    job.folder.mkdir()
+    shutil.rmtree(job.local_folder)
+    job.local_folder.mkdir()
     return Manifest(asked.made_of, asked.run, asked.dimensions, asked.ranges)
 
 
@@ -157,12 +160,12 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
     manifest = _begun(job, asked, apart_from=OF_THE_CORPUS)
     for number, entry in list(manifest.shards.items()):
         try:
-            whole = is_whole(job.folder, manifest, entry)
+            whole = is_whole(job.local_folder, manifest, entry)
         except ValueError as error:
             logger.warning("%s", error)
             whole = False
         if whole:
-            known.add(job.folder, entry, older=False)
+            known.add(job.local_folder, entry, older=False)
         else:
             del manifest.shards[number]
     use_recorded_overhead(encoder, manifest)
@@ -179,7 +182,7 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
             made.append(write_shard(shard, vectors, job, manifest.ranges))
             add(manifest, shard.number, made[-1], job)
     for entry in made:
-        known.add(job.folder, entry, older=False)
+        known.add(job.local_folder, entry, older=False)
     asked.dimensions, asked.ranges = manifest.dimensions, manifest.ranges
     use_recorded_overhead(encoder, asked)
     return sum(entry.rows for entry in made)
@@ -215,25 +218,25 @@ def _put_together(job: Job, asked: Manifest, known: Known) -> tuple[Manifest, in
             total, same, changed = total + len(shard.rows), same + found.same.sum(), changed + found.changed.sum()
             unchanged += shard.sha256 in known.whole
             entry = manifest.shards.get(shard.number)
-            if entry and entry.input_sha256 == shard.sha256 and is_whole(job.folder, manifest, entry):
+            if entry and entry.input_sha256 == shard.sha256 and is_whole(job.local_folder, manifest, entry):
                 continue
             if shard.sha256 in known.whole:
-                entry = _linked(*known.whole[shard.sha256], job.folder, shard_name(shard.number))
+                entry = _linked(*known.whole[shard.sha256], job.local_folder, shard_name(shard.number))
             else:
                 cut = None if job.precision == "int8" else 0
                 entry = write_codes(shard, known.codes(found.places), job, cut=cut)
             manifest.shards[shard.number] = entry
             if shard.number % EVERY == EVERY - 1:
-                manifest.write(job.folder)
+                manifest.write(job.local_folder)
     if total == 0:
         raise ValueError(f"{job.input} holds no rows that can be encoded")
     if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
         raise ValueError(f"{job.input} changed while it was read; give the command again")
     for number in [number for number in manifest.shards if number * job.shard_rows >= total]:
-        (job.folder / manifest.shards.pop(number).file).unlink(missing_ok=True)  # of a version with more rows
+        (job.local_folder / manifest.shards.pop(number).file).unlink(missing_ok=True)  # of a version with more rows
     manifest.rejected, manifest.complete = rejects.count, True
-    manifest.write(job.folder)
-    flush(job.folder)
+    manifest.write(job.local_folder)
+    flush(job.local_folder)
     dropped = max(known.ids - int(same) - int(changed), 0)
     counts = Changes(kept=int(same), changed=int(changed), new=total - int(same) - int(changed), dropped=dropped)
     return manifest, int(unchanged), counts

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from embrew.corpus.layout import manifest_name, restore
-from embrew.corpus.manifest import Manifest, read_manifest
-from embrew.corpus.shards import is_whole, read_blocks, read_shard
+from embrew.corpus.manifest import Entry, Manifest, read_manifest
+from embrew.corpus.shards import check_whole, read_blocks, read_shard
+from embrew.files.stores import Place, local_copy, place_of
 from embrew.text_encoder.precision import Ranges, dequantize
 
 
@@ -26,7 +28,7 @@ class Vectors:
         ...     index.add(vectors.dequantize(codes))
     """
 
-    folder: Path
+    folder: Place
     manifest: Manifest
 
     def __len__(self) -> int:
@@ -48,16 +50,23 @@ class Vectors:
     def _files(self) -> Iterator[Path]:
         """Yield the files of the shards; each is compared with the manifest first."""
         for number in sorted(self.manifest.shards):
-            entry = self.manifest.shards[number]
+            with self._verified(self.manifest.shards[number]) as file:
+                yield file
+
+    @contextmanager
+    def _verified(self, entry: Entry) -> Iterator[Path]:
+        with ExitStack() as stack:
             try:
-                if not is_whole(self.folder, self.manifest, entry):
+                if not (self.folder / entry.file).exists():
                     missing = f"{self.folder / entry.file} is missing; give the same embrew encode again to write it"
                     raise FileNotFoundError(missing)
+                file = stack.enter_context(local_copy(self.folder / entry.file))
+                check_whole(file, self.folder, self.manifest, entry)
             except (ValueError, FileNotFoundError) as error:
                 if read_manifest(self.folder) != self.manifest:
                     raise ValueError(f"{self.folder} was replaced while it was read; open it again") from error
                 raise
-            yield self.folder / entry.file
+            yield file
 
     def dequantize(self, codes: np.ndarray) -> np.ndarray:
         """Return float32 `(rows, dimensions)` vectors of codes: int8 within half a step, binary as -1 and 1."""
@@ -74,26 +83,28 @@ class Vectors:
         return ids, vectors
 
 
-def holds_vectors(folder: Path) -> bool:
-    """Return whether `encode_corpus` wrote a folder."""
+def holds_vectors(folder: str | Place) -> bool:
+    """Return whether `encode_corpus` wrote a folder; a path, or a URL."""
+    folder = place_of(folder)
     return (folder / manifest_name(folder)).is_file()
 
 
-def read_vectors(folder: str | Path, *, partial: bool = False) -> Vectors:
+def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:
     """Open a folder that `encode_corpus` wrote; each shard's sha256 is verified when it is read.
 
     Args:
-        folder: the output folder.
+        folder: the output folder; a path, or a URL.
         partial: accept a folder whose corpus is not completely encoded.
 
     Raises:
         FileNotFoundError: no such folder.
         ValueError: the corpus is not completely encoded.
     """
-    restore(Path(folder))
-    manifest = read_manifest(Path(folder))
+    folder = place_of(folder)
+    restore(folder)
+    manifest = read_manifest(folder)
     if not manifest.complete and not partial:
         raise ValueError(
             f"{folder} is not complete ({manifest.rows:,} rows so far); give the same embrew encode, or partial=True"
         )
-    return Vectors(Path(folder), manifest)
+    return Vectors(folder, manifest)

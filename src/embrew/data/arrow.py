@@ -1,15 +1,15 @@
 """Read Parquet files, and the Arrow files that `datasets.save_to_disk` writes."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from embrew.data.record import Bad, Record, bad, broken
+from embrew.files.stores import Place, StorePath, readable
 
 BATCH = 1000
 
 
-def read_arrow(path: Path) -> Iterator[Record | Bad]:
+def read_arrow(path: Place) -> Iterator[Record | Bad]:
     """Yield the rows of a Parquet file or of an Arrow stream, by its suffix."""
     kind = "Parquet" if path.name.endswith(".parquet") else "Arrow"
     for number, values in _numbered(path, kind):
@@ -22,7 +22,7 @@ def read_arrow(path: Path) -> Iterator[Record | Bad]:
             yield broken(path, number, f"broken {kind} file ({said}); write it again", unit="row")
 
 
-def _numbered(path: Path, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSError | ValueError]]:
+def _numbered(path: Place, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSError | ValueError]]:
     """Yield numbered rows; for a row that is not UTF-8, and for the rest of a broken file, the error."""
     number = 0
     try:
@@ -34,21 +34,24 @@ def _numbered(path: Path, kind: str) -> Iterator[tuple[int, dict[str, Any] | OSE
             for values in rows:
                 number += 1
                 yield number, values
+    except (ConnectionError, PermissionError):
+        raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are among these
         yield number, error
 
 
-def _parquet_batches(path: Path) -> Iterator[Any]:
+def _parquet_batches(path: Place) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:  # if the writer stored checksums
+    with pq.ParquetFile(readable(path), page_checksum_verification=True) as file:  # if the writer stored checksums
         yield from file.iter_batches(batch_size=BATCH)
 
 
-def _arrow_batches(path: Path) -> Iterator[Any]:
+def _arrow_batches(path: Place) -> Iterator[Any]:
     import pyarrow as pa
 
-    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+    opened = pa.PythonFile(path.open("rb")) if isinstance(path, StorePath) else pa.OSFile(str(path))
+    with opened as file, pa.ipc.open_stream(file) as stream:
         for batch in stream:
             batch.validate(full=True)
             for start in range(0, len(batch), BATCH):

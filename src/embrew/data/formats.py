@@ -4,20 +4,20 @@
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from embrew.data.arrow import read_arrow
 from embrew.data.json_arrays import read_json
 from embrew.data.lines import read_json_lines, read_text_lines
 from embrew.data.record import Bad, Record, broken, stop
 from embrew.data.tables import read_table
+from embrew.files.stores import Place, StorePath
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".json", ".json.gz")
 """In a folder, such files are read if they are named after a split, or if no file has one of `SUFFIXES`."""
 
 
-def read_file(path: Path) -> Iterator[Record]:
+def read_file(path: Place) -> Iterator[Record]:
     """Yield the rows of one file, by its suffix. Blank lines are skipped; a line of a text file is `{"text": line}`.
 
     Raises:
@@ -29,7 +29,7 @@ def read_file(path: Path) -> Iterator[Record]:
         yield item
 
 
-def records(path: Path, *, max_bytes: int | None = None) -> Iterator[Record | Bad]:
+def records(path: Place, *, max_bytes: int | None = None) -> Iterator[Record | Bad]:
     """Yield the rows of one file, and reports of what cannot be read.
 
     A report with `rest_lost` is the last item: a broken gzip, Parquet, JSON or CSV file, one that ends within a bad
@@ -53,16 +53,18 @@ def records(path: Path, *, max_bytes: int | None = None) -> Iterator[Record | Ba
         yield broken(path, last, reason, unit=unit)
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
+def _state(path: Place) -> tuple[object, ...] | None:
     """Return what changes with a file's content or if it is replaced; None if it does not exist."""
     try:
+        if isinstance(path, StorePath):
+            return path.stat()
         about = path.stat()
     except FileNotFoundError:
         return None
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
-def _by_suffix(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
+def _by_suffix(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
         return read_json_lines(path, max_bytes)

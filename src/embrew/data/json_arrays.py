@@ -3,11 +3,11 @@
 import codecs
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from embrew.data.lines import GZIP_ERRORS, broken_gzip, checked_object, open_bytes, read_json_lines
 from embrew.data.record import Bad, Record, bad, broken
+from embrew.files.stores import Place
 
 CHUNK = 1 << 16  # bytes
 LITERAL = 16  # characters: an error this close to the end may come from an incomplete literal or escape
@@ -15,7 +15,7 @@ FORM = "a .json file holds an array of objects, or one object per line"
 BLANK = " \t\r\n"
 
 
-def read_json(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
+def read_json(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     """Yield the rows of a JSON file; one that does not begin with `[` is read as JSON Lines."""
     try:
         is_array = _first_byte(path) == b"["
@@ -29,7 +29,7 @@ def read_json(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
         yield item._replace(reason=f"{item.reason}; {FORM}") if isinstance(item, Bad) else item
 
 
-def _first_byte(path: Path) -> bytes:
+def _first_byte(path: Place) -> bytes:
     """Return the first byte that is neither blank nor of a byte order mark."""
     with open_bytes(path) as file:
         while part := file.read(CHUNK):
@@ -99,7 +99,7 @@ class _Text:
         self.ended = not raw
 
 
-def _read_array(path: Path) -> Iterator[Record | Bad]:
+def _read_array(path: Place) -> Iterator[Record | Bad]:
     """Yield the rows of an array; one at a time is in memory."""
     number = 0
     try:

@@ -4,39 +4,39 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from embrew.data.record import Bad, Record, bad, broken
+from embrew.files.stores import Place, readable
 
 GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 ENDS = "; the file ends here without a line break, so it may be truncated: copy it again, or end the line"
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Place) -> BinaryIO:
     """Open a file, gzip'd or not.
 
     Raises:
         EOFError: a gzip file without a header.
     """
     if not path.name.endswith(".gz"):
-        return open(path, "rb")
+        return path.open("rb")
     if path.stat().st_size == 0:
         raise EOFError("it is empty, without a gzip header")  # Python reads it as a file without lines
-    return cast(BinaryIO, gzip.open(path))
+    return cast(BinaryIO, gzip.open(readable(path)))
 
 
-def broken_gzip(path: Path, number: int, error: Exception, *, unit: str = "line") -> Bad:
+def broken_gzip(path: Place, number: int, error: Exception, *, unit: str = "line") -> Bad:
     """Return the report of a gzip file that cannot be read to its end."""
     return broken(path, number, f"broken gzip file ({error}); copy or download it again", unit=unit)
 
 
-def read_json_lines(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
+def read_json_lines(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     """Yield the rows of a file with one JSON object per line."""
     return _rows(path, max_bytes, parse_object)
 
 
-def read_text_lines(path: Path, max_bytes: int | None) -> Iterator[Record | Bad]:
+def read_text_lines(path: Place, max_bytes: int | None) -> Iterator[Record | Bad]:
     """Yield the lines of a text file as rows `{"text": line}`."""
     return _rows(path, max_bytes, lambda line: {"text": line.removesuffix("\n").removesuffix("\r")})
 
@@ -70,7 +70,7 @@ def checked_object(values: Any, *, escapes: bool) -> dict[str, Any]:
     return values
 
 
-def _rows(path: Path, max_bytes: int | None, parse: Callable[[str], dict[str, Any]]) -> Iterator[Record | Bad]:
+def _rows(path: Place, max_bytes: int | None, parse: Callable[[str], dict[str, Any]]) -> Iterator[Record | Bad]:
     for item in _lines(path, max_bytes):
         if isinstance(item, Bad):
             yield item
@@ -83,7 +83,7 @@ def _rows(path: Path, max_bytes: int | None, parse: Callable[[str], dict[str, An
             yield bad(path, number, f"{error}{ENDS if ends else ''}", rest_lost=ends)
 
 
-def _lines(path: Path, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]:
+def _lines(path: Place, max_bytes: int | None) -> Iterator[tuple[int, str] | Bad]:
     """Yield the non-blank lines of a UTF-8 file with their numbers; split at line feeds only."""
     number = 0
     try:

@@ -4,13 +4,15 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import overload
 
 from embrew.data.formats import SUFFIXES, TABLES, records
 from embrew.data.record import Bad, Record
 from embrew.data.rejects import Rejects
 from embrew.data.saved import is_saved, saved_files
 from embrew.files.public_paths import check_path_known
+from embrew.files.stores import Place, StorePath
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +44,13 @@ def public_name(path: str | Path) -> tuple[str, bool]:
     return (Path(text).resolve().name, False) if Path(text).exists() else (text, True)
 
 
-def require_regular(path: Path) -> None:
+def require_regular(path: Place) -> None:
     """Raise for what is neither a file nor a folder, since data are read more than once, by name.
 
     Raises:
         ValueError: it is a named pipe, a device, or a link to nothing.
     """
-    if path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
+    if isinstance(path, StorePath) or path.is_file() or path.is_dir() or not (path.exists() or path.is_symlink()):
         return
     what = "a named pipe or a device" if path.exists() else f"a link to {path.readlink()}, which does not exist"
     raise ValueError(f"{path} is {what}; data are read from regular files: write them into a file, and give that")
@@ -80,15 +82,19 @@ def read(
                 yield item
 
 
-def stem(path: Path) -> str:
+def stem(path: Place) -> str:
     """Return a file name without the data suffix: `train.jsonl.gz` gives `train`."""
     for suffix in sorted((*SUFFIXES, *TABLES), key=len, reverse=True):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
-    return path.stem
+    return PurePosixPath(path.name).stem
 
 
-def data_files(folder: Path) -> list[Path]:
+@overload
+def data_files(folder: Path) -> list[Path]: ...
+@overload
+def data_files(folder: Place) -> list[Place]: ...
+def data_files(folder: Place) -> list[Path] | list[Place]:
     """Return the data files of a folder (or of its `data/` folder, as on the Hub), sorted by name.
 
     These are JSON Lines, text and Parquet files, and CSV, TSV and JSON files of splits without one of the former; all
@@ -110,7 +116,7 @@ def data_files(folder: Path) -> list[Path]:
     raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {known}, or a saved data set")
 
 
-def _with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def _with_suffix(folder: Place, suffixes: tuple[str, ...]) -> list[Place]:
     """Return files by suffix, without the relevance judgements of BEIR."""
     files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]
     for file in files:
@@ -118,7 +124,7 @@ def _with_suffix(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return [file for file in files if not file.name.startswith("qrels.")]
 
 
-def _split(file: Path) -> str:
+def _split(file: Place) -> str:
     return re.sub(_SHARD + "$", "", stem(file))
 
 
@@ -127,7 +133,11 @@ def splits(folder: Path) -> list[str]:
     return sorted(saved_files(folder) if is_saved(folder) else {_split(file) for file in data_files(folder)})
 
 
-def find_file(folder: Path, name: str) -> Path | None:
+@overload
+def find_file(folder: Path, name: str) -> Path | None: ...
+@overload
+def find_file(folder: Place, name: str) -> Place | None: ...
+def find_file(folder: Place, name: str) -> Place | None:
     """Return the file `name` of a folder: JSON Lines, else Parquet, CSV, TSV or JSON; None if there is none."""
     suffixes = (*SUFFIXES[:2], ".parquet", *TABLES)
     return next((file for suffix in suffixes if (file := folder / f"{name}{suffix}").is_file()), None)

@@ -1,8 +1,9 @@
 """One row of a data file, and reports of rows that cannot be read."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+from embrew.files.stores import Place
 
 
 class Record(NamedTuple):
@@ -45,12 +46,12 @@ class Bad(NamedTuple):
     rest_lost: bool = False
 
 
-def bad(path: Path, number: int, reason: str, *, unit: str = "line", rest_lost: bool = False) -> Bad:
+def bad(path: Place, number: int, reason: str, *, unit: str = "line", rest_lost: bool = False) -> Bad:
     """Return the report of one row that cannot be read."""
     return Bad(str(path), number, f"{path}, {unit} {number}", reason, rest_lost)
 
 
-def broken(path: Path, number: int, reason: str, *, unit: str = "line") -> Bad:
+def broken(path: Place, number: int, reason: str, *, unit: str = "line") -> Bad:
     """Return the report of a file that cannot be read after row `number`."""
     return Bad(str(path), number, f"{path}, after {unit} {number}", reason, rest_lost=True)
 

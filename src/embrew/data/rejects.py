@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Literal
 
 from embrew.data.record import Bad, stop
+from embrew.files.stores import Place
 from embrew.files.writing import atomic_path
 
 OnBadRows = Literal["strict", "skip"]
@@ -104,7 +104,7 @@ class Rejects:
 
 
 @contextmanager
-def reject_file(path: Path | None) -> Iterator[IO[str] | None]:
+def reject_file(path: Place | None) -> Iterator[IO[str] | None]:
     """Open a file for bad rows. It is written when the block ends, also by too many of them.
 
     Without bad rows there is no file. None: no file is opened.

@@ -2,18 +2,24 @@
 
 import re
 from pathlib import Path
+from typing import overload
 
 from embrew.files.reading import content_of, read_json
+from embrew.files.stores import Place
 
 REPAIR = "save the data set again"
 
 
-def is_saved(folder: Path) -> bool:
+def is_saved(folder: Place) -> bool:
     """Return whether `save_to_disk` wrote a folder."""
     return (folder / "dataset_dict.json").is_file() or _is_one(folder)
 
 
-def saved_files(folder: Path) -> dict[str, list[Path]]:
+@overload
+def saved_files(folder: Path) -> dict[str, list[Path]]: ...
+@overload
+def saved_files(folder: Place) -> dict[str, list[Place]]: ...
+def saved_files(folder: Place) -> dict[str, list[Path]] | dict[str, list[Place]]:
     """Return the files of each split, in order; a `Dataset` without a split is `train`.
 
     Raises:
@@ -32,11 +38,11 @@ def saved_files(folder: Path) -> dict[str, list[Path]]:
     return {name: _one(part)[1] for name, part in parts.items()}
 
 
-def _is_one(folder: Path) -> bool:
+def _is_one(folder: Place) -> bool:
     return all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
 
 
-def _one(folder: Path) -> tuple[str, list[Path]]:
+def _one(folder: Place) -> tuple[str, list[Place]]:
     """Return the split and the files of a saved `Dataset`."""
     index = folder / "state.json"
     state = read_json(index, keys=("_data_files",), repair=REPAIR)

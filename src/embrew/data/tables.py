@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
-from pathlib import Path
 
 from embrew.data.lines import GZIP_ERRORS, broken_gzip, open_bytes
 from embrew.data.record import Bad, Record, bad, broken
+from embrew.files.stores import Place
 
 logger = logging.getLogger(__name__)
 MAX_CELL = 1 << 30  # characters; Python's own limit is 131,072, less than some documents have
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
-def read_table(path: Path) -> Iterator[Record | Bad]:
+def read_table(path: Place) -> Iterator[Record | Bad]:
     """Yield the rows under a header line; values are text, an empty cell is None. Columns without a name are left out.
 
     The separator is the one between the names of the header: commas, semicolons or tabs.
@@ -52,7 +52,7 @@ def read_table(path: Path) -> Iterator[Record | Bad]:
         yield broken(path, number, f"not valid CSV ({error}); repair the line")
 
 
-def _separator(header: str, path: Path) -> str:
+def _separator(header: str, path: Place) -> str:
     """Return the separator that the header has most often outside quotes, by default that of the file's suffix."""
     default = "\t" if ".tsv" in path.suffixes else ","
     plain = re.sub(r'"[^"]*"', "", header)
@@ -63,6 +63,6 @@ def _separator(header: str, path: Path) -> str:
 
 
 @cache
-def _say(path: Path, separators: str) -> None:
+def _say(path: Place, separators: str) -> None:
     """Log it once: a file is read several times in a run."""
     logger.info("%s: columns are separated by %s, as in its header line", path, separators)

@@ -39,7 +39,7 @@ class Format:
         """The number that is written, unless a lower one is enough for the file."""
         return self.reads[-1]
 
-    def check(self, values: Any, where: str | Path) -> int:
+    def check(self, values: Any, where: object) -> int:
         """Return the format number of a file that was read.
 
         Args:

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from embrew.files.formats import Format, OtherFormat
+from embrew.files.stores import Place
 
 REPAIR = "get it again from where it came from, or write it again with the command that made it"
 CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, SafetensorError, TypeError, ValueError)
@@ -23,7 +24,7 @@ class BrokenFile(ValueError):
 
 
 @contextmanager
-def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def content_of(path: Place, *, repair: str = REPAIR, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn errors about a file's content into `BrokenFile`. The block should only contain what interprets the content.
 
     Args:
@@ -44,14 +45,14 @@ def content_of(path: Path, *, repair: str = REPAIR, also: tuple[type[Exception],
         raise broken(path, error, repair=repair) from error
 
 
-def broken(path: Path, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
+def broken(path: Place, error: Exception, *, repair: str = REPAIR) -> BrokenFile:
     """Return the error for a file; for a folder, that of the first broken file in it, if any."""
-    found = broken_in(path, repair=repair) if path.is_dir() else None
+    found = broken_in(path, repair=repair) if isinstance(path, Path) and path.is_dir() else None
     return found or BrokenFile(f"{path} cannot be read: {reason(error)}; {repair}")
 
 
 def read_json(
-    path: Path, *, keys: Collection[str] = (), repair: str = REPAIR, kind: Format | None = None
+    path: Place, *, keys: Collection[str] = (), repair: str = REPAIR, kind: Format | None = None
 ) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from embrew.files.disk_errors import writing_to
 from embrew.files.exchange import exchange
 from embrew.files.locks import is_held, lock
+from embrew.files.stores import Place, StorePath, uploaded
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +29,18 @@ _TEMPORARY = re.compile(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` when the block ends without an error.
+def atomic_path(path: Place) -> Iterator[Path]:
+    """Yield a temporary file that replaces `path` when the block ends without an error; in a store, it is put there.
 
     Temporary files of killed processes are removed.
 
     Raises:
         DiskError: the disk is full, read-only or broken; names `path`.
     """
+    if isinstance(path, StorePath):
+        with uploaded(path) as temporary:
+            yield temporary
+        return
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path)
@@ -190,7 +195,7 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Place, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically; NaN is refused."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

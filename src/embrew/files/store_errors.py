@@ -1,0 +1,91 @@
+"""Errors of stores: which of them may pass, and messages that name the URL, never a credential."""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from embrew.files.disk_errors import DISK
+
+PASSING = (errno.EIO, getattr(errno, "EREMOTEIO", errno.EIO), errno.EBUSY, errno.ETIMEDOUT, errno.EPIPE)
+CLIENTS = ("aiobotocore", "aiohttp", "botocore", "gcsfs", "google", "httpcore", "httpx", "requests", "urllib3")
+"""Packages whose own errors, which are no `OSError`, report a connection that failed."""
+
+NO_CREDENTIALS = (
+    "CredentialRetrievalError",
+    "DefaultCredentialsError",
+    "LocalTokenNotFoundError",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+)
+REPLACED = ("FileExpired",)
+PACKAGES = {"s3": "s3", "gs": "gs"}
+"""Extras of embrew by scheme; `hf` needs none."""
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether a request may succeed if it is sent again."""
+    name, status = type(error).__name__, _status(error)
+    if name in (*NO_CREDENTIALS, *REPLACED, "ParamValidationError") or isinstance(
+        error, FileNotFoundError | PermissionError | FileExistsError
+    ):
+        return False
+    if status is not None:
+        return status >= 500 or status in (408, 429)
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in PASSING
+    return type(error).__module__.partition(".")[0] in CLIENTS
+
+
+def explained(error: Exception, url: str, *, tries: int = 1) -> Exception:
+    """Return the error to raise in place of a client's: its message names the URL, the reason and what to do."""
+    scheme, _, rest = url.partition("://")
+    said, name, status = _reason(error), type(error).__name__, _status(error)
+    if isinstance(error, ImportError):
+        extra = PACKAGES.get(scheme)
+        todo = f'install it with: pip install "embrew[{extra}]"' if extra else "install the package that it names"
+        return ImportError(f"{scheme}:// needs a package that is not installed ({said}); {todo}")
+    if name in NO_CREDENTIALS:
+        return PermissionError(
+            f"{url}: no credentials ({said}); give them in the environment or in the configuration files of the store"
+        )
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return PermissionError(
+            f"{url}: the store refuses access ({said}); check the credentials, and what they may do in {_bucket(rest)}"
+        )
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return FileNotFoundError(f"{url}: not found ({said}); check the name, and that of {_bucket(rest)}")
+    if isinstance(error, FileExistsError):
+        return FileExistsError(f"{url}: exists already")
+    if name in REPLACED:
+        return OSError(f"{url}: it was replaced while it was read; wait until it is written, and try again")
+    if isinstance(error, OSError) and error.errno in DISK and error.errno != errno.EIO:
+        return error  # the disk of this machine
+    if is_transient(error):
+        return ConnectionError(
+            f"{url}: no answer, or an error of the store, in {tries} tries ({said}); try again later"
+        )
+    return OSError(f"{url}: {said}") if not isinstance(error, ValueError | TypeError) else error
+
+
+def _bucket(rest: str) -> str:
+    return repr(rest.partition("/")[0])
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error's message, without query strings, which may hold signatures."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    first = next(iter(text.splitlines()), "") or type(error).__name__
+    return re.sub(r"\?[^\s\"')]+", "?…", first)[:200]
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status that an error reports, if any."""
+    for found in (getattr(getattr(error, "response", None), "status_code", None), getattr(error, "code", None)):
+        if isinstance(found, int) and not isinstance(found, bool):
+            return found
+    return None

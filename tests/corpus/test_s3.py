@@ -1,0 +1,211 @@
+"""Corpora and vectors in moto's S3 server: requests fail, processes are killed, and the bytes are those of a folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import embrew.build
+from embrew.cli import app
+from embrew.corpus import encode_corpus, read_vectors
+from embrew.corpus.layout import MANIFEST
+from embrew.files import store_locks, store_requests
+from tests.corpus import s3_server
+from tests.corpus.s3_server import KEY, SECRET, Proxy, environment, objects, store
+from tests.corpus.stub import Stub
+from tests.corpus.test_resume import ROOT, content
+
+SETTINGS = {"shard_rows": 10, "precision": "int8", "on_bad_rows": "skip"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    with s3_server.s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def port(server: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    s3_server.empty(server)
+    use(server, monkeypatch)
+    return server
+
+
+def use(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process find the server at a port."""
+    import s3fs
+    from fsspec.config import conf, set_conf_env
+
+    for name, value in environment(port).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(conf, "s3", {})
+    set_conf_env(conf)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def said(url: str, *arguments: object):
+    return CliRunner().invoke(app, ["encode", "any", *map(str, arguments), url])
+
+
+def test_encode_and_search_in_a_bucket(
+    port: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The same bytes as in a folder, resumed, refused to others, searched; errors name the URL, never the key."""
+    caplog.set_level(logging.DEBUG, logger="embrew")
+    stub = Stub()
+    monkeypatch.setattr(embrew.build, "open_model", lambda name, **_: stub)
+    monkeypatch.setattr(store_requests, "TRIES", 2)
+    store(port).put_file(str(corpus), "bucket/corpus.jsonl")
+    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=25)
+    first = said("s3://bucket/out", "s3://bucket/corpus.jsonl", "--shard-rows", 25)
+    assert first.exit_code == 0, first.stderr
+    assert "s3://bucket/out: 60 vectors of 16 dimensions in 3 shards" in first.stdout
+    assert objects(port, "bucket/out") == content(tmp_path / "out")
+    again = said("s3://bucket/out", corpus, "--shard-rows", 25)
+    assert "3 of them from an earlier run" in again.stdout
+    other = said("s3://bucket/out", corpus, "--shard-rows", 20)
+    assert other.exit_code == 1 and "made of another shard_rows" in other.stderr
+    search = CliRunner().invoke(
+        app,
+        ["search", "any", "-i", "s3://bucket/out", "--corpus", "s3://bucket/corpus.jsonl", "--json", "-k", "1", "what"],
+    )
+    assert search.exit_code == 0, search.stderr
+    (hit,) = json.loads(search.stdout)["questions"][0]["hits"]
+    ids, vectors = read_vectors(tmp_path / "out").load()
+    assert hit["id"] == ids[int((vectors @ stub.encode(["what"])[0] / np.linalg.norm(vectors, axis=1)).argmax())]
+    built = CliRunner().invoke(app, ["search", "any", "-i", "s3://bucket/index", "--build", str(corpus)])
+    assert built.exit_code == 1 and "an index is built in a folder of this machine" in built.stderr
+    updated = said("s3://bucket/out", corpus, "--shard-rows", 25, "--update")
+    assert updated.exit_code == 1 and "cannot replace a folder in one step" in updated.stderr
+    wrong = said("s3://other/out", corpus)
+    assert wrong.exit_code == 1 and "s3://other/out" in wrong.stderr and "bucket does not exist" in wrong.stderr
+    missing = said("s3://bucket/new", "s3://bucket/missing.jsonl")
+    assert missing.exit_code == 1 and "no file or folder 's3://bucket/missing.jsonl'" in missing.stderr
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        store(port).pipe_file("bucket/out/part-00000.parquet", b"another object")
+        read_vectors("s3://bucket/out").load()
+    shown = [one.stdout + one.stderr for one in (first, again, other, search, built, updated, wrong, missing)]
+    for text in (*shown, caplog.text, objects(port, "bucket/out")[MANIFEST].decode()):
+        assert KEY not in text and SECRET not in text
+
+
+def test_without_credentials_or_permission(port: int, corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import s3fs
+
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(PermissionError, match=r"s3://bucket/out.*: no credentials"):
+        encode_corpus(Stub(), corpus, "s3://bucket/out")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    s3fs.S3FileSystem.clear_instance_cache()
+    denied = Proxy(port, rate=0.0, seed=0)
+    monkeypatch.setattr(denied, "forward", lambda request: s3_server.deny(request))
+    use(denied.port, monkeypatch)
+    with pytest.raises(
+        PermissionError, match=r"s3://bucket/out.*: the store refuses access .*what they may do in 'bucket'"
+    ):
+        encode_corpus(Stub(), corpus, "s3://bucket/out")
+    denied.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_fail_at_random(
+    seed: int, port: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    encode_corpus(Stub(), corpus, tmp_path / "out", **SETTINGS)
+    store(port).put_file(str(corpus), "bucket/corpus.jsonl")
+    proxy = Proxy(port, rate=0.2, seed=seed)
+    use(proxy.port, monkeypatch)
+    began = time.monotonic()
+    encode_corpus(Stub(), "s3://bucket/corpus.jsonl", "s3://bucket/out", **SETTINGS)
+    ids, _ = read_vectors("s3://bucket/out").load()
+    seconds = time.monotonic() - began
+    proxy.stop()
+    assert len(ids) == 60 and objects(port, "bucket/out") == content(tmp_path / "out")
+    assert len(proxy.failed) >= 4
+    with capsys.disabled():
+        sys.stdout.write(f"\nseed {seed}: {proxy.asked} requests, failed {dict(proxy.failed)}, {seconds:.0f} s\n")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: Path, monkeypatch: pytest.MonkeyPatch):
+    proxy = Proxy(port, rate=0.0, seed=0)
+    use(proxy.port, monkeypatch)
+    stub = Stub()
+    real = stub.encode
+
+    def encode(*given, **options):
+        if len(stub.asked) == 3:
+            proxy.stop()
+        return real(*given, **options)
+
+    monkeypatch.setattr(stub, "encode", encode)
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"s3://bucket/out/.*: no answer, or an error of the store, in 5 tries"):
+        encode_corpus(stub, corpus, "s3://bucket/out", **SETTINGS)
+    assert time.monotonic() - began < 300
+    use(port, monkeypatch)
+    monkeypatch.setattr(store_locks, "LEASE", 1.0)
+    assert encode_corpus(Stub(), corpus, "s3://bucket/out", **SETTINGS).kept == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_again_and_again_while_requests_fail(seed: int, port: int, tmp_path: Path, capsys):
+    lines = [json.dumps({"id": i, "text": f"text {i} " + "word " * (i % 17)}) for i in range(200)]
+    lines[123] = "{"
+    corpus = tmp_path / "long.jsonl"
+    corpus.write_text("\n".join(lines))
+    encode_corpus(Stub(), corpus, tmp_path / "whole", **SETTINGS)
+    whole = content(tmp_path / "whole")
+    store(port).put_file(str(corpus), "bucket/long.jsonl")
+    proxy = Proxy(port, rate=0.05 if seed % 2 else 0.0, seed=seed)
+    generator, kills, states = random.Random(seed), 0, []
+    began = time.monotonic()
+    command = [sys.executable, "-m", "tests.corpus.stub", "s3://bucket/long.jsonl", "s3://bucket/out", "0.02"]
+    variables = {**os.environ, **environment(proxy.port), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    while True:
+        before, more = len(store(port).find("bucket/out")), generator.randint(0, 10)
+        process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        while process.poll() is None and kills < 8:
+            if len(store(port).find("bucket/out")) > before + more:
+                time.sleep(generator.uniform(0, 0.2))
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.02)
+        printed, _ = process.communicate(timeout=300)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, printed.decode()[-2000:]
+        kills += 1
+        found = objects(port, "bucket/out")
+        if MANIFEST in found:
+            entries = json.loads(found[MANIFEST])["shards"]
+            assert all(found[entry["file"]] == whole[entry["file"]] for entry in entries), "no half shard is listed"
+            states.append(len(entries))
+    proxy.stop()
+    assert kills >= 3 and objects(port, "bucket/out") == {
+        **whole,
+        "__embrew__/rejects.jsonl": whole["__embrew__/rejects.jsonl"].replace(
+            str(corpus).encode(), b"s3://bucket/long.jsonl"
+        ),
+    }
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\nseed {seed}: {kills} kills, finished shards after each {states}, {proxy.asked} requests, "
+            f"failed {dict(proxy.failed)}, {time.monotonic() - began:.0f} s\n"
+        )

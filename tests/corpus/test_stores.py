@@ -1,0 +1,363 @@
+"""Corpora and vectors in a store: the same bytes as in folders; killed, failing, locked and wrong stores."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from fsspec.registry import _registry
+
+from embrew.corpus import encode_corpus, holds_vectors, read_vectors, texts_of, update_corpus
+from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.files import store_errors, store_locks, store_requests, store_stream
+from embrew.files.locks import claimed
+from embrew.files.stores import StorePath, place_of
+from tests.corpus.conftest import TEXTS
+from tests.corpus.stores import FakeStore, in_memory, objects
+from tests.corpus.stub import Stub
+from tests.corpus.test_resume import content
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeStore]]:
+    monkeypatch.setattr(store_requests, "PAUSE", 0.0)
+    monkeypatch.setattr(store_locks, "LEASE", 0.3)
+    monkeypatch.setattr(store_locks, "RENEW", 0.05)
+    with in_memory() as found:
+        yield found
+
+
+def put(name: str, data: bytes) -> None:
+    FakeStore().pipe_file(name, data)
+
+
+@pytest.mark.parametrize(("scheme", "precision"), [("gs", "int8"), ("hf", "float32")])
+def test_the_same_bytes_as_in_a_folder(
+    scheme: str, precision: str, store: type[FakeStore], corpus: Path, tmp_path: Path
+):
+    with corpus.open("a") as file:
+        file.write("{\n")
+    put("bucket/corpus.jsonl", corpus.read_bytes())
+    settings = {"precision": precision, "shard_rows": 7, "on_bad_rows": "skip", "max_reject_rate": 0.1}
+    encode_corpus(Stub(), corpus, tmp_path / "local", **settings)
+    url = f"{scheme}://bucket/vectors/"
+    summary = encode_corpus(Stub(), f"{scheme}://bucket/corpus.jsonl", url, show_progress_bar=True, **settings)
+    assert (summary.rows, summary.shards, summary.rejected) == (60, 9, 1)
+    local, there = content(tmp_path / "local"), objects(store, "bucket/vectors")
+    listed, shown = (json.loads(found.pop(REJECTS)) for found in (local, there))
+    assert there == local and listed | {"file": ""} == shown | {"file": ""}
+    assert shown["file"] == f"{scheme}://bucket/corpus.jsonl"
+    assert holds_vectors(url) and not holds_vectors(f"{scheme}://bucket")
+    ids, vectors = read_vectors(url).load()
+    assert ids == [f"d{i}" for i in range(60)]
+    assert np.array_equal(vectors, read_vectors(tmp_path / "local").load()[1])
+    assert texts_of(read_vectors(url), f"{scheme}://bucket/corpus.jsonl") == TEXTS
+    again = Stub()
+    assert encode_corpus(again, corpus, url, **settings).kept == 9 and again.asked == []
+    assert objects(store, "bucket/vectors")[MANIFEST] == local[MANIFEST]
+
+
+FORMS = ["c.jsonl", "c.jsonl.gz", "c.txt", "c.txt.gz", "c.csv", "c.json", "c.json.gz", "c.parquet", "folder", "saved"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_kind_of_file_is_read_from_a_store(form: str, store: type[FakeStore], tmp_path: Path):
+    rows = [{"id": f"r{i}", "text": text} for i, text in enumerate(TEXTS)]
+    source = tmp_path / form
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    if form == "saved":
+        Dataset.from_list(rows).save_to_disk(source)
+    elif form == "folder":
+        source.mkdir()
+        (source / "a.jsonl").write_text("".join(lines.splitlines(keepends=True)[:20]))
+        pq.write_table(pa.Table.from_pylist(rows[20:]), source / "b.parquet")
+    elif form == "c.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    else:
+        body = {"jsonl": lines, "txt": "\n".join(TEXTS), "json": json.dumps(rows)}
+        body["csv"] = "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows)
+        data = body[form.split(".")[1]].encode()
+        source.write_bytes(gzip.compress(data) if form.endswith(".gz") else data)
+    for path in source.rglob("*") if source.is_dir() else [source]:
+        if path.is_file():
+            put(f"bucket/{path.relative_to(tmp_path)}", path.read_bytes())
+    encode_corpus(Stub(), source, tmp_path / "out", shard_rows=25)
+    encode_corpus(Stub(), f"gs://bucket/{form}", "gs://bucket/out", shard_rows=25)
+    assert objects(store, "bucket/out") == content(tmp_path / "out")
+
+
+def test_a_file_url_is_a_path(corpus: Path, tmp_path: Path):
+    encode_corpus(Stub(), f"file://{corpus}", f"file://{tmp_path}/out")
+    encode_corpus(Stub(), corpus, tmp_path / "plain")
+    assert content(tmp_path / "out") == content(tmp_path / "plain")
+
+
+def test_large_objects_are_read_in_ranges(store: type[FakeStore], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_stream, "BLOCK", 1000)
+    data = bytes(i * i % 251 for i in range(12_345))
+    put("bucket/large", data)
+    with place_of("gs://bucket/large").open("rb") as file:
+        assert file.read(10) == data[:10] and file.read() == data[10:] and file.read() == b""
+        file.seek(-7, 2)
+        assert file.tell() == 12_338 and file.read(100) == data[-7:]
+        file.seek(5_000)
+        assert file.read(3_000) == data[5_000:8_000]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, errors: dict[str, list[Exception]]) -> None:
+    """Let methods of the store raise errors, one per call, before they work."""
+    for name, waiting in errors.items():
+        real = getattr(FakeStore, name)
+
+        def fails(self, *given, _real=real, _waiting=waiting, **more):
+            if _waiting:
+                raise _waiting.pop(0)
+            return _real(self, *given, **more)
+
+        monkeypatch.setattr(FakeStore, name, fails)
+
+
+def test_requests_that_fail_for_a_moment_are_sent_again(
+    store: type[FakeStore], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    put("bucket/corpus.jsonl", corpus.read_bytes())
+    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    several = lambda: [ConnectionResetError("reset"), TimeoutError(), OSError(16, "Slow Down")]  # noqa: E731
+    names = ("info", "put_file", "pipe_file", "cat_file", "ls", "_open")
+    waiting = {name: several() for name in names}
+    failing(monkeypatch, waiting)
+    encode_corpus(Stub(), "gs://bucket/corpus.jsonl", "gs://bucket/out", shard_rows=7)
+    assert not any(waiting.values()), "each of these was asked for"
+    assert objects(store, "bucket/out") == content(tmp_path / "out")
+
+
+def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(
+    store: type[FakeStore], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    with monkeypatch.context() as patched:
+        real, shards = FakeStore.put_file, []
+
+        def put_file(self, file, path, **options):
+            shards.append(path)
+            if len(shards) > 6:
+                raise ConnectionResetError("reset by peer")
+            return real(self, file, path, **options)
+
+        patched.setattr(FakeStore, "put_file", put_file)
+        with pytest.raises(ConnectionError, match=r"gs://bucket/out/.* in 5 tries \(reset by peer\)"):
+            encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=7)
+    with pytest.raises(ValueError, match="is not complete"):
+        read_vectors("gs://bucket/out")
+    done = read_vectors("gs://bucket/out", partial=True)
+    assert 0 < len(done) == sum(len(ids) for ids, _ in done) < 60
+    assert store_locks.LOCK not in objects(store, "bucket/out")
+    stub = Stub()
+    kept = encode_corpus(stub, corpus, "gs://bucket/out", shard_rows=7).kept
+    assert kept == len(done.manifest.shards) and len(stub.asked) == 9 - kept
+    assert objects(store, "bucket/out") == content(tmp_path / "out")
+
+
+def test_an_object_that_is_not_in_the_manifest_is_no_shard(store: type[FakeStore], corpus: Path, tmp_path: Path):
+    """A run that was killed between the put of a shard and that of the manifest leaves one; half of one, here."""
+    encode_corpus(Stub(), corpus, tmp_path / "out", shard_rows=7)
+    whole = content(tmp_path / "out")
+    values = json.loads(whole[MANIFEST])
+    del values["sha256"]
+    values |= {"shards": values["shards"][:4], "complete": False}
+    for name, data in whole.items():
+        put(f"bucket/out/{name}", data[: len(data) // 2] if name == "part-00004.parquet" else data)
+    put(f"bucket/out/{MANIFEST}", json.dumps(values).encode())
+    stub = Stub()
+    assert encode_corpus(stub, corpus, "gs://bucket/out", shard_rows=7).kept == 4 and len(stub.asked) == 5
+    assert objects(store, "bucket/out") == whole
+
+
+def test_a_changed_or_missing_object_is_named(store: type[FakeStore], corpus: Path):
+    encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25)
+    whole = objects(store, "bucket/out")
+    data = bytearray(whole["part-00001.parquet"])
+    data[len(data) // 2] ^= 1
+    put("bucket/out/part-00001.parquet", bytes(data))
+    for attempt in (
+        lambda: read_vectors("gs://bucket/out").load(),
+        lambda: encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25),
+    ):
+        with pytest.raises(ValueError, match=r"gs://bucket/out/part-00001.parquet has changed since it was written"):
+            attempt()
+    FakeStore().rm_file("bucket/out/part-00001.parquet")
+    with pytest.raises(FileNotFoundError, match=r"gs://bucket/out/part-00001.parquet is missing"):
+        read_vectors("gs://bucket/out").load()
+    assert encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25).kept == 2
+    assert objects(store, "bucket/out") == whole
+
+
+def test_another_job_and_objects_of_others_are_refused(store: type[FakeStore], corpus: Path):
+    encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=25)
+    before = objects(store, "bucket")
+    with pytest.raises(FileExistsError, match=r"gs://bucket/out holds vectors made of another shard_rows"):
+        encode_corpus(Stub(), corpus, "gs://bucket/out", shard_rows=20)
+    put("bucket/mine/thesis.txt", b"precious")
+    with pytest.raises(FileExistsError, match=r"gs://bucket/mine holds no .* left alone"):
+        encode_corpus(Stub(), corpus, "gs://bucket/mine")
+    with pytest.raises(ValueError, match="which cannot replace a folder in one step"):
+        update_corpus(Stub(), corpus, "gs://bucket/out")
+    assert objects(store, "bucket") == before | {"mine/thesis.txt": b"precious"}
+
+
+def test_a_corpus_that_is_replaced_while_it_is_read(store: type[FakeStore], corpus: Path):
+    put("bucket/c.jsonl", corpus.read_bytes())
+
+    class Replacing(Stub):
+        def encode_document(self, inputs, **options):
+            put("bucket/c.jsonl", corpus.read_bytes() + b'{"_id": "more", "text": "more"}\n')
+            return super().encode_document(inputs, **options)
+
+    with pytest.raises(ValueError, match=r"gs://bucket/c.jsonl.* changed"):
+        encode_corpus(Replacing(), "gs://bucket/c.jsonl", "gs://bucket/out", shard_rows=25)
+
+
+def test_a_second_writer_is_refused_while_the_first_one_runs(store: type[FakeStore], corpus: Path):
+    with (
+        claimed(place_of("gs://bucket/out"), "encoding into"),
+        pytest.raises(FileExistsError, match=r"another process \(process \d+ on .*\) is encoding into gs://bucket/out"),
+    ):
+        encode_corpus(Stub(), corpus, "gs://bucket/out")
+    assert objects(store, "bucket/out") == {}
+    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60
+
+
+def test_of_several_writers_at_once_one_goes_on(store: type[FakeStore], corpus: Path, monkeypatch):
+    outcomes: list[object] = []
+
+    def run() -> None:
+        try:
+            outcomes.append(encode_corpus(Stub(wait=0.3), corpus, "gs://bucket/out", shard_rows=20).rows)
+        except FileExistsError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(60) == 1 and sum("another process" in str(one) for one in outcomes) == 3
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(
+    store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture
+):
+    put(f"bucket/out/{store_locks.LOCK}", b"0123456789abcdef elsewhere 77 4\n")
+    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60
+    assert "locked by process 77 on elsewhere; waiting" in caplog.text and "no longer runs" in caplog.text
+    assert store_locks.LOCK not in objects(store, "bucket/out")
+
+
+def test_a_process_that_was_suspended_stops_before_the_next_manifest(store: type[FakeStore], corpus: Path):
+    class Suspended(Stub):
+        def encode_document(self, inputs, **options):
+            if len(self.asked) == 2:
+                put(f"bucket/out/{store_locks.LOCK}", b"fedcba9876543210 elsewhere 78 0\n")
+            return super().encode_document(inputs, **options)
+
+    with pytest.raises(FileExistsError, match="another process took over gs://bucket/out"):
+        encode_corpus(Suspended(), corpus, "gs://bucket/out", shard_rows=10)
+    assert json.loads(objects(store, "bucket/out")[MANIFEST])["rows"] == 20
+    assert b"elsewhere" in objects(store, "bucket/out")[store_locks.LOCK], "the lock of the other is left"
+
+
+def test_a_created_lock_whose_answer_was_lost_is_ours(
+    store: type[FakeStore], corpus: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, lost = FakeStore.pipe_file, []
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        real(self, path, value, mode=mode, **options)
+        if mode == "create" and not lost:
+            lost.append(path)
+            raise ConnectionResetError("after the object was written")
+
+    monkeypatch.setattr(FakeStore, "pipe_file", pipe_file)
+    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60 and lost
+
+
+def test_a_store_without_locks_is_said(store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture):
+    encode_corpus(Stub(), corpus, "hf://datasets/me/vectors/out")
+    assert "hf://datasets/me/vectors/out is in a store without locks; make sure that no other process" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://KEY:SECRET@bucket/x", "holds credentials"),
+        ("ftp://host/x", "reads and writes local paths, s3://, gs://, hf://, file://"),
+        ("s3:///", "names no bucket"),
+        ("file://host/x", "names a host"),
+    ],
+)
+def test_urls_that_cannot_be_used(url: str, message: str, corpus: Path, tmp_path: Path):
+    for places in ((url, tmp_path / "out"), (corpus, url)):
+        with pytest.raises(ValueError, match=message) as raised:
+            encode_corpus(Stub(), *places)
+        assert "SECRET" not in str(raised.value) and "KEY" not in str(raised.value)
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):
+    for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs")):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.delitem(_registry, scheme, raising=False)
+        with pytest.raises(ImportError, match=rf'pip install "embrew\[{scheme}\]"') as raised:
+            encode_corpus(Stub(), f"{scheme}://bucket/c.jsonl", tmp_path / "out")
+        assert raised.value.name is None, "the command line shows it as one line"
+
+
+def test_not_found_and_no_permission(store: type[FakeStore], corpus: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(FileNotFoundError, match=r"no file or folder 'gs://bucket/c.jsonl'"):
+        encode_corpus(Stub(), "gs://bucket/c.jsonl", "gs://bucket/out")
+    refused = [PermissionError("Access Denied for https://x/y?X-Amz-Signature=abcdef&Token=t")]
+    failing(monkeypatch, {"put_file": refused})
+    with pytest.raises(PermissionError, match=r"gs://bucket/out/.*: the store refuses access") as raised:
+        encode_corpus(Stub(), corpus, "gs://bucket/out")
+    assert "abcdef" not in str(raised.value) and "'bucket'" in str(raised.value)
+    assert raised.value.__cause__ is None and raised.value.__suppress_context__
+
+
+def test_which_errors_are_tried_again():
+    class Answer:
+        def __init__(self, status_code: int) -> None:
+            self.status_code = status_code
+
+    def answered(status: int) -> Exception:
+        error = OSError("from the Hub")
+        error.response = Answer(status)  # type: ignore[attr-defined]
+        return error
+
+    passing = [
+        ConnectionResetError(),
+        TimeoutError(),
+        OSError(5, "I/O"),
+        OSError(16, "busy"),
+        answered(503),
+        answered(429),
+    ]
+    lasting = [FileNotFoundError(), PermissionError(), OSError(28, "disk"), answered(401), answered(404), ValueError()]
+    assert [store_errors.is_transient(error) for error in passing] == [True] * 6
+    assert [store_errors.is_transient(error) for error in lasting] == [False] * 6
+    assert isinstance(store_errors.explained(answered(403), "hf://datasets/a/b"), PermissionError)
+    disk = OSError(28, "No space left on device")
+    assert store_errors.explained(disk, "s3://b/x") is disk
+
+
+def test_places():
+    assert place_of("s3://b//c/") == StorePath("s3://b/c") and place_of("s3://b/c").name == "c"
+    assert str(place_of("s3://b/c") / "d") == "s3://b/c/d" and place_of("s3://b/c").parent == StorePath("s3://b")
+    assert place_of("a/b") == Path("a/b") and place_of("file:///a") == Path("/a")
