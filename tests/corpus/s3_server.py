@@ -27,7 +27,7 @@ FAULTS = ("500", "503", "refused", "answer lost", "truncated", "too slow")
 @contextmanager
 def s3_server() -> Iterator[int]:
     """Yield the port of an S3 server."""
-    server_module = pytest.importorskip("moto.server", reason='pip install "moto[s3]" flask flask-cors for these tests')
+    server_module = pytest.importorskip("moto.server", reason='pip install "moto[server]" for these tests')
     pytest.importorskip("s3fs", reason='pip install "embrew[s3]" for these tests')
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -67,6 +67,18 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
+def use(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process find the server at a port."""
+    import s3fs
+    from fsspec.config import conf, set_conf_env
+
+    for name, value in environment(port).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(conf, "s3", {})
+    set_conf_env(conf)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
 def objects(port: int, prefix: str) -> dict[str, bytes]:
     """All objects under a prefix, by the rest of their names."""
     files = store(port)
@@ -84,7 +96,7 @@ class Proxy:
 
     def __init__(self, server: int, *, rate: float, seed: int) -> None:
         self.server, self.rate = server, rate
-        self.asked = 0
+        self.asked, self.stopped = 0, False
         self.failed: Counter[str] = Counter()
         self._random, self._lock = random.Random(seed), threading.Lock()
         proxy = self
@@ -110,7 +122,8 @@ class Proxy:
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections from now on."""
+        """Refuse connections from now on, and end those that are open at their next request."""
+        self.stopped = True
         self._http.shutdown()
         self._http.server_close()
 
@@ -127,7 +140,7 @@ class Proxy:
     def forward(self, request: BaseHTTPRequestHandler) -> None:
         """Answer a request."""
         body, fault = _body(request), self.fault()
-        if fault == "refused":
+        if fault == "refused" or self.stopped:
             _reset(request)
             return
         if fault in ("500", "503"):

@@ -23,10 +23,11 @@ from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import MANIFEST
 from embrew.files import store_locks, store_requests
 from tests.corpus import s3_server
-from tests.corpus.s3_server import KEY, SECRET, Proxy, environment, objects, store
+from tests.corpus.s3_server import KEY, SECRET, Proxy, environment, objects, store, use
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import ROOT, content
 
+pytestmark = pytest.mark.slow
 SETTINGS = {"shard_rows": 10, "precision": "int8", "on_bad_rows": "skip"}
 
 
@@ -41,18 +42,6 @@ def port(server: int, monkeypatch: pytest.MonkeyPatch) -> int:
     s3_server.empty(server)
     use(server, monkeypatch)
     return server
-
-
-def use(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process find the server at a port."""
-    import s3fs
-    from fsspec.config import conf, set_conf_env
-
-    for name, value in environment(port).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(conf, "s3", {})
-    set_conf_env(conf)
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def said(url: str, *arguments: object):
@@ -121,7 +110,6 @@ def test_without_credentials_or_permission(port: int, corpus: Path, monkeypatch:
     denied.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_fail_at_random(
     seed: int, port: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
@@ -141,7 +129,6 @@ def test_requests_fail_at_random(
         sys.stdout.write(f"\nseed {seed}: {proxy.asked} requests, failed {dict(proxy.failed)}, {seconds:.0f} s\n")
 
 
-@pytest.mark.slow
 def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: Path, monkeypatch: pytest.MonkeyPatch):
     proxy = Proxy(port, rate=0.0, seed=0)
     use(proxy.port, monkeypatch)
@@ -163,7 +150,6 @@ def test_a_server_that_is_gone_ends_the_run_in_bounded_time(port: int, corpus: P
     assert encode_corpus(Stub(), corpus, "s3://bucket/out", **SETTINGS).kept == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_killed_again_and_again_while_requests_fail(seed: int, port: int, tmp_path: Path, capsys):
     lines = [json.dumps({"id": i, "text": f"text {i} " + "word " * (i % 17)}) for i in range(200)]

@@ -46,9 +46,13 @@ def leased(folder: StorePath, doing: str) -> Iterator[None]:
     _held[folder] = lock
     try:
         yield
+    except ConnectionError:  # the store does not answer; the next run takes the lock over
+        lock.ended.set()
+        raise
     finally:
         del _held[folder]
-        lock.release()
+        if not lock.ended.is_set():
+            lock.release()
 
 
 def check_lease(folder: StorePath) -> None:
@@ -130,7 +134,7 @@ class _Lock:
         while not self.ended.wait(RENEW):
             try:
                 found = self._read()
-                if found is None or not self._is_mine(found):
+                if found is None or not self._is_mine(found) or self.ended.is_set():
                     return
                 self.beats += 1
                 self.object.write_bytes(self._content())
