@@ -1,4 +1,4 @@
-"""Two processes of a module of the tests, met over gloo."""
+"""Several processes of a module of the tests, met over gloo."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.fresh import Fresh
 ROOT = Path(__file__).parents[2]
 
 
-def in_two_processes(module: str, *arguments: str, timeout: int) -> None:
-    """Run `python -m module` in two processes; what they wrote to stderr is the error if one fails."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+def in_processes(count: int, module: str, *arguments: str, timeout: int) -> None:
+    """Run `python -m module` in several processes; what they wrote to stderr is the error if one fails."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
     done = subprocess.run(
         [*command, "-m", module, *arguments],
         cwd=ROOT,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,30 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "epic": {"demonstrations": Demonstrations(compress="all", every=8)},
     "icl": {"demonstrations": Demonstrations(compress="none", text_tokens=12)},
 }
-JOINT = 4
+MORE: dict[str, list[dict[str, Any]]] = {  # settings of objectives, besides those of the battery
+    "contrastive": [{"in_batch_negatives": False}, {"temperature": 0.2, "distillation_weight": 0.5}],
+    "espresso": [{"base": {"type": "contrastive"}, "compression_size": 8, "per_text": True}],
+}
+READS: dict[str, dict[str, Any]] = {  # encoders with weights after, or besides, the language model
+    "latent": {"pooling": Pooling("mean", "text", latents=4, heads=2, head_width=8)},
+    "learnable": {"demonstrations": Demonstrations(compress="pair", learnable=5)},
+}
+ROWS = 4
 
 
 @dataclass(frozen=True)
 class Case:
-    """One cell of the matrix."""
+    """One cell of the matrix.
+
+    Attributes:
+        lora: a LoRA, or all weights.
+        rows: of all processes in an optimiser step.
+        adamw: three steps of AdamW with clipped gradients, in place of one of plain gradient descent.
+        embeddings: a LoRA, and the whole embedding matrix.
+        merged: after a LoRA that was merged: the original LM is a second copy.
+        variant: settings of the objective: -1 of `SETTINGS`, others of `variants_of`.
+        reads: another encoder, of `READS`.
+    """
 
     objective: str
     lora: bool
@@ -62,14 +80,40 @@ class Case:
     sharded: bool = False
     family: str = "llama"
     accumulated: bool = False
+    adamw: bool = False
+    embeddings: bool = False
+    merged: bool = False
+    rows: int = ROWS
+    variant: int = -1
+    reads: str = ""
+
+    @property
+    def reference(self) -> Case:
+        """The same training by one process, with nothing that saves memory; each batch has its own negatives."""
+        in_batch = self.objective in (*EMBEDDING, "joint")
+        accumulated = self.accumulated and in_batch
+        return replace(self, checkpointing=False, cached=False, sharded=False, accumulated=accumulated)
+
+    @property
+    def mode(self) -> str:
+        """What is trained, and how."""
+        flags = ["LoRA" if self.lora else "full"]
+        switches = ("embeddings", "merged", "checkpointing", "cached", "accumulated", "adamw", "sharded")
+        return " ".join([*flags, *(name for name in switches if getattr(self, name))])
 
     def __str__(self) -> str:
-        flags = ["LoRA" if self.lora else "full"]
-        flags += [name for name in ("checkpointing", "cached", "sharded", "accumulated") if getattr(self, name)]
-        return " ".join([self.objective, *flags, self.family])
+        which = [str(self.variant)] * (self.variant >= 0) + [self.reads] * bool(self.reads)
+        return " ".join([self.objective, *which, self.mode, self.family, *([str(self.rows)] * (self.rows != ROWS))])
+
+
+def variants_of(objective: str) -> list[dict[str, Any]]:
+    """Settings of an objective that have the same meaning in any number of processes: no dropout, what is gathered."""
+    found = [*cases.SETTINGS[objective], *MORE.get(objective, [])]
+    return [one for one in found if "dropout" not in str(one) and one.get("gather", True)]
 
 
 BOTH = (True, False)
+FAMILIES = ("llama", "llama-tied", "qwen3")
 CASES = [
     Case(objective, lora, checkpointing, cached)
     for objective in OBJECTIVES
@@ -77,20 +121,30 @@ CASES = [
     for checkpointing in BOTH
     for cached in (BOTH if objective in EMBEDDING else (False,))
 ]
+COMPARES = ("compression", "alignment")  # with the original LM
 SHARDED = [
+    *(replace(case, sharded=True) for case in CASES),
     *(
-        Case("contrastive", lora, checkpointing, cached, True)
+        Case(objective, lora, sharded=True, rows=8, **{how: True})
+        for objective in OBJECTIVES
         for lora in BOTH
-        for checkpointing in BOTH
-        for cached in BOTH
+        for how in ("accumulated", "adamw")
     ),
     *(
-        Case(objective, True, False, cached, True)
-        for objective in ("angle", "matryoshka", "matryoshka_2d")
-        for cached in BOTH
+        Case(objective, True, sharded=True, variant=i)
+        for objective in OBJECTIVES
+        for i in range(len(variants_of(objective)))
     ),
-    Case("contrastive", False, cached=True, sharded=True, family="llama-tied"),
-    Case("contrastive", True, cached=True, sharded=True, family="qwen3"),
+    *(Case(objective, True, sharded=True, family=f, embeddings=True) for objective in COMPARES for f in FAMILIES[:2]),
+    *(Case(objective, True, sharded=True, merged=True, checkpointing=c) for objective in COMPARES for c in BOTH),
+    *(
+        Case(objective, lora, sharded=True, family=family)
+        for objective in ("compression", "language_model", "mntp", "contrastive")
+        for family in FAMILIES[1:]
+        for lora in BOTH
+    ),
+    *(Case("contrastive", lora, cached=c, sharded=True, reads="latent") for lora in BOTH for c in BOTH),
+    *(Case("epic", True, cached=c, sharded=True, reads="learnable") for c in BOTH),
 ]
 
 QUICK = [
@@ -104,20 +158,34 @@ QUICK = [
     Case("mntp", True, accumulated=True),
     Case("compression", True, accumulated=True),
     Case("language_model", False, accumulated=True),
+    Case("compression", True, checkpointing=True, sharded=True),
+    Case("compression", False, sharded=True, adamw=True),
+    Case("alignment", True, sharded=True, variant=2),
+    Case("joint", False, sharded=True, accumulated=True, family="llama-tied"),
+    Case("epic", True, cached=True, sharded=True),
+    Case("espresso", True, sharded=True),
 ]
 
 
-def rows_for(objective: Objective) -> Dataset:
-    """Rows whose lengths, and numbers of negatives, differ much: processes disagree on how many passes they need."""
+def rows_for(objective: Objective, *, times: int = 2) -> Dataset:
+    """Rows, five `times`, whose lengths and numbers of negatives differ: processes need unequal numbers of passes."""
     if objective.rows_kind == "text":
-        return Dataset.from_list([{"text": f"{text[: 20 + 9 * i]}. {text}"} for i, text in enumerate(SENTENCES * 2)])
-    texts = [f"{text[: 8 + 5 * i]} {i}" for i, text in enumerate(SENTENCES * 2)]
+        return Dataset.from_list(
+            [{"text": f"{text[: 20 + 9 * i]}. {text}"} for i, text in enumerate(SENTENCES * times)]
+        )
+    if objective.rows_kind == "scored":
+        pairs = zip(SENTENCES * times, SENTENCES[1:] * times, strict=False)
+        return Dataset.from_list(
+            [{"sentence1": a[: 9 + 4 * i], "sentence2": b, "score": i % 3} for i, (a, b) in enumerate(pairs)]
+        )
+    texts = [f"{text[: 8 + 5 * i]} {i}" for i, text in enumerate(SENTENCES * times)]
     return Dataset.from_list(
         [
             {
                 "query": text[5:20],
                 "positive": text * (1 + i % 3),
                 "negatives": [f"{n} {text[:9]}" for n in range(i % 4)],
+                "scores": [1.0 + i, 0.5, 2.0, 0.3][: 1 + i % 4],
             }
             for i, text in enumerate(texts)
         ]
@@ -131,10 +199,15 @@ def encoder_for(case: Case, folder: str) -> Encoder:
         "attention": "bidirectional",
         **({} if case.objective in cases.BARE else memory),
         **ENCODERS.get(case.objective, {}),
+        **READS.get(case.reads, {}),
     }
     built = Encoder.from_pretrained(Path(folder) / case.family, dtype="float32", device="cpu", **settings)
+    if case.merged:
+        built.backbone.add_lora({"r": 2})
+        stir(built.backbone)
+        built.merge_adapter()
     if case.lora:
-        built.backbone.add_lora({"r": 4, "lora_alpha": 8})
+        built.backbone.add_lora({"r": 4, "lora_alpha": 8}, train_embeddings=case.embeddings)
         stir(built.backbone)
     else:
         built.backbone.train_all()
@@ -142,22 +215,27 @@ def encoder_for(case: Case, folder: str) -> Encoder:
 
 
 def train(case: Case, folder: str) -> dict[str, Tensor]:
-    """Loss and weights after a step, in however many processes."""
+    """Losses and weights after a step, or three, in however many processes."""
     set_seed(1)
     encoder = encoder_for(case, folder)
-    objective = build.objective({"type": case.objective, **SETTINGS[case.objective]})
+    settings = SETTINGS[case.objective] if case.variant < 0 else variants_of(case.objective)[case.variant]
+    objective = build.objective({"type": case.objective, **settings})
     objective.setup(encoder)
-    rows = objective.precompute(objective.prepare(rows_for(objective), encoder), encoder)
+    rows = rows_for(objective, times=2 if case.rows == ROWS else 8)
+    rows = objective.precompute(objective.prepare(rows, encoder), encoder)
     training: dict[str, Any] = {
-        "max_steps": 1, "optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0.0,
-        "save_strategy": "no", "logging_steps": 1, "activation_checkpointing": case.checkpointing,
+        "max_steps": 3, "learning_rate": 1e-4, "max_grad_norm": 0.5,
+    } if case.adamw else {"max_steps": 1, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}  # fmt: skip
+    training |= {
+        "lr_scheduler_type": "constant", "save_strategy": "no", "logging_steps": 1,
+        "activation_checkpointing": case.checkpointing,
     }  # fmt: skip
-    batch: dict[str, Any] = {"batch": {"size": JOINT}}
+    batches = 2 if case.accumulated else 1
+    batch: dict[str, Any] = {"batch": {"size": case.rows // batches}}
     if case.objective not in EMBEDDING:
         batch = {}
-        batches = 2 if case.accumulated else 1
-        training["per_device_train_batch_size"] = JOINT // PartialState(cpu=True).num_processes // batches
-        training["gradient_accumulation_steps"] = batches
+        training["per_device_train_batch_size"] = case.rows // PartialState(cpu=True).num_processes // batches
+    training["gradient_accumulation_steps"] = batches
     stage = StageConfig.model_validate(
         {"name": "one", "objective": {"type": case.objective}, "data": {"path": "none"}, "training": training, **batch}
     )
@@ -166,7 +244,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
         sharding.shard(encoder, torch.device("cpu"))
     step = TrainStep(encoder, objective, Chunks(rows=2) if case.cached else None)
     trainer = StageTrainer(step, args, rows, str(case))
-    assert trainer.fit(None) == 1
+    assert trainer.fit(None) == training["max_steps"]
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     return {"losses": torch.tensor(losses), **trained_tensors(trainer.step)}
 
@@ -181,7 +259,6 @@ def main(folder: str, out: str) -> None:
     """Train all cases in as many processes as there are, and write them from the first."""
     torch.set_num_threads(1)
     process = PartialState(cpu=True)
-    assert process.num_processes == 2
     tensors = all_of([*CASES, *SHARDED], folder)
     if process.is_main_process:
         save_file(tensors, out)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from embrew.objectives import OBJECTIVES
 from tests.distributed import matrix
-from tests.distributed.launch import in_two_processes
+from tests.distributed.launch import in_processes
 from tests.distributed.matrix import CASES, QUICK, SHARDED, Case
 
 Trained = dict[str, dict[str, Tensor]]
@@ -54,13 +54,23 @@ def test_one_process_all(folder):
     same(by_case(matrix.all_of(cases, folder)), cases, folder)
 
 
+def test_what_is_sharded():
+    """Every objective, with everything that saves memory; the original LM inside and as a second copy."""
+    assert {case.objective for case in CASES} == {case.objective for case in SHARDED} == set(OBJECTIVES)
+    for switch in ("lora", "checkpointing", "accumulated", "adamw"):
+        assert {case.objective for case in SHARDED if getattr(case, switch)} == set(OBJECTIVES), switch
+    assert {case.objective for case in SHARDED if case.cached} == set(matrix.EMBEDDING)
+    assert {case.objective for case in SHARDED if case.merged} == {"compression", "alignment"}
+    assert len(SHARDED) == len(set(map(str, SHARDED))) == 224
+
+
 @pytest.mark.slow
-def test_two_processes_all(folder, tmp_path):
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes(processes, folder, tmp_path):
     """DistributedDataParallel and FSDP2, on gloo; a few of these run by default, in test_runs."""
-    in_two_processes("tests.distributed.matrix", folder, str(tmp_path / "trained.safetensors"), timeout=900)
-    found = by_case(load_file(tmp_path / "trained.safetensors"))
-    assert {case.objective for case in CASES} == set(OBJECTIVES) and len(SHARDED) == 16
-    same(found, [*CASES, *SHARDED], folder)
+    out = tmp_path / "trained.safetensors"
+    in_processes(processes, "tests.distributed.matrix", folder, str(out), timeout=1800)
+    same(by_case(load_file(out)), [*CASES, *SHARDED], folder)
 
 
 def same(found: Trained, cases: list[Case], folder: str) -> None:
@@ -68,9 +78,8 @@ def same(found: Trained, cases: list[Case], folder: str) -> None:
     plain: Trained = {}
     assert found.keys() == {str(case) for case in cases}
     for case in cases:
-        reference = Case(case.objective, case.lora, family=case.family)
-        wanted, ours = plain.setdefault(str(reference), {}), found[str(case)]
-        wanted.update(wanted or matrix.train(reference, folder))
+        wanted, ours = plain.setdefault(str(case.reference), {}), found[str(case)]
+        wanted.update(wanted or matrix.train(case.reference, folder))
         assert wanted.keys() == ours.keys(), case
         for name, tensor in wanted.items():
             scale = max(1.0, float(tensor.abs().max()))

@@ -40,16 +40,16 @@ def test_refused_where_it_cannot_run(model_folder, tmp_path, monkeypatch):
     objective = build.objective(stage.objective)
     args = build.training_arguments(stage, objective, tmp_path / "out", seed=1)
     assert not args.torch_compile, "the Trainer would compile the whole step"
-    check_launch(stage, objective, args, sharded=False)
+    check_launch(stage, args, sharded=False)
     with pytest.raises(ValueError, match="torch_compile is not supported under FSDP2"):
-        check_launch(stage, objective, args, sharded=True)
+        check_launch(stage, args, sharded=True)
 
     def none() -> str:
         raise exc.InvalidCxxCompiler
 
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
-        check_launch(stage, objective, args, sharded=False)
+        check_launch(stage, args, sharded=False)
 
 
 def loss_and_gradients(step, batch):

@@ -378,7 +378,7 @@ def test_the_original_under_lora_on_fully_trained_weights(
         train(Recipe.from_values(values), tmp_path / "then", start=whole)
     assert "is opened again as a second copy" in caplog.text
     wanted = build.encoder(Recipe.from_values({**values, "stages": []})).backbone.causal_lm.state_dict()
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen[0][0].state_dict().items())
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen[0][0].model.state_dict().items())
 
 
 def test_full_fine_tuning_does_not_continue_an_adapter(values: dict[str, Any], tmp_path: Path) -> None:

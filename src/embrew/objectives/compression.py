@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.losses import token_kl, token_nll
-from embrew.modeling.embedding.batching import groups_by_length
+from embrew.modeling.embedding.batching import passes_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.indexing import at, take, upload
@@ -191,9 +191,9 @@ class Compression(Objective):
         return {"loss": PrecomputedGradient.apply(memory, grad, value)}
 
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
-        """Yield scalars, one per group, whose sum is the loss of the memory states `(batch, k, hidden)`."""
+        """Yield scalars, one per forward pass, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
-        for group in groups_by_length(batch["student"], lm.cost):
+        for group, counts in passes_by_length(batch["student"], lm.cost):
             student = batch["student"].select(group).with_soft(take(memory, group))
             here = student.host
             states = lm.hidden_states(student)
@@ -214,7 +214,7 @@ class Compression(Objective):
                 rows = torch.full((len(labels),), weights["tokens"], device=memory.device)
                 nll = token_nll(at(states, here.predicting(Segment.TARGET)), labels, *lm.head, row_weights=rows)
                 loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
-            yield loss
+            yield loss * float(counts)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
         """Return the number of texts, over which `kl` is a mean, and of target tokens, for the others."""

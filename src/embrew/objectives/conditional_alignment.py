@@ -14,7 +14,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from embrew.losses import conditional_alignment_loss, token_divergences, token_log_probs
-from embrew.modeling.embedding.batching import groups_by_length
+from embrew.modeling.embedding.batching import passes_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.indexing import at, take, upload
@@ -266,10 +266,15 @@ class Alignment(Objective):
         """Yield rows, states and tokens of decoded texts, in groups of similar length."""
         positions = np.flatnonzero(wanted)
         tokens: Tokens = batch["decoded"].select(positions)
-        for rows in groups_by_length(tokens, lm.cost):
+        dummies: list[Tensor] = []  # added to states, so that their backward passes run too
+        for rows, counts in sorted(passes_by_length(tokens, lm.cost), key=lambda one: one.counts):
             group = positions[rows]
             student = tokens.select(rows).with_soft(take(memory, batch["source"][group]))
-            yield group.tolist(), lm.hidden_states(student), student
+            states = lm.hidden_states(student)
+            if counts:
+                yield group.tolist(), sum(dummies, states), student
+            else:
+                dummies.append(0.0 * states.sum())
 
 
 class RowKey(NamedTuple):

@@ -52,7 +52,8 @@ class Drawn:
     Attributes:
         rows: `(queries, most)` int64: their rows in the global batch; −1 after a query's last.
         here: position of the rows of this process in the global batch.
-        prompted: queries after their demonstrations, of those that have some, if these contain vectors.
+        prompted: queries after their demonstrations, of those that have some, if these contain vectors; if no query has
+            any and weights are sharded, a dummy row.
         prompted_rows: `(prompted,)` int64: indices of these queries.
         some: whether a query has any.
     """

@@ -158,10 +158,11 @@ class DemonstratedPairs(Inputs):
             rows[i, : len(kept)] = torch.tensor(kept, dtype=torch.long)
             prompts += insert([row], joined(parts), template)
         some = (rows[:, 0] >= 0).nonzero()[:, 0]
+        dummy = encoder.cost.alike and not len(some)  # other processes may have prompts
         drawn = Drawn(rows=upload(rows, device), here=here, some=len(some) > 0)
         if not settings.vectors:
             return {**batch, "query": Tokens.pad(prompts).to(device), "drawn": drawn}
-        prompted = [prompts[i] for i in some.tolist()]
+        prompted = plain[:1] if dummy else [prompts[i] for i in some.tolist()]
         tokens = Tokens.pad(prompted) if prompted else Tokens(*torch.zeros(2, 0, 1).long())
         drawn = replace(drawn, prompted=tokens.to(device), prompted_rows=upload(some, device))
         return {**batch, "drawn": drawn}
@@ -216,7 +217,7 @@ class DemonstratedPairs(Inputs):
         demonstrator = encoder.demonstrator
         assert demonstrator is not None
         if demonstrator.learned is not None:
-            return demonstrator.learned
+            return demonstrator()
         size = len(batch["query_keys"])
         roles = {"query": "query", "passage": "document", "instruction": "instruction"}
         raw = []

@@ -73,7 +73,8 @@ class Epic(InfoNCE, EmbeddingObjective):
         plain, documents = single["query"], single["document"]
         queries = plain
         if "prompted" in single:
-            queries = plain.index_copy(0, batch["drawn"].prompted_rows, single["prompted"].to(plain.dtype))
+            places = batch["drawn"].prompted_rows
+            queries = plain.index_copy(0, places, single["prompted"][: len(places)].to(plain.dtype))
         mask = self.mask_demo_negatives
         parts = compare_demonstrated(self, queries, documents, batch, mask_demonstrations=mask)
         if not self.plain_weight:

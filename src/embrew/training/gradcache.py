@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embrew.distributed import most_over_processes
-from embrew.modeling.embedding.batching import groups_by_length
+from embrew.modeling.embedding.batching import passes_by_length
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.cost import Cost
 from embrew.modeling.text.indexing import take, upload
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives import EmbeddingObjective
@@ -34,7 +32,7 @@ class Chunks:
 
 
 def cached_loss(
-    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks, *, alike: bool = False
+    objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any], chunks: Chunks
 ) -> dict[str, Tensor]:
     """Return the objective's loss on the whole batch; its backward pass holds the activations of one chunk at a time.
 
@@ -52,7 +50,6 @@ def cached_loss(
         encoder: what is trained.
         batch: as the objective collates it, on the encoder's device.
         chunks: their size.
-        alike: run as many forward passes as every other process, which sharded weights need.
 
     Returns:
         What calling the objective returns.
@@ -62,18 +59,16 @@ def cached_loss(
     pieces: dict[str, list[_Piece]] = {}
 
     def first(role: str, tokens: Tokens) -> Tensor:
-        groups, idle = groups_of(tokens, chunks, encoder.cost, alike=alike)
-        found, pieces[role] = [], []
-        for group in groups:
-            piece = _Piece(
-                upload(torch.tensor(group), encoder.device), tokens.select(group), _random_state(encoder.device)
-            )
-            found.append(inputs.embed(encoder, piece.tokens))
+        found, pieces[role], rows = [], [], []
+        for group, counts in passes_by_length(tokens, encoder.cost, batch_size=chunks.rows, batch_tokens=chunks.tokens):
+            places = upload(torch.tensor(group), encoder.device) if counts else None
+            piece = _Piece(places, tokens.select(group), _random_state(encoder.device))
+            vectors = inputs.embed(encoder, piece.tokens)
             pieces[role].append(piece)
-        for row in idle:
-            pieces[role].append(_Piece(None, tokens.select([row]), _random_state(encoder.device)))
-            inputs.embed(encoder, pieces[role][-1].tokens)
-        order = torch.tensor([row for group in groups for row in group]).argsort()
+            if counts:
+                found.append(vectors)
+                rows += group
+        order = torch.tensor(rows).argsort()
         return take(torch.cat(found, dim=-2), order, dim=-2)
 
     with torch.no_grad():
@@ -124,36 +119,6 @@ def cached_loss(
     anchor = torch.zeros((), device=encoder.device, requires_grad=True)
     loss: Tensor = _Replay.apply(anchor, parts["loss"].detach(), replay)
     return {**parts, "loss": loss}
-
-
-def loss_alike(objective: EmbeddingObjective, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the objective's loss, in as many forward passes as every other process runs, without a cache."""
-    inputs = objective.inputs
-    batch = inputs.complete(encoder, batch)
-    if inputs.prompted(batch):
-        raise TypeError(f"{type(objective).__name__} inserts embeddings into texts, which FSDP2 does not allow")
-    embeddings: dict[str, Tensor] = {}
-    for role, tokens in inputs.texts(batch).items():
-        groups, idle = groups_of(tokens, Chunks(), encoder.cost, alike=True)
-        found = [inputs.embed(encoder, tokens.select(group)) for group in groups]
-        order = torch.tensor([row for group in groups for row in group]).argsort()
-        vectors = take(torch.cat(found, dim=-2), order, dim=-2)
-        for row in idle:  # part of the graph, so that its backward pass runs too
-            vectors = vectors + 0.0 * inputs.embed(encoder, tokens.select([row])).sum()
-        embeddings[role] = vectors
-    return objective.loss(embeddings, batch)
-
-
-def groups_of(tokens: Tokens, chunks: Chunks, cost: Cost, *, alike: bool) -> tuple[list[list[int]], list[int]]:
-    """Return groups of rows of similar length, one per forward pass, and dummy rows.
-
-    The number of groups depends on the lengths, so it differs between processes. Every forward pass through sharded
-    weights gathers them from all processes. With `alike`, there are as many dummy rows as this process has fewer groups
-    than the process with the most, so that every process runs the same number of forward passes.
-    """
-    groups = groups_by_length(tokens, cost, batch_size=chunks.rows, batch_tokens=chunks.tokens)
-    most = most_over_processes(len(groups), tokens.input_ids.device) if alike else len(groups)
-    return groups, groups[-1][-1:] * (most - len(groups))  # the shortest row
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,14 @@ from __future__ import annotations
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
-from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
 
-def check_launch(
-    stage: StageConfig, objective: Objective, args: TrainingArguments, *, sharded: bool, evaluated: bool = False
-) -> None:
+def check_launch(stage: StageConfig, args: TrainingArguments, *, sharded: bool, evaluated: bool = False) -> None:
     """Raise if a stage cannot be trained in the mode that the launcher requests.
 
     Args:
         stage: its settings.
-        objective: built from them.
         args: built from them.
         sharded: whether weights are sharded (FSDP2).
         evaluated: whether the stage is evaluated while it is trained.
@@ -27,14 +23,6 @@ def check_launch(
     _check_reporting(stage, args)
     if stage.training.get("torch_compile"):
         _check_compiler(stage, args, sharded=sharded)
-    method = str(stage.objective["type"])
-    if sharded and not isinstance(objective, EmbeddingObjective):
-        raise ValueError(
-            f"stage {stage.name}: {method} is not supported under FSDP2: it depends on more than embeddings, and "
-            "the number of its forward passes differs between processes, which sharded weights do not allow; train "
-            "this stage with plain data parallelism (torchrun, or launch/ddp) in a separate recipe, and continue "
-            "under FSDP2 with --from DIR"
-        )
     if sharded and evaluated:
         raise ValueError(
             f"stage {stage.name}: evaluation.every and at are not supported under FSDP2: during training, no "

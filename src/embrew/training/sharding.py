@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -18,7 +18,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.layers import layers_of
 
 USE, VERSION, OFFLOAD = "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_OFFLOAD_PARAMS"
-PASSES = ("hidden_states", "read_layers")  # methods of the backbone that run its layers
+PASSES = ("hidden_states", "read_layers", "raw_states", "original_states")  # methods that run a model's layers
 
 
 @contextmanager
@@ -46,43 +46,53 @@ def asked_by_launcher() -> Iterator[bool]:
 
 
 def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None = None) -> None:
-    """Shard the backbone's weights, trained and frozen, over the processes; in place.
+    """Shard an encoder's weights, trained and frozen, over the processes; in place.
 
-    Each layer is gathered for its forward pass and released after it; embeddings, final norm and memory tokens are
-    gathered for a whole forward pass. Each forward pass through the backbone is one of FSDP's root module.
+    Each layer is gathered for its forward pass and released after it. Embeddings, head, final norm and memory tokens
+    are gathered for a forward pass and stay until the next backward pass has ended, so that a loss can read the head.
+    Each forward pass through the backbone is one of FSDP's root module; a second copy of the original LM, and the
+    modules after the backbone, have separate ones.
 
     Args:
         encoder: its weights may still be on the CPU; the shards are moved to `device`.
         device: of this process.
-        compute: dtype of gathered weights, if not their own; gradients are summed in float32.
+        compute: dtype of the language model's gathered weights, if not their own; gradients are summed in float32.
 
     Raises:
-        ValueError: parameters outside the backbone are trained; trained weights have several dtypes.
+        ValueError: trained weights have several dtypes.
     """
     backbone = encoder.backbone
-    inside = {id(parameter) for parameter in backbone.parameters()}
-    outside = [name for name, p in encoder.named_parameters() if p.requires_grad and id(p) not in inside]
-    if outside:
-        raise ValueError(
-            f"{', '.join(outside)}: trained outside the language model, which is not sharded; train without FSDP2"
-        )
     dtypes = {str(p.dtype).removeprefix("torch.") for p in backbone.parameters() if p.requires_grad}
     if len(dtypes) > 1:
         raise ValueError(
             f"trained weights of several dtypes ({', '.join(sorted(dtypes))}) cannot be sharded together; set "
             "encoder.dtype: float32 (and training.bf16: true to compute in bfloat16)"
         )
-    options: dict[str, Any] = {
-        "mesh": init_device_mesh(device.type, (world_size(),)),
-        "mp_policy": MixedPrecisionPolicy(
-            param_dtype=compute, reduce_dtype=None if compute is None else torch.float32, cast_forward_inputs=False
-        ),
-    }
-    for layer in layers_of(backbone.inner):
-        fully_shard(layer, reshard_after_forward=True, **options)
-    fully_shard(backbone, **options)
-    for name in PASSES:
-        register_fsdp_forward_method(backbone, name)
+    policy = MixedPrecisionPolicy(
+        param_dtype=compute, reduce_dtype=None if compute is None else torch.float32, cast_forward_inputs=False
+    )
+    mesh = _mesh(device)
+    copied = backbone.frozen_copy
+    models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.model.base_model)])
+    for module, inner in models:
+        for layer in layers_of(inner):
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+        for name in PASSES:
+            if hasattr(module, name):
+                register_fsdp_forward_method(module, name)
+    for child in encoder.children():
+        if child is not backbone:
+            shard_whole(child, device)
+
+
+def shard_whole(module: nn.Module, device: torch.device) -> None:
+    """Shard a small module, which is gathered whole for its forward pass, in its own dtype; in place."""
+    fully_shard(module, mesh=_mesh(device))
+
+
+def _mesh(device: torch.device) -> DeviceMesh:
+    return init_device_mesh(device.type, (world_size(),))
 
 
 def is_sharded(module: nn.Module) -> bool:

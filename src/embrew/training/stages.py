@@ -131,9 +131,7 @@ class Run:
         self.objectives = [build.objective(stage.objective) for stage in recipe.stages]
         for index, stage in enumerate(recipe.stages):
             evaluated = recipe.stage_evaluation(index) is not None
-            check_launch(
-                stage, self.objectives[index], self._arguments(index), sharded=self.sharded, evaluated=evaluated
-            )
+            check_launch(stage, self._arguments(index), sharded=self.sharded, evaluated=evaluated)
         self.results = RunResults(
             recipe, folder, evaluate, writes=self.process.is_main_process, arithmetic=self.arithmetic
         )

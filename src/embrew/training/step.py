@@ -13,8 +13,21 @@ from embrew.modeling.model.precision import check_float32
 from embrew.modeling.text.indexing import upload
 from embrew.objectives import EmbeddingObjective, Objective
 from embrew.objectives.reductions import UNIT_WEIGHTS
-from embrew.training.gradcache import Chunks, cached_loss, loss_alike
-from embrew.training.sharding import is_sharded
+from embrew.training.gradcache import Chunks, cached_loss
+from embrew.training.sharding import is_sharded, shard_whole
+
+
+class Learned(nn.Module):
+    """Parameters that an objective needs in training only."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
+
+    def forward(self) -> dict[str, Tensor]:
+        """Return copies by name, through which gradients reach the parameters."""
+        return {name: parameter.clone() for name, parameter in self.named_parameters()}
 
 
 class TrainStep(nn.Module):
@@ -40,18 +53,12 @@ class TrainStep(nn.Module):
         self.encoder = encoder
         self.objective = objective
         self.chunks = chunks
-        self.learned = nn.ParameterDict(objective.learned(encoder))
+        self.learned = Learned(objective.learned(encoder))
         check_float32(self)
-        if len(self.learned) and is_sharded(encoder):
-            raise TypeError(
-                f"{type(objective).__name__} trains {', '.join(self.learned)} outside the encoder, which FSDP2 does "
-                "not synchronise; train it with plain data parallelism (torchrun, or launch/ddp)"
-            )
         self.sharded = is_sharded(encoder)
-        if self.sharded and not isinstance(objective, EmbeddingObjective):
-            raise TypeError(
-                f"{type(objective).__name__} depends on more than embeddings; it cannot be trained under FSDP2"
-            )
+        self.learns_more = any(True for _ in self.learned.parameters())
+        if self.sharded and self.learns_more:
+            shard_whole(self.learned, encoder.device)
 
     def forward(self, *, unit_weights: Mapping[str, float] | None = None, **batch: Any) -> dict[str, Tensor]:
         """Move the batch to the encoder's device and compute the loss.
@@ -64,13 +71,10 @@ class TrainStep(nn.Module):
         there: dict[str, Any] = {name: moved(part, device) for name, part in batch.items()}
         if unit_weights is not None:
             there[UNIT_WEIGHTS] = unit_weights
-        if len(self.learned):
-            there["learned"] = self.learned
-        if isinstance(self.objective, EmbeddingObjective):
-            if self.chunks is not None:
-                return cached_loss(self.objective, self.encoder, there, self.chunks, alike=self.sharded)
-            if self.sharded:
-                return loss_alike(self.objective, self.encoder, there)
+        if self.learns_more:
+            there["learned"] = self.learned()
+        if isinstance(self.objective, EmbeddingObjective) and self.chunks is not None:
+            return cached_loss(self.objective, self.encoder, there, self.chunks)
         return self.objective(self.encoder, there)
 
     def activation_checkpointing_enable(self, **options: Any) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embrew.distributed import most_over_processes
 from embrew.modeling.model.cost import USUAL, Cost, cheapest
 from embrew.modeling.model.prefix import shared_prefix
 from embrew.modeling.text.indexing import take
@@ -116,6 +117,27 @@ def groups_by_length(
     return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
 
 
+class Pass(NamedTuple):
+    """The rows of one forward pass; with `counts` False a dummy pass, whose results are multiplied by 0."""
+
+    rows: list[int]
+    counts: bool = True
+
+
+def passes_by_length(
+    tokens: Tokens, cost: Cost, *, batch_size: int | None = None, batch_tokens: int | None = None
+) -> list[Pass]:
+    """Return the passes of `groups_by_length`, followed by dummy passes where weights are sharded.
+
+    The number of groups depends on the lengths, so it differs between processes. Every pass through sharded weights
+    gathers them from all processes: each process runs as many as the one with the most groups. The dummy passes read
+    the shortest row; their backward passes must run too.
+    """
+    groups = groups_by_length(tokens, cost, batch_size=batch_size, batch_tokens=batch_tokens)
+    most = most_over_processes(len(groups), tokens.input_ids.device) if cost.alike else len(groups)
+    return [Pass(group) for group in groups] + [Pass(groups[-1][-1:], counts=False)] * (most - len(groups))
+
+
 def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cost) -> Tensor:
     """Return the vectors of a batch, computed in groups of similar length, without most of the padding.
 
@@ -127,9 +149,13 @@ def embed_by_length(embed: Callable[[Tokens], Tensor], tokens: Tokens, cost: Cos
         tokens: a batch whose rows are one text each.
         cost: of a forward pass.
     """
-    groups = groups_by_length(tokens, cost)
-    order = torch.tensor([i for group in groups for i in group]).argsort()
-    return take(torch.cat([embed(tokens.select(group)) for group in groups], dim=-2), order, dim=-2)
+    passes = passes_by_length(tokens, cost)
+    found = [embed(tokens.select(one.rows)) for one in passes]
+    order = torch.tensor([i for one in passes if one.counts for i in one.rows]).argsort()
+    vectors = torch.cat([part for part, one in zip(found, passes, strict=True) if one.counts], dim=-2)
+    for part in found[sum(one.counts for one in passes) :]:
+        vectors = vectors + 0.0 * part.sum()
+    return take(vectors, order, dim=-2)
 
 
 def encode_rows(

@@ -37,9 +37,14 @@ class Demonstrator(nn.Module):
                 self.learned = nn.Parameter(0.02 * torch.randn(2 * settings.learnable, width))
         self.requires_grad_(False)
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Project raw embeddings `(vectors, width)` to input embeddings for a prompt, `(vectors, width)`."""
-        if self.project is None:
+    def forward(self, embeddings: Tensor | None = None) -> Tensor:
+        """Project raw embeddings `(vectors, width)` to input embeddings for a prompt, `(vectors, width)`.
+
+        Without embeddings, return the learned vectors.
+        """
+        if embeddings is None and self.learned is not None:
+            return self.learned.clone()
+        if self.project is None or embeddings is None:
             raise ValueError("these demonstrations are not projected: they are text, or learned")
         if self.settings.normalize:
             embeddings = nn.functional.normalize(embeddings, dim=-1)

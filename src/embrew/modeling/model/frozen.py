@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -40,20 +41,48 @@ class Head(NamedTuple):
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
 
+def original_states(model: Any, tokens: Tokens) -> Tensor:
+    """Return final states `(batch, tokens, hidden)` of a causal LM under causal attention."""
+    embedded = write_soft(model.get_input_embeddings()(tokens.input_ids), tokens)
+    return forward(model.base_model, embedded, tokens, CAUSAL, None)
+
+
+class FrozenCopy(nn.Module):
+    """A second copy of the original LM, which is not trained."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.requires_grad_(False)
+        self.eval()
+
+    def original_states(self, tokens: Tokens) -> Tensor:
+        """Return its final states, as `FrozenLM.hidden_states` does."""
+        return original_states(self.model, tokens)
+
+
 class FrozenLM:
     """The original causal LM: hidden states under causal attention, and its head.
 
     Attributes:
+        model: a causal LM.
+        states: computes hidden states with it; by default `original_states`. Where weights are sharded, it is a method
+            of the module that gathers them, and they stay gathered, the head among them, until a backward pass.
         overheads: measured overheads of a forward pass, in tokens.
     """
 
-    def __init__(self, model: Any, overheads: Mapping[Kind, float] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        overheads: Mapping[Kind, float] | None = None,
+        *,
+        states: Callable[[Tokens], Tensor] | None = None,
+    ) -> None:
         self.model, self.overheads = model, overheads or {}
+        self.states = states or partial(original_states, model)
 
     def hidden_states(self, tokens: Tokens) -> Tensor:
         """Return final states `(batch, tokens, hidden)` under causal attention; differentiable in `tokens.soft`."""
-        embedded = write_soft(self.model.get_input_embeddings()(tokens.input_ids), tokens)
-        return forward(self.model.base_model, embedded, tokens, CAUSAL, None)
+        return self.states(tokens)
 
     @property
     def cost(self) -> Cost:
@@ -93,7 +122,7 @@ def _head(model: Any) -> Head:
     scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
     softcap = getattr(config, "final_logit_softcapping", None)
     head = Head(layer.weight, getattr(layer, "bias", None), scale, None if softcap is None else float(softcap))
-    _check_head(model, head)
+    _check_logits(model, head)
     kind = head.weight.device.type
     if head.weight.requires_grad or not torch.is_autocast_enabled(kind):
         return head
@@ -104,10 +133,16 @@ def _head(model: Any) -> Head:
 _CHECKED: set[Any] = set()
 
 
-def _check_head(model: Any, head: Head) -> None:
+def check_head(model: Any) -> None:
+    """Raise ValueError unless `FrozenLM.head` of a model gives the model's own logits; before weights are sharded."""
+    if not isinstance(model.get_output_embeddings(), BaseTunerLayer):
+        _head(model)
+
+
+def _check_logits(model: Any, head: Head) -> None:
     """Compare the logits of a head with the model's own; once per model class and settings in a process."""
     key = (type(model), head.scale, head.softcap, head.bias is None)
-    if key in _CHECKED or hasattr(head.weight, "full_tensor") or not has_values(model):  # sharded: not all here
+    if key in _CHECKED or not has_values(model):
         return
     ids = torch.linspace(0.1 * len(head.weight), 0.8 * len(head.weight), 4).long()[None].to(head.weight.device)
     mixed = torch.autocast(ids.device.type, torch.bfloat16, enabled=model.dtype == torch.bfloat16)  # float32 copies

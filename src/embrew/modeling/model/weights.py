@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
-from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.modeling.model.own_weights import Noted, without_adapter
 from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.model.quantized import dequantize, quantized_layers
+from embrew.modeling.text.tokens import Tokens
 from embrew.shaped import has_values
 
 MemoryInit = Literal["vocab", "noise", "mean"]
@@ -51,7 +52,7 @@ class Weights(nn.Module):
         self._changed = False  # whether an adapter was merged, or trained weights were opened
         self.switches = 0
         self._switch: AdapterSwitch | None = None
-        self._clone: list[Any] = []  # in a list, so that it is neither trained, saved nor wrapped
+        self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
     @property
     def causal_lm(self) -> Any:
@@ -201,7 +202,12 @@ class Weights(nn.Module):
             head.requires_grad_(False)
 
     def train_head(self) -> None:
-        """Under full fine-tuning, train an untied head as well; a LoRA leaves it frozen."""
+        """Under full fine-tuning, train an untied head as well; a LoRA leaves it frozen.
+
+        Raises:
+            ValueError: the family changes its logits after the head.
+        """
+        check_head(self.causal_lm)
         if self.trains_all:
             self.causal_lm.get_output_embeddings().requires_grad_(True)
 
@@ -240,9 +246,11 @@ class Weights(nn.Module):
             reopen: opens the original LM.
 
         Raises:
-            ValueError: the original LM is gone, and there is no way to open it; an encoder has none.
+            ValueError: the original LM is gone, and there is no way to open it; an encoder has none; the family changes
+                its logits after the head.
         """
         self.check_decoder("this objective")
+        check_head(self.causal_lm)
         plain = without_adapter(self.causal_lm)
         if self._clone or (self.holds_original and not any(p.requires_grad for p in plain.parameters())):
             return
@@ -252,12 +260,24 @@ class Weights(nn.Module):
                 "trained them; put the stage first, or train a LoRA and continue it with adapter: continue"
             )
         model = copy.deepcopy(plain) if self.holds_original or reopen is None else reopen()
-        self._clone = [model.requires_grad_(False).eval()]
+        self._clone = [FrozenCopy(model)]
 
     def round_frozen_lm(self, dtype: torch.dtype) -> None:
         """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
-        for model in self._clone:
-            cast_weights(model, dtype)
+        for copied in self._clone:
+            cast_weights(copied, dtype)
+
+    @property
+    def frozen_copy(self) -> FrozenCopy | None:
+        """The second copy of the original LM, on this device; None where the original LM is inside."""
+        if not self._clone:
+            return None
+        copied = self._clone[0]
+        return copied if copied.model.device == self.device else copied.to(self.device)
+
+    def original_states(self, tokens: Tokens) -> Tensor:
+        """Return final states of the LM inside, as it is now, under causal attention."""
+        return original_states(self.causal_lm, tokens)
 
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
@@ -278,8 +298,8 @@ class Weights(nn.Module):
         would otherwise run with the adapter on. Adapter flags are state of the modules, so no other thread may encode
         at the same time.
         """
-        if self._clone:
-            yield FrozenLM(self._clone[0].to(self.device), self.overheads)
+        if self.frozen_copy is not None:
+            yield FrozenLM(self.frozen_copy.model, self.overheads, states=self.frozen_copy.original_states)
             return
         with self.adapter_off():
-            yield FrozenLM(self.causal_lm, self.overheads)
+            yield FrozenLM(self.causal_lm, self.overheads, states=self.original_states)
