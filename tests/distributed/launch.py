@@ -28,18 +28,19 @@ def in_processes(count: int, module: str, *arguments: str, timeout: int) -> None
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def in_two_forks(module: str, *arguments: str, timeout: int) -> None:
+def in_forks(count: int, module: str, *arguments: str, timeout: int) -> None:
     """The same, with forks of a process that has imported libraries, and without torchrun, which imports them again."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    meeting["LOCAL_WORLD_SIZE"] = str(count)
     processes = []
-    for rank in range(2):
+    for rank in range(count):
         environment = {**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
         processes.append(Fresh([sys.executable, "-m", module, *arguments], cwd=ROOT, env=environment))
     deadline = time.monotonic() + timeout
-    while (codes := [process.poll() for process in processes]) != [0, 0]:
+    while (codes := [process.poll() for process in processes]) != [0] * count:
         if any(codes) or time.monotonic() > deadline:
             for process in processes:
                 process.kill()

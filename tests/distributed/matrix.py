@@ -159,11 +159,9 @@ QUICK = [
     Case("compression", True, accumulated=True),
     Case("language_model", False, accumulated=True),
     Case("compression", True, checkpointing=True, sharded=True),
-    Case("compression", False, sharded=True, adamw=True),
+    Case("compression", False, sharded=True),
     Case("alignment", True, sharded=True, variant=2),
     Case("joint", False, sharded=True, accumulated=True, family="llama-tied"),
-    Case("epic", True, cached=True, sharded=True),
-    Case("espresso", True, sharded=True),
 ]
 
 

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from embrew.distributed import gather, rank, sum_over_processes, world_size
-from tests.distributed.launch import in_two_forks
+from tests.distributed.launch import in_forks
 
 CASES = 37
 LORA_AND_MEMORY = 2 * 7 * 2 + 1  # layers × linear layers × (A, B), and the memory tokens
@@ -15,7 +15,7 @@ PROJECTION = 4  # weights and biases of two layers
 @pytest.mark.slow
 def test_two_processes_equal_one(model_folder, tmp_path):
     out = tmp_path / "results.safetensors"
-    in_two_forks("tests.distributed.gather_worker", str(model_folder("llama")), str(out), timeout=240)
+    in_forks(2, "tests.distributed.gather_worker", str(model_folder("llama")), str(out), timeout=240)
     results = {}
     for place, tensor in load_file(out).items():
         case, side, key = place.split(" | ")

@@ -19,7 +19,7 @@ from embrew.modeling.settings.pooling import Pooling
 from embrew.training.stages import train
 from tests.conftest import SENTENCES
 from tests.distributed import matrix, runs
-from tests.distributed.launch import in_two_forks
+from tests.distributed.launch import in_forks
 from tests.distributed.targets import KINDS, SPECTRA, K, targets, texts_of
 from tests.distributed.test_matrix import by_case
 from tests.distributed.test_matrix import same as same_as_plain
@@ -29,9 +29,10 @@ from tests.distributed.test_matrix import same as same_as_plain
 def folder(model_folder, tmp_path_factory) -> Path:
     """With the runs of two processes in it."""
     place = tmp_path_factory.mktemp("together")
-    shutil.copytree(model_folder("llama"), place / "llama")
+    for family in {case.family for case in matrix.QUICK}:
+        shutil.copytree(model_folder(family), place / family)
     runs.write_data(place)
-    in_two_forks("tests.distributed.runs", str(place), timeout=400)
+    in_forks(2, "tests.distributed.runs", str(place), timeout=400)
     return place
 
 
