@@ -73,7 +73,7 @@ def shard(encoder: Encoder, device: torch.device, *, compute: torch.dtype | None
     )
     mesh = _mesh(device)
     copied = backbone.frozen_copy
-    models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.model.base_model)])
+    models = [(backbone, backbone.inner)] + ([] if copied is None else [(copied, copied.inner)])
     for module, inner in models:
         for layer in layers_of(inner):
             fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)

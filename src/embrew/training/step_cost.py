@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from embrew.modeling.embedding.batching import groups_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.cost import BFLOAT16, by_shape
 from embrew.modeling.model.layers import layers_of, path_of_layers
@@ -18,7 +19,7 @@ from embrew.modeling.model.quantized import quantized_layers
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Objective
 from embrew.shaped import Ledger, counting, shaped, shaped_modules, shaped_of
-from embrew.training.gradcache import Chunks, groups_of
+from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
 
 FRAGMENTS = 1.05  # bytes that an allocator holds, of those that are asked for
@@ -143,7 +144,8 @@ def _cached_step(step: TrainStep, batch: Mapping[str, Any], how: How, ledger: Le
         whole = inputs.complete(encoder, dict(batch))
         texts = [*inputs.texts(whole).values()]
         texts += [_with_vectors(tokens, encoder) for tokens in inputs.prompted(whole).values() if len(tokens)]
-        grouped = [(tokens, groups_of(tokens, chunks, encoder.cost, alike=False)[0]) for tokens in texts]
+        limits: dict[str, Any] = {"batch_size": chunks.rows, "batch_tokens": chunks.tokens}
+        grouped = [(tokens, groups_by_length(tokens, encoder.cost, **limits)) for tokens in texts]
         parts = [tokens.select(group) for tokens, groups in grouped for group in groups]
         largest = max(parts, key=lambda part: part.input_ids.numel())
         with torch.no_grad():
@@ -193,7 +195,7 @@ def _group_rows_as_on(how: How, encoder: Encoder) -> None:
 def without_values(encoder: Encoder, depth: int | None = None) -> Encoder:
     """Return a copy of an encoder whose weights have no values; with its first `depth` layers."""
     models: list[nn.Module] = [encoder, *encoder.backbone._clone]
-    inners = [encoder.backbone.inner, *(model.base_model for model in encoder.backbone._clone)]
+    inners = [encoder.backbone.inner, *(copied.inner for copied in encoder.backbone._clone)]
     with _cut(inners, depth):
         memo: dict[int, Any] = {id(encoder.tokenizer): encoder.tokenizer}
         for model in models:
@@ -201,7 +203,7 @@ def without_values(encoder: Encoder, depth: int | None = None) -> Encoder:
                 memo[id(tensor)] = shaped(tensor)
         made = copy.deepcopy(encoder, memo)
     _without_blocks(made.backbone.model, encoder.backbone.dtype)
-    for inner in (made.backbone.inner, *(model.base_model for model in made.backbone._clone)):
+    for inner in (made.backbone.inner, *(copied.inner for copied in made.backbone._clone)):
         inner.config.num_hidden_layers = len(layers_of(inner))
     return made
 

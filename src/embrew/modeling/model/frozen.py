@@ -55,6 +55,11 @@ class FrozenCopy(nn.Module):
         self.model = model.requires_grad_(False)
         self.eval()
 
+    @property
+    def inner(self) -> Any:
+        """The transformer below the head."""
+        return self.model.base_model
+
     def original_states(self, tokens: Tokens) -> Tensor:
         """Return its final states, as `FrozenLM.hidden_states` does."""
         return original_states(self.model, tokens)
