@@ -175,7 +175,8 @@ def _autocast(how: How) -> torch.autocast:
 
 
 def _tensors(encoder: Encoder) -> Iterator[Tensor]:
-    for model in (encoder, *encoder.backbone._clone):
+    models: tuple[Any, ...] = (encoder, *encoder.backbone._clone)
+    for model in models:
         yield from (tensor.inside for tensor in (*model.parameters(), *model.buffers()))
 
 
