@@ -129,8 +129,8 @@ def _head(model: Any) -> Head:
     head = Head(layer.weight, getattr(layer, "bias", None), scale, None if softcap is None else float(softcap))
     _check_logits(model, head)
     kind = head.weight.device.type
-    if head.weight.requires_grad or not torch.is_autocast_enabled(kind):
-        return head
+    if head.weight.requires_grad or not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return head  # trained; tensors without values; no autocast
     copies: Copies = layer.__dict__.setdefault("autocast_copies", Copies())
     return head._replace(weight=copies.of(head.weight, torch.get_autocast_dtype(kind)))
 
