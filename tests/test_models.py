@@ -64,10 +64,12 @@ def test_what_is_reachable_is_found() -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_copies_share_nothing(how: str) -> None:
     """Neither with each other, nor with the one in the cache, nor with the configurations that all are made from."""
-    made = [adapted(*HOW[how]), adapted(*HOW[how]), models._adapted(repr(HOW[how]), id(CONFIGS[HOW[how][0]]))[0]]
-    assert made[0] is not made[1]
-    held = [reachable(one) for one in (*made, [CONFIGS, ENCODER_CONFIGS])]
+    made = [adapted(*HOW[how]), adapted(*HOW[how])]
+    cached = models._adapted(repr(HOW[how]), id(CONFIGS[HOW[how][0]]))[0]
+    held = [reachable(one) for one in (*made, cached, [CONFIGS, ENCODER_CONFIGS])]
     assert all(id(one.causal_lm.config) in objects for one, objects in zip(made, held, strict=False))
+    weights = [sum(isinstance(key, tuple) for key in objects) for objects in held[:3]]
+    assert weights[0] == weights[1] == weights[2] > 10
     for i, one in enumerate(held):
         for other in held[:i]:
             assert [str(one[key])[:200] for key in one.keys() & other.keys()] == []
