@@ -12,13 +12,13 @@ from embrew.modeling.model.attention_weights import read_attention
 from embrew.modeling.prompting.contexts import Context, insert
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEMPLATE = "{instruction}{text} means:{eos}"
 
 
 @pytest.mark.parametrize("mode", ["causal", "bidirectional"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_the_shares_are_those_of_eager_attention(family, mode, make_encoder):
     encoder = make_encoder(family, memory_tokens=0, attention=mode, template=TEMPLATE, prompts={"query": "Find it: "})
     assert encoder.backbone.inner.config._attn_implementation == "sdpa"

@@ -29,6 +29,7 @@ def sides():
     return [build(ctkd.random_model(config)) for build in (alignment.build_ours, alignment.build_peer)]
 
 
+@pytest.mark.slow
 def test_both_sides_compute_the_same(sides):
     found = alignment.require_same_step(*sides, TEXTS)
     assert max(found.values()) < 1e-5

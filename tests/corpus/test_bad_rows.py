@@ -121,7 +121,13 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=[name for name, *_ in BROKEN])
+QUICK = {"truncated line", "truncated character", "Parquet without texts", "CSV"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(broken, id=broken[0], marks=() if broken[0] in QUICK else pytest.mark.slow) for broken in BROKEN],
+)
 def test_a_broken_file_stops_the_run_in_both_modes(tmp_path: Path, broken: tuple[str, str, bytes, str, int]):
     """What follows the break cannot be counted as one bad row; what was finished stays, and a whole file resumes."""
     _, name, content, reason, least = broken

@@ -104,7 +104,7 @@ def test_another_separator_is_said(tmp_path: Path, caplog, name: str, said: str)
     assert f"{name}: columns are separated by {said}, as in its header line" in caplog.text
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(st.dictionaries(st.text(max_size=3), st.text() | st.none() | st.floats(allow_nan=False)), max_size=4),
     indent=st.sampled_from([None, 1]),

@@ -83,6 +83,7 @@ def test_queries_may_bring_their_answers(folder):
         read_questions(folder, data)
 
 
+@pytest.mark.slow
 def test_squad_has_an_answer_for_every_question():
     root = data_folder()
     data = read_beir(root / "squad_retrieval", "dev")

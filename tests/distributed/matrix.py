@@ -147,14 +147,11 @@ SHARDED = [
     *(Case("epic", True, cached=c, sharded=True, reads="learnable") for c in BOTH),
 ]
 
-QUICK = [
+QUICK = [  # sharded contrastive stages are among the whole runs of `tests.distributed.runs`
     Case("contrastive", True, checkpointing=True, cached=True),
     Case("matryoshka", False, cached=True),
-    Case("epic", True),
     Case("epic", True, cached=True),
     Case("icl", True, cached=True),
-    Case("contrastive", True, checkpointing=True, cached=True, sharded=True),
-    Case("contrastive", False, sharded=True),
     Case("mntp", True, accumulated=True),
     Case("compression", True, accumulated=True),
     Case("language_model", False, accumulated=True),

@@ -42,6 +42,7 @@ def test_training_moves_what_is_trained(folder):
         assert min(moved) > 5e-5 and max(moved) > 5e-3
 
 
+@pytest.mark.slow
 def test_one_process(folder):
     cases = [case for case in QUICK if not case.sharded]
     same(by_case(matrix.all_of(cases, folder)), cases, folder)

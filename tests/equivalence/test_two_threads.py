@@ -10,13 +10,16 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.settings.pooling import Pooling
-from tests.conftest import SENTENCES, tiny_model
+from tests.conftest import SENTENCES, by_default, tiny_model
 
 ROUNDS = 10
 TEXTS = [f"{sentence} {i}" * (1 + i % 3) for i in range(6) for sentence in SENTENCES]
 
 
-@pytest.mark.parametrize(("family", "attn_implementation"), [("llama", "sdpa"), ("gemma3", "eager")])
+@pytest.mark.parametrize(
+    ("family", "attn_implementation"),
+    by_default([("llama", "sdpa")], [("llama", "sdpa"), ("gemma3", "eager")]),
+)
 def test_two_threads_on_one_model(tokenizer, family, attn_implementation):
     assert len(TEXTS) == 30
     backbone = Backbone(tiny_model(family, attn_implementation=attn_implementation))

@@ -58,15 +58,17 @@ def test_every_family(family, make_encoder, tmp_path):
     ("settings", "options"),
     [
         ({"compress": "none"}, {}),
-        ({"compress": "all"}, {}),
+        pytest.param({"compress": "all"}, {}, marks=pytest.mark.slow),
         pytest.param({"compress": "passage"}, {}, marks=pytest.mark.slow),
         pytest.param({"compress": "query"}, {}, marks=pytest.mark.slow),
         pytest.param({"format": "one_instruction"}, {}, marks=pytest.mark.slow),
         pytest.param({"every": 4}, {}, marks=pytest.mark.slow),
-        ({}, {"pooling": "mean", "attention": "bidirectional"}),
+        pytest.param({}, {"pooling": "mean", "attention": "bidirectional"}, marks=pytest.mark.slow),
         pytest.param({}, {"pooling": "weighted_mean"}, marks=pytest.mark.slow),
         ({}, {"memory_tokens": 3, "template": "{instruction}{text}{memory}", "pooling": Pooling("mean", "memory")}),
-        ({}, {"soft_prompt_tokens": 2, "template": "{soft_prompt}{instruction}{text}"}),
+        pytest.param(
+            {}, {"soft_prompt_tokens": 2, "template": "{soft_prompt}{instruction}{text}"}, marks=pytest.mark.slow
+        ),
         (
             {},
             {
@@ -139,8 +141,13 @@ def test_special_tokens_stay_text_and_markers_do_not(make_encoder, tmp_path):
     assert len(ids("<|find|> <|find.0|>")["input_ids"]) > 6, "nothing else is parsed"
 
 
-@pytest.mark.parametrize("scheme", ["always", "first", "never"])
-@pytest.mark.parametrize("compress", ["pair", "none"])
+@pytest.mark.parametrize(
+    ("compress", "scheme"),
+    by_default(
+        [("pair", "first"), ("none", "always")],
+        [(compress, scheme) for compress in ("pair", "none") for scheme in ("always", "first", "never")],
+    ),
+)
 def test_tokenizers_that_begin_a_text_with_a_space(scheme, compress, make_encoder, tmp_path):
     """As SentencePiece's do: behind a marker some put it again, and some do not."""
     own = Tokenizer(models.BPE(byte_fallback=True))

@@ -67,6 +67,7 @@ def test_added_tokens_have_their_own_names(
         ("{text}{memory}", 1, "<|memory_0|>"),
     ],
 )
+@pytest.mark.slow
 def test_gguf_finds_bos_and_eos(template: str, memory: int, eos: str | None, tmp_path: Path) -> None:
     """gguf's own reader of `tokenizer.json` says that BOS is added, and the last token as EOS."""
     vocab = pytest.importorskip("gguf", reason="the extra gguf is not installed")

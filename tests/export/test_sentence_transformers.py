@@ -70,7 +70,10 @@ def compare(encoder: Encoder, folder: Path) -> None:
     assert stock.max_seq_length == encoder.max_seq_length
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK = ["memory-with-words", "some-memory-tokens", "last-with-words", "default-prompt", "soft-prompt-and-memory"]
+
+
+@pytest.mark.parametrize("case", by_default(QUICK, CASES))
 def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(lora={}, max_length=64, **CASES[case])
     export_encoder(encoder, tmp_path / "stock", verify="off")

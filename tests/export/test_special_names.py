@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from embrew.export.exporting import export_encoder
+from tests.conftest import by_default
 from tests.hard_texts import REAL_TOKENIZERS, real_tokenizer_folder
 from tests.journeys import tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
@@ -41,15 +42,14 @@ def check(family: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None
     assert "stay text in transformers and Sentence-Transformers" in page
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_default(["byte-level", "metaspace"], KINDS))
 def test_tiny_tokenizers(kind: str, tmp_path: Path) -> None:
     family, tokenizer = KINDS[kind]
     check(family, tokenizer(), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "mistral" else pytest.param(name, marks=pytest.mark.slow) for name in REAL_TOKENIZERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_real_tokenizers(name: str, tmp_path: Path) -> None:
     check(FAMILIES[name], AutoTokenizer.from_pretrained(real_tokenizer_folder(name)), tmp_path)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from embrew.modeling.encoder import Encoder
+from tests.conftest import by_default
 from tests.journeys import check_same, check_template, reopened_here, save_and_export, tiny_encoder, tiny_lm
 from tests.tokenizer_kinds import KINDS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", by_default(["byte-level", "metaspace"], KINDS))
 def test_saved_and_exported(kind: str, tmp_path: Path) -> None:
     assert len(KINDS) == 4
     family, tokenizer = KINDS[kind]

@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
+from tests.conftest import by_default
 from tests.hard_texts import HARD_TEXTS
 
 CASES = {
@@ -55,7 +56,7 @@ def difference(model: SentenceTransformer, folder: Path) -> float:
     return float(np.abs(reopened.encode(texts) - model.encode(texts)).max())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_default(["mean over memory", "leading dimensions of a last token"], CASES))
 def test_the_line_of_the_card_keeps_the_trained_model(
     case: str, make_encoder: Callable[..., Encoder], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_folder_that_may_be_trained_whole_says_nothing(make_encoder: Callable[
     assert "requires_grad_" not in (tmp_path / "stock" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_with_the_trainer_of_sentence_transformers(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments

@@ -23,7 +23,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration, Demonstrations
 from tests import fresh
-from tests.conftest import SENTENCES, stir
+from tests.conftest import SENTENCES, by_default, stir
 from tests.hub.fake_hub import TOKEN, FakeHub, Fault
 
 REPO, FREE = "me/small", ["--license", "apache-2.0"]
@@ -88,7 +88,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("what", ["encoder", "export", "run"])
+@pytest.mark.parametrize("what", by_default(["run"], ["encoder", "export", "run"]))
 def test_what_is_downloaded_is_what_was_uploaded(what: str, made: Path, hub: FakeHub, tmp_path: Path) -> None:
     done = pushed(made / what, REPO, *FREE)
     assert hub.repositories[REPO].private and len(hub.repositories[REPO].commits) == 2

@@ -59,8 +59,13 @@ def test_different_numbers_of_memory_tokens_in_a_batch(family, make_encoder):
     assert encoder.generate(TEXTS, max_new_tokens=12) == [naive(encoder, text) for text in TEXTS]
 
 
-@pytest.mark.parametrize("memory_tokens", [0, 3])
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "phi"])
+@pytest.mark.parametrize(
+    ("family", "memory_tokens"),
+    by_default(
+        [("llama", 3), ("mistral", 0), ("gemma3", 3)],
+        [(family, count) for family in ("llama", "mistral", "gemma3", "phi") for count in (0, 3)],
+    ),
+)
 def test_from_the_visible_text(family, memory_tokens, make_encoder):
     """The baselines, and an encoder with memory tokens whose text stays visible; windows are the model's own."""
     encoder = head(make_encoder(family, lora={}, attention="causal", memory_tokens=memory_tokens))

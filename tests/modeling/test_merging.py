@@ -10,7 +10,7 @@ from embrew.cli import app
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.modeling.settings.pooling import Pooling
-from tests.conftest import SENTENCES, stir
+from tests.conftest import SENTENCES, by_default, stir
 
 
 def trained(folder, out, *, adapters=2, embeddings=False):
@@ -26,8 +26,13 @@ def trained(folder, out, *, adapters=2, embeddings=False):
     return encoder
 
 
-@pytest.mark.parametrize("family", ["llama", "llama-tied"])
-@pytest.mark.parametrize("embeddings", [False, True])
+@pytest.mark.parametrize(
+    ("family", "embeddings"),
+    by_default(
+        [("llama", False), ("llama-tied", True)],
+        [(family, both) for family in ("llama", "llama-tied") for both in (False, True)],
+    ),
+)
 def test_the_same_vectors_without_adapters(family, embeddings, model_folder, tmp_path):
     encoder = trained(model_folder(family), tmp_path / "chain", adapters=1 + (not embeddings), embeddings=embeddings)
     result = CliRunner().invoke(app, ["merge", str(tmp_path / "chain"), str(tmp_path / "merged"), "--verify", "fast"])

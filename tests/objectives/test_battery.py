@@ -16,6 +16,13 @@ from tests.objectives.cases import BARE, ENCODERS, LORA, SETTINGS, VARIANTS, los
 CASES = [(name, settings) for name, several in SETTINGS.items() for settings in several]
 IDS = [f"{name}-{i}" for name, several in SETTINGS.items() for i in range(len(several))]
 every_case = pytest.mark.parametrize(("name", "settings"), CASES, ids=IDS)
+first_cases = pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        pytest.param(*case, id=id_, marks=() if id_.endswith("-0") else pytest.mark.slow)
+        for case, id_ in zip(CASES, IDS, strict=True)
+    ],
+)
 
 
 def ready(make_encoder, name, settings, *, dropout=False):
@@ -61,7 +68,7 @@ def test_the_loss_is_a_finite_scalar_and_only_what_is_trained_gets_a_gradient(ma
     assert {key for key, grad in grads.items() if grad.abs().max() == 0} == idle
 
 
-@every_case
+@first_cases
 def test_the_order_of_a_batch_does_not_matter(make_encoder, name, settings):
     encoder, objective, batch = ready(make_encoder, name, settings)
     order = [3, 0, 4, 2, 1]
@@ -74,7 +81,7 @@ def test_the_order_of_a_batch_does_not_matter(make_encoder, name, settings):
         torch.testing.assert_close(others[key], grad, rtol=1e-3, atol=1e-5)
 
 
-@every_case
+@first_cases
 def test_activation_checkpointing_changes_nothing(make_encoder, name, settings):
     encoder, objective, batch = ready(make_encoder, name, settings)
     loss, grads = loss_and_gradients(encoder, objective, batch)

@@ -11,7 +11,7 @@ from embrew import build
 from embrew.modeling.model.attention import TWO_CALLS, Attention
 from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives import Bottleneck
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 from tests.objectives.cases import loss_and_gradients
 
 LORA = {"lora_dropout": 0.0}
@@ -41,7 +41,7 @@ def assert_two_calls_are_the_dense_mask(encoder, objective, batch):
 
 
 @kinds
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_two_calls_are_the_dense_mask(family, bos, make_encoder):
     """Loss and gradients in float64, rows of different lengths. Short windows take the mask in any case."""
     encoder, objective, batch = ready(make_encoder, family, bos=bos)

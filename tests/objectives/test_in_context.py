@@ -17,7 +17,7 @@ from embrew.modeling.text.tokens import Segment, Tokens
 from embrew.objectives.in_context import of_demonstrations
 from embrew.training.gradcache import Chunks
 from embrew.training.step import TrainStep
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.training.test_gradcache import gradients, same
 
 ROWS = [
@@ -189,7 +189,9 @@ def test_chained_caching_is_one_pass(make_encoder, settings):
     check_caching(make_encoder, {"compress": "all", "every": 6}, **settings)
 
 
-@pytest.mark.parametrize("variant", CHUNKED, ids=str)
+@pytest.mark.parametrize(
+    "variant", by_default([{}, {"learnable": 5}, {"format": "instruction", "compress": "all"}], CHUNKED), ids=str
+)
 def test_chained_caching_of_every_variant(make_encoder, variant):
     check_caching(make_encoder, variant)
 

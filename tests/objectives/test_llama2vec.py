@@ -130,6 +130,7 @@ def test_bags_hold_what_the_row_reads_and_what_follows_it(make_encoder):
     assert wrong == 0
 
 
+@pytest.mark.slow
 def test_bags_of_wikipedia_paragraphs():
     encoder = build.encoder(Recipe.load("baselines/llama2vec-nano"))
     objective = Llama2Vec()

@@ -21,7 +21,7 @@ from embrew.parity.conditions import ALONE, LONG, Measured, Measurements
 from embrew.parity.diagnosis import Verdict, diagnose
 from embrew.parity.reference import Case, Prompt, Reference
 from embrew.parity.runtimes import Kind
-from tests.conftest import stir
+from tests.conftest import by_default, stir
 from tests.parity.test_faults import FORMS, LIMIT, PROMPTS, named
 
 
@@ -52,7 +52,7 @@ def test_a_cause_is_named_only_where_its_vectors_are_measured() -> None:
     assert noise.equal
 
 
-@pytest.mark.parametrize("form", ["last", "memory"])
+@pytest.mark.parametrize("form", by_default(["memory"], ["last", "memory"]))
 def test_folders_of_the_same_encoder(form: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     template = {"template": "{instruction}{text}{memory}"} if FORMS[form]["memory_tokens"] else {}
     settings = {"device": "cpu", "max_length": LIMIT, "prompts": PROMPTS, **template, **FORMS[form]}

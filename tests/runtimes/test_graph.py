@@ -17,7 +17,7 @@ from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Tokens
 from embrew.runtimes.graph import LabelledGraph, SentenceGraph, check_graph
 from embrew.runtimes.merged import merged_model
-from tests.conftest import ENCODER_FAMILIES, FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, ENCODER_FAMILIES, FAMILIES, SENTENCES, by_default
 
 TEXTS = [*SENTENCES[:2], "", "a", "ends with </s> and <|memory_0|>", "long " * 40]
 LAST = {"memory_tokens": 0, "attention": "causal"}
@@ -69,7 +69,7 @@ def test_every_form_is_what_encode_gives(case: str, make_encoder: Callable[..., 
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_every_family_beyond_its_window(
     family: str, attention: str, make_encoder: Callable[..., Encoder]
 ) -> None:  # Mistral's and Gemma's windows have 8 tokens, the long text 40

@@ -17,7 +17,6 @@ import httpx
 import numpy as np
 import uvicorn
 
-from embrew.serving.application import create_app
 from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.opening import KNOWN, Served
 from embrew.serving.server import IDLE
@@ -32,6 +31,8 @@ LISTENING = re.compile(rb"listening at (http://\S+)")
 def running(service: Service, **given: Any) -> Iterator[str]:
     """Run the application of a service, loaded or not, on a free port in a thread; yields the address."""
     options: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_keep_alive": IDLE, **given}
+    from embrew.serving.application import create_app
+
     config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals

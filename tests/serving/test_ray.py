@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import psutil
 import pytest
 import yaml
@@ -259,6 +258,8 @@ def test_every_route_and_its_prefix(cluster):
 
 @slow
 def test_the_client_of_openai_and_a_key(cluster):
+    import openai
+
     right = openai.OpenAI(base_url=f"{cluster.root}/two/v1", api_key=KEY, max_retries=0)
     answer = right.embeddings.create(model="small", input=["a fox", "a sea"], dimensions=8)
     assert [len(row.embedding) for row in answer.data] == [8, 8]

@@ -42,16 +42,30 @@ def trained(recipe: Recipe, folder: Path, **options: Any) -> Encoder:
     return train(recipe, folder, evaluate=dev_sets(recipe.evaluation.dev, recipe.evaluation.guard), **options)
 
 
-def test_it_says_what_the_run_says(recipe: Recipe, tmp_path: Path) -> None:
-    trained(recipe, tmp_path / "run")
-    log = json.loads((tmp_path / "run" / "run.json").read_text())
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the run is that all tests look at, once it is made; its data were in the folder that `data` names."""
+    return tmp_path_factory.mktemp("once")
+
+
+@pytest.fixture
+def run(once: Path, recipe: Recipe, tmp_path: Path) -> Path:
+    """The trained recipe."""
+    if not (once / "run").exists():
+        assert trained(recipe, once / "run").record is not None
+        (once / "data").write_text(str(tmp_path))
+    return once / "run"
+
+
+def test_it_says_what_the_run_says(run: Path, tmp_path: Path) -> None:
+    log = json.loads((run / "run.json").read_text())
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     shared = sum(pair["query"] == SENTENCES[0][:40] for pair in pairs)
     assert shared == 5
     (data,) = log["data"]["supervised"]
     assert data["overlap"]["near"]["rows"] == shared and data["overlap"]["near"]["columns"]["query"] == shared
     assert data["overlap"]["far"]["rows"] == 0
-    card = ModelCard.load(tmp_path / "run" / "supervised" / "README.md")
+    card = ModelCard.load(run / "supervised" / "README.md")
     assert card.data.library_name == "embrew" and card.data.pipeline_tag == "sentence-similarity"
     assert card.data.to_dict().get("language") is None and card.data.to_dict().get("base_model") is None
     assert {result.dataset_name: result.metric_value for result in card.data.eval_results} == {
@@ -63,29 +77,27 @@ def test_it_says_what_the_run_says(recipe: Recipe, tmp_path: Path) -> None:
     assert f"| supervised | pairs.jsonl | near | {shared} of {len(pairs)} | {shared / len(pairs):.2%} | " in card.text
     assert "| compress | compression | texts.jsonl | train | – | 25 |" in card.text
     assert f"step {log['kept']['supervised']} was kept, the best of 2" in card.text
-    first = ModelCard.load(tmp_path / "run" / "compress" / "README.md").text
+    first = ModelCard.load(run / "compress" / "README.md").text
     assert "pairs.jsonl" not in first.split("### Recipe")[0], "a stage says nothing of what comes after it"
 
 
-def test_no_path_of_this_machine_is_in_it(recipe: Recipe, tmp_path: Path) -> None:
-    encoder = trained(recipe, tmp_path / "run")
+def test_no_path_of_this_machine_is_in_it(once: Path, run: Path) -> None:
+    data = (once / "data").read_text()
     for name in ("compress", "supervised"):
         for file in ("README.md", "training.json"):
-            text = (tmp_path / "run" / name / file).read_text()
-            assert str(tmp_path) not in text and str(Path.home()) not in text
+            text = (run / name / file).read_text()
+            assert data not in text and str(once) not in text and str(Path.home()) not in text
             assert not re.findall(r"(?<![\w.:/$])/(?:tmp|home|root|work|usr)\b", text)
-    assert "near" in (tmp_path / "run" / "compress" / "README.md").read_text()
-    assert encoder.record is not None
+    assert "near" in (run / "compress" / "README.md").read_text()
 
 
-def test_it_goes_along(recipe: Recipe, tmp_path: Path) -> None:
+def test_it_goes_along(run: Path, recipe: Recipe, tmp_path: Path) -> None:
     """To an opened encoder, to what is saved, merged, exported or trained from it."""
-    trained(recipe, tmp_path / "run")
-    opened = Encoder.from_pretrained(tmp_path / "run")
-    text = ModelCard.load(tmp_path / "run" / "supervised" / "README.md").text
+    opened = Encoder.from_pretrained(run)
+    text = ModelCard.load(run / "supervised" / "README.md").text
     opened.save_pretrained(tmp_path / "again")
     assert ModelCard.load(tmp_path / "again" / "README.md").text == text
-    merge_encoder(tmp_path / "run", tmp_path / "merged", verify="off")
+    merge_encoder(run, tmp_path / "merged", verify="off")
     merged = ModelCard.load(tmp_path / "merged" / "README.md").text
     assert (
         "Its weights are all its own" in merged and text.partition("## Scores")[2] == merged.partition("## Scores")[2]
@@ -96,7 +108,7 @@ def test_it_goes_along(recipe: Recipe, tmp_path: Path) -> None:
     assert 'SentenceTransformer("PATH")' in stock.text
     assert stock.text.partition("## Scores")[2] == text.partition("## Scores")[2]
     then = recipe.model_copy(update={"stages": recipe.stages[1:]})
-    trained(then, tmp_path / "then", start=tmp_path / "run")
+    trained(then, tmp_path / "then", start=run)
     after = (tmp_path / "then" / "supervised" / "README.md").read_text()
     assert "## Training before that" in after and "| compress | compression | texts.jsonl |" in after
 

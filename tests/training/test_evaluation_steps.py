@@ -11,10 +11,10 @@ import pytest
 
 from embrew.recipe import Recipe
 from embrew.training.monitoring.evaluation_steps import evaluation_steps
-from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.training.test_stage_evaluation import Scripted, fingerprint, log_of
 from tests.training.test_stages import equal, values
+from tests.training.unverified import train
 
 __all__ = ["values"]  # the fixture
 
@@ -46,7 +46,9 @@ def test_which_steps(at: Any, last: int, a_step: int, wanted: list[int]) -> None
     assert evaluation_steps(at, last=last, per_step=a_step) == wanted
 
 
-@pytest.mark.parametrize(("at", "wanted"), [("log", [1, 2, 4, 8, 10]), ([10, 30], [3, 8, 10])])
+@pytest.mark.parametrize(
+    ("at", "wanted"), [("log", [1, 2, 4, 8, 10]), pytest.param([10, 30], [3, 8, 10], marks=pytest.mark.slow)]
+)
 def test_a_curve_changes_nothing(at: Any, wanted: list[int], values: dict[str, Any], tmp_path: Path) -> None:
     plain = recipe_of(values, None)
     watched = recipe_of(values, {"dev": ["unused"], "at": at})
@@ -63,6 +65,7 @@ def test_a_curve_changes_nothing(at: Any, wanted: list[int], values: dict[str, A
     equal(tmp_path / "plain" / "supervised", tmp_path / "curve" / "supervised")
 
 
+@pytest.mark.slow
 def test_only_the_stages_that_are_named(values: dict[str, Any], tmp_path: Path) -> None:
     recipe = recipe_of(values, {"dev": ["unused"], "at": "log", "stages": ["supervised"]}, stages=(1, 2))
     train(recipe, tmp_path / "run", evaluate=Scripted([0.1] * 9))

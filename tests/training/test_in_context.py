@@ -85,6 +85,7 @@ def test_stopped_and_gone_on_in_workers(model_folder, tmp_path, caplog):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_what_was_trained_is_opened_and_goes_on(model_folder, tmp_path, kind, settings):
     made = recipe(model_folder("llama"), tmp_path, kind, **settings)
     trained = train(made, tmp_path / "run", verify="fast")

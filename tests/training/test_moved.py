@@ -25,10 +25,10 @@ from embrew.recipe.comparing import canonical
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.resuming import training_inputs
 from embrew.training.resuming.training_inputs import TrainingInputs, changed_inputs
-from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.domain.test_run import TINY, docs, write
 from tests.training.test_stages import equal, values
+from tests.training.unverified import train
 
 __all__ = ["docs", "values", "write"]  # fixtures
 

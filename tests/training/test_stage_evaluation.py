@@ -22,10 +22,10 @@ from embrew.modeling.model import prefix
 from embrew.recipe import Recipe
 from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line
 from embrew.training.monitoring.stage_evaluation import StageEvaluation, curve_from_log, trainer_metrics
-from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.training.test_stages import equal, tensors, values
+from tests.training.unverified import train
 
 __all__ = ["values"]  # the fixture
 
@@ -166,7 +166,7 @@ def slow(*values: str | int) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@pytest.mark.parametrize("at", [5, "evaluation 6", *slow(2, 8, 10, "evaluation 4", "saving")])
+@pytest.mark.parametrize("at", ["evaluation 6", *slow(2, 5, 8, 10, "evaluation 4", "saving")])
 def test_stopped_and_resumed_is_never_stopped(
     at: str | int, values: dict[str, Any], whole: Path, tmp_path: Path
 ) -> None:
@@ -372,9 +372,7 @@ def cosines(encoder: Encoder) -> dict[str, float]:
     return {"dev": float((vectors @ vectors.T).mean())}
 
 
-@pytest.mark.parametrize(
-    "case", ["lora", "bf16", *(pytest.param(case, marks=pytest.mark.slow) for case in ("all weights", "accumulated"))]
-)
+@pytest.mark.parametrize("case", by_default(["bf16"], ["lora", "bf16", "all weights", "accumulated"]))
 def test_what_is_reported_is_what_is_reopened(case: str, values: dict[str, Any], tmp_path: Path) -> None:
     """Texts that share a long prompt, and the Trainer's own optimiser: each score is one of the weights of its step."""
     values["encoder"] |= {"attention": "causal", "template": PROMPT + "{instruction}{text}{memory}"}

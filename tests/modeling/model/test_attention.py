@@ -12,7 +12,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from tests.conftest import CONFIGS, FAMILIES, tiny_model
+from tests.conftest import CONFIGS, DIFFERENT, FAMILIES, by_default, tiny_model
 
 P, X, M, Y = Segment.PROMPT, Segment.TEXT, Segment.MEMORY, Segment.TARGET
 LONG = Row.of([1], P) + Row.of(range(20, 30), X) + Row.of([30, 31], M) + Row.of([40, 41, 42], Y)
@@ -43,12 +43,13 @@ def expected(pattern: Attention, row: Row, window: int | None) -> torch.Tensor:
     return seen
 
 
+QUICK = {("llama", "sdpa"), ("mistral", "sdpa"), ("gemma3", "sdpa"), ("gemma3", "eager"), ("gpt-neox", "sdpa")}
+
+
 @pytest.mark.parametrize(
     ("family", "kernel"),
     [
-        pytest.param(
-            family, kernel, marks=() if kernel == "sdpa" or family in ("llama", "gemma3") else pytest.mark.slow
-        )
+        pytest.param(family, kernel, marks=() if (family, kernel) in QUICK else pytest.mark.slow)
         for family in FAMILIES
         for kernel in ("sdpa", "eager")
     ],
@@ -71,7 +72,7 @@ def test_truth_table(family: str, kernel: str) -> None:
                     assert moved.tolist() == wanted.tolist(), (pattern, j, len(rows), at)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 @pytest.mark.parametrize("mode", ["causal", "bidirectional"])
 def test_the_flag_and_the_mask_say_the_same(family: str, mode: str) -> None:
     class Masked(Attention):
@@ -85,7 +86,7 @@ def test_the_flag_and_the_mask_say_the_same(family: str, mode: str) -> None:
     assert torch.allclose(flag[real], mask[real], atol=2e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 @pytest.mark.parametrize("mode", list(PATTERNS)[:3])
 def test_a_row_alone_is_the_row_in_a_padded_batch(family: str, mode: str, make_encoder: Callable[..., Encoder]) -> None:
     encoder = make_encoder(family, attention=mode)
@@ -96,7 +97,7 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(family: str, mode: str, make_e
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_packed_padded_and_single_rows_agree(family: str, kernel: str) -> None:
     """And changing one packed text moves nothing in its neighbour, to the bit."""
     backbone = Backbone(tiny_model(family, attn_implementation=kernel))

@@ -15,6 +15,7 @@ from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.settings.pooling import Pooling
 from embrew.objectives import Llama2Vec
+from tests.conftest import by_default
 from tests.families import FAMILIES, SIZES, config_of
 
 FALCON: dict[str, Any] = {**SIZES, "new_decoder_architecture": False}
@@ -62,7 +63,7 @@ def test_a_family_that_counts_places_in_the_row_is_refused(name: str, tokenizer:
         Llama2Vec().setup(encoder_of(made(), tokenizer, torch.float32))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", by_default([torch.bfloat16], [torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gpt_neo"])
 def test_other_families_are_measured_in_float32_and_taken(
     name: str, dtype: torch.dtype, tokenizer: PreTrainedTokenizerFast

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from embrew.modeling.text.tokens import Tokens
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 
 
 @pytest.mark.parametrize("attention", ["causal", "bidirectional", "memory_causal"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_every_layer_is_the_cut_model(family, attention, make_encoder):
     """Values and gradients."""
     encoder = make_encoder(family, attention=attention, lora={"lora_dropout": 0.0})

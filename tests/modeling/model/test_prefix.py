@@ -19,7 +19,7 @@ from embrew.modeling.model.changes import tensors_fingerprint
 from embrew.modeling.model.prefix import Prefix, shared_prefix
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from tests.conftest import FAMILIES, SENTENCES
+from tests.conftest import DIFFERENT, FAMILIES, SENTENCES, by_default
 
 WORDS = "Read this text with care, and say in a single word what it means. "
 TEXTS = [*SENTENCES, "a", "Read this", "🦆", "", SENTENCES[0]]
@@ -46,7 +46,7 @@ def counted(encoder: Encoder) -> list[int]:
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_default(DIFFERENT, FAMILIES))
 def test_the_same_vectors_on_every_family(family, kernel, make_encoder, monkeypatch):
     encoder = make_encoder(
         family,

@@ -13,7 +13,7 @@ from torch import nn
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage import loading
-from tests.conftest import stir
+from tests.conftest import by_default, stir
 
 TEXTS = ["a heron waits", "interest rates rose by a quarter of a point", "word " * 60]
 
@@ -30,7 +30,10 @@ def opened(model_folder: Callable[[str], Path]) -> Callable[..., Encoder]:
     return make
 
 
-@pytest.mark.parametrize("lora", [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"use_rslora": True}])
+KINDS = [{"use_dora": True}, {"lora_bias": True}, {"bias": "all"}, {"use_rslora": True}]
+
+
+@pytest.mark.parametrize("lora", by_default([{"use_dora": True}, {"bias": "all"}], KINDS))
 def test_a_merged_adapter_is_the_adapter(lora: dict[str, Any], opened, tmp_path: Path) -> None:
     encoder = opened("phi")  # whose layers have biases
     encoder.backbone.add_lora({"r": 4, "lora_alpha": 16, **lora})

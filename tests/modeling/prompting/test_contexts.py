@@ -15,7 +15,7 @@ from embrew.modeling.prompting.vectors import sampled, start
 from embrew.modeling.settings.demonstrations import Demonstrations
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 
 P, S, X = int(Segment.PROMPT), int(Segment.SOFT), int(Segment.TEXT)
 TEMPLATE = "{instruction}{text}{eos}"
@@ -227,7 +227,10 @@ def test_demonstrations_that_fit_a_budget(make_encoder, caplog):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"compress": "all", "every": 4}, {"learnable": 2}, {"compress": "none"}, {"format": "instruction"}],
+    by_default(
+        [{"compress": "all", "every": 4}, {"learnable": 2}],
+        [{}, {"compress": "all", "every": 4}, {"learnable": 2}, {"compress": "none"}, {"format": "instruction"}],
+    ),
     ids=str,
 )
 @pytest.mark.usefixtures("forked")

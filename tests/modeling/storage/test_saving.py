@@ -17,7 +17,7 @@ from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.storage import saving, verification
-from tests.conftest import SENTENCES, stir
+from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {
     "template": "{instruction}{text}{memory}",
@@ -43,7 +43,7 @@ def same(a: Encoder, b: Encoder) -> None:
     assert a.settings == b.settings and a.steps == b.steps
 
 
-@pytest.mark.parametrize("family", ["llama-tied", "qwen3", "gemma3", "gpt-neox"])
+@pytest.mark.parametrize("family", by_default(["llama-tied", "gemma3"], ["llama-tied", "qwen3", "gemma3", "gpt-neox"]))
 def test_round_trip(family: str, model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     encoder = opened(model_folder(family))
     encoder.save_pretrained(tmp_path / "saved")
