@@ -80,7 +80,7 @@ def test_every_kind_of_encoder(case: str, make_encoder: Callable[..., Encoder], 
     compare(encoder, tmp_path / "stock")
 
 
-@pytest.mark.parametrize("family", by_default(["llama-tied", "qwen2", "gemma3", "gpt-neox"], FAMILIES))
+@pytest.mark.parametrize("family", by_default(["llama-tied", "gemma3"], FAMILIES))
 def test_every_family(family: str, make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = make_encoder(family, lora={}, max_length=64)
     before = encoder.encode(TEXTS)

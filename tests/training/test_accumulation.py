@@ -139,8 +139,15 @@ def test_every_objective_is_here() -> None:
     assert len(SETTINGS) > len(OBJECTIVES)
 
 
+QUICK = {"angle", "bottleneck", "compression", "contrastive", "joint", "llama2vec", "mntp"}
+EVERY = [
+    pytest.param(name, settings, id=id_, marks=() if name in QUICK else pytest.mark.slow)
+    for (name, settings), id_ in zip(SETTINGS, IDS, strict=True)
+]
+
+
 @pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize(("name", "settings"), SETTINGS, ids=IDS)
+@pytest.mark.parametrize(("name", "settings"), EVERY)
 def test_a_step_of_several_batches(make_encoder, name, settings, size, monkeypatch):
     gc.freeze()  # the trainer collects garbage at every start, which takes longer than these steps
     encoder, objective, rows = ready(make_encoder, name, settings)

@@ -29,7 +29,7 @@ def saved(model_folder, tmp_path):
     stir(encoder.backbone)
     encoder.add_context("first", FIRST)
     encoder.add_context("second", SECOND)
-    encoder.save_pretrained(tmp_path / "model")
+    encoder.save_pretrained(tmp_path / "model", verify="off")
     return encoder, tmp_path / "model"
 
 
