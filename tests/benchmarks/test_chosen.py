@@ -15,10 +15,10 @@ from shots import candidates
 from embrew.data.beir import read_beir
 from embrew.data.datasets import load
 from embrew.evaluation.dev import dev_sets
-from tests.conftest import data_folder
+from tests.conftest import by_default, data_folder
 
 
-@pytest.mark.parametrize("name", ["banking77", "medquad_retrieval"])
+@pytest.mark.parametrize("name", by_default(["banking77"], ["banking77", "medquad_retrieval"]))
 def test_dev_rows_made_of_training_rows(name: str, tmp_path: Path):
     data = data_folder()
     shown = candidates(name)[:8]

@@ -36,6 +36,7 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_float32_vectors_of_one_backend_are_searched_with_the_other(folder: Path, corpus: Path, tmp_path: Path) -> None:
     done = run("encode", folder, corpus, tmp_path / "vectors", "--backend", "openvino", "-q")
     assert done.exit_code == 0, done.stderr

@@ -93,7 +93,8 @@ def test_sts_is_mtebs(encoder, tmp_path):
     assert ours.main_score == pytest.approx(theirs(encoder, task), abs=1e-4)
 
 
-@pytest.mark.parametrize("samples", [pytest.param(8, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [8, 3])
 def test_classification_is_mtebs(encoder, tmp_path, samples):
     from mteb.abstasks.classification import AbsTaskClassification
 

@@ -77,6 +77,7 @@ def test_weights_alone(encoder: Encoder, tmp_path: Path, forked: None) -> None:
         target.verify_openvino(changed, parity, "cpu")
 
 
+@pytest.mark.slow
 def test_weights_that_lose_too_much_are_refused(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     encoder = with_outliers(make_encoder(max_length=64, attention="causal"))
     with pytest.raises(RuntimeError, match=r"change the vectors too much: the mean cosine over 18 texts is 0\.\d"):

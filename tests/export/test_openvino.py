@@ -97,6 +97,7 @@ def test_padding_on_the_left_changes_nothing(encoder: Encoder, folder: Path) -> 
     assert cosines(found, encoder.encode(SENTENCES)).min() > 0.999, "bfloat16, where the CPU has it"
 
 
+@pytest.mark.slow
 def test_pooling_over_the_text_refuses_a_prompt(make_encoder: Callable[..., Encoder], tmp_path: Path) -> None:
     """The graph takes a row for one text, so a prompt's tokens would be pooled, too."""
     encoder = make_encoder(memory_tokens=0, pooling=Pooling("mean", "text"), max_length=64)

@@ -98,7 +98,7 @@ def test_activation_checkpointing_changes_nothing(make_encoder, name, settings):
         torch.testing.assert_close(others[key], grad, rtol=1e-4, atol=1e-6)
 
 
-@every_case
+@first_cases
 def test_a_batch_is_decided_by_rows_and_seed(make_encoder, name, settings):
     encoder, objective, _ = ready(make_encoder, name, settings)
     rows = prepared(objective, encoder)

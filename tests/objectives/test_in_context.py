@@ -130,7 +130,7 @@ def test_a_draw_depends_on_seed_progress_and_texts_alone(make_encoder):
     assert drawn(objective, encoder, rows, progress=torch.tensor(0.5)) != first
 
 
-@every_variant
+@pytest.mark.parametrize("variant", by_default(VARIANTS[::2], VARIANTS), ids=str)
 def test_a_prompt_in_training_is_the_context_at_inference(make_encoder, variant):
     """The embedding of a query with its demonstrations is what the encoder makes of it with that context."""
     encoder, objective = ready(make_encoder, variant)

@@ -12,6 +12,7 @@ from embrew.export.exporting import export_encoder
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.parity import Comparison, compare
+from tests.conftest import by_default
 from tests.hard_texts import REAL_TOKENIZERS
 from tests.journeys import tiny_encoder
 from tests.parity.faulty import FaultyRuntime
@@ -121,7 +122,7 @@ def check(folder: Path, fault: str, kind: str) -> None:
         assert bool(ids["different"]) == moved
 
 
-@pytest.mark.parametrize("fault", QUICK)
+@pytest.mark.parametrize("fault", by_default(QUICK[:3], QUICK))
 def test_a_fault_is_found_by_its_name(
     fault: str,
     exports: dict[str, Path],

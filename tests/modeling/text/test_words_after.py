@@ -21,7 +21,7 @@ from embrew.modeling.text.texts import as_sentence
 from embrew.modeling.text.tokens import Segment
 from embrew.objectives import Llama2Vec
 from embrew.recipe import Recipe
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, by_default
 from tests.hard_texts import HARD_TEXTS, REAL_TOKENIZERS, real_tokenizer_folder
 
 PROMPTS = ("prompteol", "metaeol", "echo")
@@ -39,7 +39,7 @@ def part(row: Any, segment: Segment) -> list[int]:
     return [i for i, s in zip(row.ids, row.segments, strict=True) if s == segment]
 
 
-@pytest.mark.parametrize("name", ["nano", *REAL_TOKENIZERS])
+@pytest.mark.parametrize("name", by_default(["nano", "mistral"], ["nano", *REAL_TOKENIZERS]))
 @pytest.mark.parametrize("recipe", PROMPTS)
 def test_a_prompt_is_the_authors_string_tokenised_once(name, recipe):
     """Token by token what the Hugging Face tokenizer makes of the prompt with the text written into it."""
