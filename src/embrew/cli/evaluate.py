@@ -124,7 +124,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on data folders, a suite or MTEB tasks.
 
-    A recipe is evaluated untrained.
+    A recipe is evaluated untrained. Processes of torchrun share the tasks.
     """
     loading(model)
     from embrew.evaluation import find_task
@@ -154,6 +154,9 @@ def evaluate(
     from embrew import build, evaluation
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
+    processes = evaluation.Processes.of_launch()
+    if processes.count > 1 and output is None:
+        raise ValueError(f"{processes.count} processes share tasks through a folder; give --output DIR")
     with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
         how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
         encoder: Any = build.open_model(model, overrides or (), **how_opened)
@@ -168,9 +171,10 @@ def evaluate(
             batch_tokens=batch_tokens,
             context=context,
             overwrite=overwrite,
+            processes=processes,
             show_progress_bar=True,
         )
-        if page is not None:
+        if page is not None and processes.rank == 0:
             page.write(encoder)
     header, rows = evaluation.grid_table(results)
     if named or len(rows) < len(results):

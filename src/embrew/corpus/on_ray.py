@@ -3,13 +3,14 @@
 One task reads the corpus in order and streams shards to the actors, which encode and write them and return their
 entries in the manifest. All machines must see input and output folder under the same path, or in the same store.
 
-An actor that dies is started again and its shard encoded again; after `RETRIES` deaths over one shard, the run stops.
+Ray starts an actor that dies again, and its shard is encoded again: `TRIES` times, since a shard may be the reason.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from embrew.corpus.corpus import Shard, Text, shards
 from embrew.corpus.job import Job
 from embrew.corpus.local import End, Summary, add, run, settle, unfinished
-from embrew.corpus.manifest import Entry, Manifest, new_manifest
+from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.shards import encode_options_of, shard_vectors, use_recorded_overhead, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
@@ -28,7 +29,7 @@ from embrew.files.stores import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
 Opener = Callable[[], TextEncoder]
-RETRIES = 5
+TRIES = 6
 
 
 def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str | Place, **settings: Any) -> Summary:
@@ -53,15 +54,13 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     gpus = int(ray.cluster_resources().get("GPU", 0))
     devices = gpus or sum(node["Alive"] for node in ray.nodes())
     each: dict[str, Any] = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-    restarted = {"max_restarts": -1, "max_task_retries": RETRIES}
+    tries = ray.remote(_Tries).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def work(manifest: Manifest, keep: set[int]) -> End:
         if manifest.dimensions is None:
             settle(
                 manifest,
-                ray.get(
-                    ray.remote(_first_vectors).options(max_retries=RETRIES, **each).remote(open_encoder, job, manifest)
-                ),
+                ray.get(ray.remote(_first_vectors).options(**each).remote(open_encoder, job, manifest)),
                 job,
             )
         context = ray.data.DataContext.get_current()
@@ -80,9 +79,13 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                     _Encode,
                     batch_size=1,
                     compute=ray.data.ActorPoolStrategy(size=devices),
-                    fn_constructor_kwargs={"open_encoder": open_encoder, "job": job, "manifest": manifest},
+                    fn_constructor_kwargs={
+                        "open_encoder": open_encoder,
+                        "job": job,
+                        "manifest": manifest,
+                        "tries": tries,
+                    },
                     **each,
-                    **restarted,
                 )
             )
             end = End(0, 0)
@@ -96,7 +99,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
             context.target_max_block_size = block_size
         return end
 
-    return run(job, ray.get(ray.remote(_begin).options(max_retries=RETRIES, **each).remote(open_encoder, job)), work)
+    return run(job, ray.get(ray.remote(_begin).options(**each).remote(open_encoder, job)), work)
 
 
 def _anywhere(path: str | Place) -> str:
@@ -132,11 +135,24 @@ def _read(_: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[i
         yield {"packed": np.array([json.dumps(packed)], dtype=object)}
 
 
+class _Tries:
+    """An actor that counts how often each shard was begun."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[int] = Counter()
+
+    def begin(self, number: int) -> int:
+        """Return how often a shard was begun, this time included."""
+        self.begun[number] += 1
+        return self.begun[number]
+
+
 class _Encode:
     """An actor with an encoder on one device."""
 
-    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest) -> None:
+    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any) -> None:
         self.encoder = open_encoder()
+        self.tries = tries
         self.job = job
         self.manifest = manifest
         use_recorded_overhead(self.encoder, manifest)
@@ -147,6 +163,7 @@ class _Encode:
         for packed in map(json.loads, batch["packed"]):
             if "shard" in packed:
                 number, rows, sha256 = packed["shard"]
+                self.begin(number)
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
                 settle(self.manifest, vectors, self.job)
@@ -154,3 +171,18 @@ class _Encode:
                 packed = {"number": number, "entry": asdict(entry)}
             done.append(json.dumps(packed))
         return {"done": np.array(done, dtype=object)}
+
+    def begin(self, number: int) -> None:
+        """Raise if a shard was begun too often.
+
+        Raises:
+            ChildProcessError: actors died over it, for example because the machine ran out of memory.
+        """
+        import ray
+
+        begun = ray.get(self.tries.begin.remote(number))
+        if begun > TRIES:
+            raise ChildProcessError(
+                f"actors died {TRIES} times while they encoded {shard_name(number)}; Ray's logs have the reason "
+                "(if it is memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
+            )

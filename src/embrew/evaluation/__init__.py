@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from embrew.evaluation.corpus_share import CorpusShare, FinishedByOthers
 from embrew.evaluation.find import find_task
 from embrew.evaluation.generator import find_generator
 from embrew.evaluation.grid import cells, check_grid
@@ -15,8 +16,10 @@ from embrew.evaluation.instructed import instructed
 from embrew.evaluation.kinds import KINDS
 from embrew.evaluation.kinds.sts import Protocol
 from embrew.evaluation.mteb_tasks import MtebTask, evaluate_mteb, kind_of, load_task
+from embrew.evaluation.processes import Processes
 from embrew.evaluation.report import Result, averages, finished, grid_table, table, write_result
 from embrew.evaluation.scoring import check_settings, evaluate_task
+from embrew.evaluation.several import Several
 from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
@@ -27,6 +30,7 @@ from embrew.text_encoder.provenance import describe_run
 
 __all__ = [
     "MtebTask",
+    "Processes",
     "Result",
     "Suite",
     "Task",
@@ -55,6 +59,7 @@ def evaluate(
     batch_tokens: int | None = None,
     context: str | None = None,
     overwrite: bool = False,
+    processes: Processes | None = None,
     show_progress_bar: bool = False,
 ) -> list[Result]:
     """Evaluate an `Encoder` or a `SentenceTransformer` on data folders or a suite.
@@ -74,6 +79,8 @@ def evaluate(
         context: Name of a context of the encoder, for all tasks: a prefix of both sides of symmetric tasks, and of
             the queries of asymmetric ones.
         overwrite: Evaluate every task again, and replace the results in `output_dir`.
+        processes: The processes of a launch (`Processes.of_launch()`), which share tasks and corpora and all return
+            the results; `output_dir` must be one folder for all of them. Default: this one alone.
 
     Raises:
         FileExistsError: `output_dir` holds results of another model, other data or other settings.
@@ -99,23 +106,30 @@ def evaluate(
     known = [finished(folder, run) if folder and not overwrite else None for run in runs]
     waiting = [task for task, before in zip(tasks, known, strict=True) if before is None and isinstance(task, Task)]
     check_grid(encoder, [task for task in waiting if KINDS[task.kind].grid], options)
-    cache, results = GridCache(), []
-    for number, (task, run, before) in enumerate(zip(tasks, runs, known, strict=True), start=1):
+    several = Several(processes or Processes(), folder, overwrite=overwrite)
+    cache, results = GridCache(), dict(enumerate(known))
+    for number in several.order(tasks):
+        task, run, before = tasks[number], runs[number], known[number]
         if before is not None:
             logger.info("%s %s: %.4f, evaluated before", before.task, before.split, before.main_score)
-            results.append(before)
             continue
-        with within(task.name if len(tasks) == 1 else f"{task.name} ({number} of {len(tasks)})"):
-            if isinstance(task, MtebTask):
-                kept = folder / "mteb" if folder else None
-                result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)
-            else:
-                result = _result_of(encoder, task, options, cache)
+        if not several.takes(task, number):
+            continue
+        try:
+            with within(task.name if len(tasks) == 1 else f"{task.name} ({number + 1} of {len(tasks)})"):
+                if isinstance(task, MtebTask):
+                    kept = folder / "mteb" if folder else None
+                    result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)
+                else:
+                    result = _result_of(encoder, task, options, cache, several.share(task, number, run))
+        except FinishedByOthers:
+            continue
         logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)
-        results.append(result)
-    return results
+        results[number] = result
+    several.meet(runs)
+    return [results[number] or several.result(run) for number, run in enumerate(runs)]
 
 
 def _checked(tasks: list[Task | MtebTask], encoder: TextEncoder) -> list[Task | MtebTask]:
@@ -133,9 +147,11 @@ def _checked(tasks: list[Task | MtebTask], encoder: TextEncoder) -> list[Task | 
     return tasks
 
 
-def _result_of(encoder: TextEncoder, task: Task, options: Mapping[str, Any], cache: GridCache) -> Result:
+def _result_of(
+    encoder: TextEncoder, task: Task, options: Mapping[str, Any], cache: GridCache, share: CorpusShare | None
+) -> Result:
     start = time.perf_counter()
-    scores, counts = evaluate_task(encoder, task, options, cache)
+    scores, counts = evaluate_task(encoder, task, options, cache, share)
     main_score, examples = scores.pop("main_score"), scores.pop("examples", {})
     seconds = round(time.perf_counter() - start, 3)
     return Result(task.name, task.shown_split, task.kind, main_score, scores, seconds, counts, examples)

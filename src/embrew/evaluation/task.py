@@ -29,7 +29,8 @@ class TaskKind:
         name: Name in suites, results and `--kind`.
         metric: Name of the main score in tables.
         prepare: Read a task's data and return its `Evaluate`. It is called with the task (and with the `GridCache`
-            of its cells if the kind has a `grid`); its keyword-only parameters are the settings of the kind.
+            of its cells if the kind has a `grid`, with the `CorpusShare` or None if it is `shared`); its keyword-only
+            parameters are the settings of the kind.
         rows: Layout of its rows; None if it only reads folders with a corpus.
         about: Text columns that a row is about. A dev row's are excluded from training, a task's may not be
             demonstrations.
@@ -41,6 +42,7 @@ class TaskKind:
             registry is the default for these folders.
         train: Whether it also reads the training split.
         grid: Settings that may be lists of numbers; each combination becomes a task.
+        shared: Whether several processes can share its corpus.
         file_settings: Settings that name a file in the data folder.
         mteb_types: MTEB's task types of this kind.
         statistic: Main scores of bootstrap samples, `(samples,)`, from the examples by column, the result's scores, and
@@ -60,6 +62,7 @@ class TaskKind:
     corpus: bool = False
     train: bool = False
     grid: tuple[str, ...] = ()
+    shared: bool = False
     file_settings: tuple[str, ...] = ()
     mteb_types: tuple[str, ...] = ()
     statistic: Callable[[Mapping[str, np.ndarray], Mapping[str, Any], np.ndarray], np.ndarray] | None = None

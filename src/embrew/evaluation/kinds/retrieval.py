@@ -14,6 +14,7 @@ import numpy as np
 
 from embrew.data.beir import RetrievalData
 from embrew.data.documents import Document
+from embrew.evaluation.corpus_share import Best, CorpusShare, FinishedByOthers
 from embrew.evaluation.rows import task_retrieval
 from embrew.evaluation.task import Evaluate, Evaluated, Task, TaskKind
 from embrew.text_encoder.interface import TextEncoder
@@ -21,17 +22,29 @@ from embrew.text_encoder.vectors import unit_vectors
 
 logger = logging.getLogger(__name__)
 
+CHUNK = 8192  # documents that are encoded by one call
 RANKS = 100  # ranks up to this one are kept per query
 TOP = 10  # ids of this many documents are kept per query
 _QUERY_ROWS = 1024  # scores are computed for this many queries at a time
 
 
 def prepare(
-    task: Task, *, documents: Literal["all", "judged"] = "all", distractors: int = 0, seed: int = 42
+    task: Task,
+    share: CorpusShare | None,
+    *,
+    documents: Literal["all", "judged"] = "all",
+    distractors: int = 0,
+    seed: int = 42,
 ) -> Evaluate:
-    """Read a corpus, queries and relevance judgements, to evaluate encoders on them."""
+    """Read a corpus, queries and relevance judgements, to evaluate encoders on them.
+
+    Raises:
+        FinishedByOthers: other processes have taken the corpus.
+    """
+    if share is not None and share.is_taken:
+        raise FinishedByOthers
     data = select_documents(task_retrieval(task), documents=documents, distractors=distractors, seed=seed)
-    return lambda encoder, options: evaluate_retrieval(encoder, data, **options)
+    return lambda encoder, options: evaluate_retrieval(encoder, data, share=share, **options)
 
 
 def select_documents(
@@ -52,7 +65,9 @@ def select_documents(
     return replace(data, corpus=[document for document in data.corpus if document.id in kept])
 
 
-def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any) -> Evaluated:
+def evaluate_retrieval(
+    encoder: TextEncoder, data: RetrievalData, *, share: CorpusShare | None = None, **options: Any
+) -> Evaluated:
     """Return scores and counts of an encoder; `options` go to its encode methods.
 
     A query whose relevant documents are all missing from the corpus scores 0; one without relevant documents in the
@@ -67,7 +82,7 @@ def evaluate_retrieval(encoder: TextEncoder, data: RetrievalData, **options: Any
     if missing:
         logger.warning("%d queries have no relevant document in the corpus, e.g. %r", len(missing), missing[0])
     queries = {query: data.queries[query] for query in judged}
-    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, **options)
+    ranking = rank(encoder, data.corpus, queries, top_k=RANKS, chunk_size=CHUNK, share=share, **options)
     by_query = metrics_by_query(ranking, judged)
     scores = {name: math.fsum(values) / len(values) for name, values in by_query.items()}
     counts = {
@@ -91,27 +106,32 @@ def rank(
     queries: Mapping[str, str],
     *,
     top_k: int = 10,
-    chunk_size: int = 8192,
+    chunk_size: int = CHUNK,
+    share: CorpusShare | None = None,
     **options: Any,
 ) -> dict[str, list[str]]:
-    """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time."""
+    """Return the ids of each query's `top_k` nearest documents; `chunk_size` documents are encoded at a time.
+
+    Raises:
+        FinishedByOthers: another process, with which the corpus is shared, finishes the task.
+    """
     documents = sorted(corpus, key=lambda document: document.id)
     texts = list(queries.values())
-    vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
-    best_scores = np.empty((len(queries), 0), dtype=np.float32)
-    best = np.empty((len(queries), 0), dtype=np.int64)
-    for start in range(0, len(documents), chunk_size):
-        texts = [document.content for document in documents[start : start + chunk_size]]
-        chunk_vectors = unit_vectors(encoder.encode_document(texts, **options), what="documents", texts=texts)
-        found = [
-            top(vectors[i : i + _QUERY_ROWS] @ chunk_vectors.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)
-        ]
-        best_scores = np.concatenate([best_scores, np.concatenate([scores for scores, _ in found])], axis=1)
-        best = np.concatenate([best, start + np.concatenate([columns for _, columns in found])], axis=1)
-        best_scores, chosen = top(best_scores, top_k)
-        best = np.take_along_axis(best, chosen, axis=1)
+    share = share or CorpusShare()
+    vectors = best = None
+    for number in share.chunks(math.ceil(len(documents) / chunk_size)):
+        if vectors is None:
+            vectors = unit_vectors(encoder.encode_query(texts, **options), what="queries", texts=texts)
+        chunk = documents[number * chunk_size : (number + 1) * chunk_size]
+        contents = [document.content for document in chunk]
+        of_chunk = unit_vectors(encoder.encode_document(contents, **options), what="documents", texts=contents)
+        found = [top(vectors[i : i + _QUERY_ROWS] @ of_chunk.T, top_k) for i in range(0, len(vectors), _QUERY_ROWS)]
+        scores, columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        of_chunk_best = Best(scores, number * chunk_size + columns)
+        best = of_chunk_best if best is None else best.and_of(of_chunk_best, top_k)
+        share.keep(number, best)
     ids = np.array([document.id for document in documents], dtype=object)
-    return dict(zip(queries, ids[best].tolist(), strict=True))
+    return dict(zip(queries, ids[share.all_of(best, top_k).numbers].tolist(), strict=True))
 
 
 def top(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -160,5 +180,6 @@ RETRIEVAL = TaskKind(
     metric="nDCG@10",
     prepare=prepare,
     corpus=True,
+    shared=True,
     mteb_types=("Retrieval",),
 )

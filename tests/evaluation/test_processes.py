@@ -1,0 +1,188 @@
+"""Processes that share tasks and corpora give what one gives; a stopped run resumes in another number of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.distributed import HashStore
+
+from embrew.cli.console import rank as rank_of_process
+from embrew.evaluation import Processes, Result, evaluate
+from embrew.evaluation import processes as counters
+from embrew.evaluation.kinds import retrieval
+from tests.corpus.stub import Stub
+
+WORDS = ["red", "blue", "green", "cat", "dog", "bird", "lake", "hill", "road", "sun", "moon", "rain"]
+
+
+class Encoder(Stub):
+    """The stub of corpora; it may stop at a text, or wait."""
+
+    def __init__(self, stop_at: str | None = None, wait: float = 0.0) -> None:
+        super().__init__(wait=wait)
+        self.stop_at, self.documents = stop_at, 0
+
+    def encode_document(self, inputs: Sequence[str], **options: Any) -> np.ndarray:
+        if self.stop_at in inputs:
+            raise KeyboardInterrupt
+        self.documents += len(inputs)
+        return super().encode_document(inputs, **options)
+
+
+def write_corpus(folder: Path, documents: int, queries: int = 7) -> Path:
+    (folder / "qrels").mkdir(parents=True)
+    texts = [
+        " ".join(WORDS[(i * k) % 12] for k in (1, 5, 7)) + f" {i % 25}" for i in range(documents)
+    ]  # some are equal
+    rows = [{"_id": f"d{(i * 7) % documents:03}", "title": "", "text": text} for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [{"_id": f"q{i}", "text": f"{WORDS[i]} {WORDS[i + 3]}"} for i in range(queries)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    lines = [f"q{i}\td{(i * 11 + k) % documents:03}\t{1 + k % 2}\n" for i in range(queries) for k in range(5)]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return folder
+
+
+@pytest.fixture
+def folders(tmp_path: Path, sts_folder: Path, retrieval_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two corpora of several chunks, one of a single chunk, and pairs."""
+    monkeypatch.setattr(retrieval, "CHUNK", 10)
+    monkeypatch.setattr(counters, "POLL", 0.01)
+    large, small = write_corpus(tmp_path / "large", 93), write_corpus(tmp_path / "small", 31)
+    return [sts_folder, small, large, retrieval_folder]
+
+
+def shared(encoders: Sequence[Encoder], folders: list[Path], output: Path, **settings: Any) -> list[list[Result]]:
+    """Evaluate in one thread per encoder, as processes of one launch would."""
+    store, found, errors = HashStore(), {}, []
+    store.set_timeout(timedelta(seconds=60))
+
+    def run(rank: int) -> None:
+        processes = Processes(store, rank=rank, count=len(encoders))
+        try:
+            found[rank] = evaluate(encoders[rank], folders, output_dir=output, processes=processes, **settings)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(encoders))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return [found[rank] for rank in range(len(encoders))]
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The files of results, without times."""
+    found = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+    for values in found.values():
+        values.pop("evaluation_time", None)
+    return found
+
+
+def plain(results: Sequence[Result]) -> list[dict[str, Any]]:
+    return [{**json.loads(json.dumps(vars(result))), "seconds": 0} for result in results]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_same_results_as_one_process(count: int, folders: list[Path], tmp_path: Path):
+    one = evaluate(Encoder(), folders, output_dir=tmp_path / "one")
+    encoders = [Encoder(wait=0.01) for _ in range(count)]
+    for results in shared(encoders, folders, tmp_path / "several"):
+        assert plain(results) == plain(one)
+    assert written(tmp_path / "several") == written(tmp_path / "one")
+    assert sum(encoder.documents for encoder in encoders) == 93 + 31 + 3, "each document is encoded once"
+    assert sum(encoder.documents > 0 for encoder in encoders) >= 2
+
+
+def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path):
+    """The oracle scores all documents at once and sorts them by score, then by id."""
+    encoder = Encoder()
+    read = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    documents = sorted((row["_id"], row["text"]) for row in read)
+    vectors = encoder.encode_document([text for _, text in documents]).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    results, *_ = shared([Encoder(wait=0.01) for _ in range(3)], folders, tmp_path / "several")
+    tops = results[2].examples["top"]
+    assert len(tops) == 7
+    for number, found in enumerate(tops):
+        query = encoder.encode_query([f"{WORDS[number]} {WORDS[number + 3]}"])[0]
+        scores = np.round(vectors @ (query / np.linalg.norm(query)), 6)
+        order = sorted(range(93), key=lambda i: (-scores[i], documents[i][0]))
+        assert found == [documents[i][0] for i in order[:10]]
+
+
+@pytest.mark.parametrize("then", [1, 4])
+def test_a_stopped_run_resumes_with_another_number_of_processes(then: int, folders: list[Path], tmp_path: Path):
+    one = evaluate(Encoder(), folders, output_dir=tmp_path / "one")
+    large = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    stop_at = next(row["text"] for row in large if row["_id"] == "d055")
+    first = Encoder(stop_at=stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(first, [folders[2]], output_dir=tmp_path / "out")
+    assert first.documents == 50 and (tmp_path / "out" / ".parts").is_dir()
+    encoders = [Encoder() for _ in range(then)]
+    results = shared(encoders, folders, tmp_path / "out")[0]
+    assert sum(encoder.documents for encoder in encoders) == 43 + 31 + 3
+    assert plain(results) == plain(one) and written(tmp_path / "out") == written(tmp_path / "one")
+    again = [Encoder() for _ in range(2)]
+    assert plain(shared(again, folders, tmp_path / "out")[1]) == plain(one)
+    assert all(encoder.documents == 0 for encoder in again), "finished tasks are not repeated"
+
+
+def test_a_broken_file_of_a_stopped_run_is_ranked_again(
+    folders: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    one = evaluate(Encoder(), [folders[2]])
+    large = [json.loads(line) for line in (folders[2] / "corpus.jsonl").read_text().splitlines()]
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(
+            Encoder(stop_at=next(row["text"] for row in large if row["_id"] == "d055")),
+            [folders[2]],
+            output_dir=tmp_path / "out",
+        )
+    (part,) = (tmp_path / "out" / ".parts").rglob("*.npz")
+    part.write_bytes(part.read_bytes()[:-100])
+    encoder = Encoder()
+    assert plain(evaluate(encoder, [folders[2]], output_dir=tmp_path / "out")) == plain(one)
+    assert encoder.documents == 93 and f"{part} cannot be used" in caplog.text
+
+
+def test_overwrite_ranks_everything_again(folders: list[Path], tmp_path: Path):
+    first = Encoder()
+    evaluate(first, folders, output_dir=tmp_path / "out")
+    encoders = [Encoder() for _ in range(2)]
+    shared(encoders, folders, tmp_path / "out", overwrite=True)
+    assert sum(encoder.documents for encoder in encoders) == first.documents == 127
+
+
+def test_cells_of_a_grid_are_evaluated_by_one_process(tmp_path: Path):
+    from embrew.evaluation.find import find_task
+    from embrew.evaluation.several import Several
+
+    folder = write_corpus(tmp_path / "asked", 12)
+    store = HashStore()
+    tasks = [find_task(folder, kind="rag", name=f"cell{n}", dims=n) for n in (2, 4, 8)]
+    first = Several(Processes(store, rank=0, count=2), tmp_path, overwrite=False)
+    second = Several(Processes(store, rank=1, count=2), tmp_path, overwrite=False)
+    assert [first.takes(task, number) for number, task in enumerate(tasks)] == [True] * 3
+    assert [second.takes(task, number) for number, task in enumerate(tasks)] == [False] * 3
+
+
+def test_several_processes_need_a_folder(folders: list[Path]):
+    with pytest.raises(ValueError, match="2 processes share tasks through a folder; give --output DIR"):
+        evaluate(Encoder(), folders, processes=Processes(HashStore(), count=2))
+
+
+def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert (Processes.of_launch().count, rank_of_process()) == (1, 0)
