@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.distributed import HashStore
 
 from embrew.cli.console import rank as rank_of_process
@@ -186,3 +187,15 @@ def test_several_processes_need_a_folder(folders: list[Path]):
 def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert (Processes.of_launch().count, rank_of_process()) == (1, 0)
+
+
+def test_a_process_of_a_launch_uses_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch):
+    devices: list[int] = []
+    for name, value in {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(torch.distributed, "rendezvous", lambda url: iter([(HashStore(), 5, 8)]))
+    processes = Processes.of_launch()
+    assert (processes.rank, processes.count, devices) == (5, 8, [1])
+    assert [processes.add("task 0"), processes.add("task 0"), processes.add("task 1")] == [0, 1, 0]
