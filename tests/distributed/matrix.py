@@ -1,8 +1,8 @@
 """What may be combined, each trained for a step of plain gradient descent.
 
-torchrun -m tests.distributed.matrix FOLDER OUT
+torchrun -m tests.distributed.matrix FOLDER OUT GROUP
 
-`FOLDER` holds tiny causal LMs by family, `OUT` becomes a safetensors file with the losses and weights of every case.
+`FOLDER` holds tiny causal LMs by family, `OUT` becomes a safetensors file with losses and weights of the group's cases.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Case:
         adamw: three steps of AdamW with clipped gradients, in place of one of plain gradient descent.
         embeddings: a LoRA, and the whole embedding matrix.
         merged: after a LoRA that was merged: the original LM is a second copy.
+        bf16: matrix products in bfloat16; trained weights are float32.
         variant: settings of the objective: -1 of `SETTINGS`, others of `variants_of`.
         reads: another encoder, of `READS`.
     """
@@ -83,22 +84,23 @@ class Case:
     adamw: bool = False
     embeddings: bool = False
     merged: bool = False
+    bf16: bool = False
     rows: int = ROWS
     variant: int = -1
     reads: str = ""
 
     @property
     def reference(self) -> Case:
-        """The same training by one process, with nothing that saves memory; each batch has its own negatives."""
+        """The same training by one process in float32, with nothing that saves memory; batches have own negatives."""
         in_batch = self.objective in (*EMBEDDING, "joint")
         accumulated = self.accumulated and in_batch
-        return replace(self, checkpointing=False, cached=False, sharded=False, accumulated=accumulated)
+        return replace(self, checkpointing=False, cached=False, sharded=False, accumulated=accumulated, bf16=False)
 
     @property
     def mode(self) -> str:
         """What is trained, and how."""
         flags = ["LoRA" if self.lora else "full"]
-        switches = ("embeddings", "merged", "checkpointing", "cached", "accumulated", "adamw", "sharded")
+        switches = ("embeddings", "merged", "checkpointing", "cached", "accumulated", "adamw", "bf16", "sharded")
         return " ".join([*flags, *(name for name in switches if getattr(self, name))])
 
     def __str__(self) -> str:
@@ -146,6 +148,29 @@ SHARDED = [
     *(Case("contrastive", lora, cached=c, sharded=True, reads="latent") for lora in BOTH for c in BOTH),
     *(Case("epic", True, cached=c, sharded=True, reads="learnable") for c in BOTH),
 ]
+
+COPIED = [Case("compression", False, sharded=True), Case("alignment", True, sharded=True, merged=True)]  # a second copy
+NANO = [
+    *(Case(objective, True, sharded=True, family="nano") for objective in OBJECTIVES),
+    *(replace(case, family="nano") for case in COPIED),
+]
+FOUR = [
+    *(Case(objective, True) for objective in OBJECTIVES),
+    *(
+        Case(objective, True, checkpointing=True, cached=objective in EMBEDDING, sharded=True)
+        for objective in OBJECTIVES
+    ),
+    *(Case(objective, False, sharded=True, accumulated=True, rows=8) for objective in OBJECTIVES),
+    *COPIED,
+    *NANO,
+]
+SHORT = [
+    Case(objective, lora, sharded=sharded, bf16=True)
+    for objective in ("compression", "alignment", "bottleneck", "contrastive")
+    for lora in BOTH
+    for sharded in BOTH
+]
+GROUPS = {"all": [*CASES, *SHARDED, *NANO], "four": FOUR, "bfloat16": SHORT}
 
 QUICK = [  # sharded contrastive stages are among the whole runs of `tests.distributed.runs`
     Case("contrastive", True, checkpointing=True, cached=True),
@@ -196,7 +221,8 @@ def encoder_for(case: Case, folder: str) -> Encoder:
         **ENCODERS.get(case.objective, {}),
         **READS.get(case.reads, {}),
     }
-    built = Encoder.from_pretrained(Path(folder) / case.family, dtype="float32", device="cpu", **settings)
+    model = "nano" if case.family == "nano" else Path(folder) / case.family
+    built = Encoder.from_pretrained(model, dtype="float32", device="cpu", **settings)
     if case.merged:
         built.backbone.add_lora({"r": 2})
         stir(built.backbone)
@@ -223,7 +249,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     } if case.adamw else {"max_steps": 1, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}  # fmt: skip
     training |= {
         "lr_scheduler_type": "constant", "save_strategy": "no", "logging_steps": 1,
-        "activation_checkpointing": case.checkpointing,
+        "activation_checkpointing": case.checkpointing, "bf16": case.bf16,
     }  # fmt: skip
     batches = 2 if case.accumulated else 1
     batch: dict[str, Any] = {"batch": {"size": case.rows // batches}}
@@ -236,7 +262,7 @@ def train(case: Case, folder: str) -> dict[str, Tensor]:
     )
     args = build.training_arguments(stage, objective, Path("unused"), seed=3)
     if case.sharded:
-        sharding.shard(encoder, torch.device("cpu"))
+        sharding.shard(encoder, torch.device("cpu"), compute=torch.bfloat16 if case.bf16 else None)
     step = TrainStep(encoder, objective, Chunks(rows=2) if case.cached else None)
     trainer = StageTrainer(step, args, rows, str(case))
     assert trainer.fit(None) == training["max_steps"]
@@ -250,11 +276,11 @@ def all_of(cases: Iterable[Case], folder: str) -> dict[str, Tensor]:
     return {f"{case} | {name}": tensor for case in cases for name, tensor in train(case, folder).items()}
 
 
-def main(folder: str, out: str) -> None:
-    """Train all cases in as many processes as there are, and write them from the first."""
+def main(folder: str, out: str, group: str) -> None:
+    """Train all cases of a group in as many processes as there are, and write them from the first."""
     torch.set_num_threads(1)
     process = PartialState(cpu=True)
-    tensors = all_of([*CASES, *SHARDED], folder)
+    tensors = all_of(GROUPS[group], folder)
     if process.is_main_process:
         save_file(tensors, out)
     process.wait_for_everyone()

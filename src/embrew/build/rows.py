@@ -67,11 +67,20 @@ def datasets(
     return parts
 
 
-def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int) -> MixedOrder | None:
+def order(
+    stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: int, processes: int | None = None
+) -> MixedOrder | None:
     """Return the order in which several data sets are read; None: rows are shuffled.
 
     If embeddings are compared within a batch, a batch has rows of one data set unless the stage sets `mix.batches`:
     texts of other data sets would be too easy negatives.
+
+    Args:
+        stage: its settings.
+        sizes: number of rows of each data set.
+        built: the stage's objective.
+        seed: random seed of the order.
+        processes: number of processes that the stage was begun in; None: of those that train now.
     """
     batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
     weights = [config.weight for config in stage.datasets if config.weight is not None]
@@ -79,9 +88,8 @@ def order(stage: StageConfig, sizes: Sequence[int], built: Objective, *, seed: i
     temperature = stage.mix.temperature if stage.mix else 1.0
     if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0}):
         return None
-    batch = (
-        stage.batch.size if stage.batch else int(stage.training.get("per_device_train_batch_size", 8)) * world_size()
-    )
+    each = int(stage.training.get("per_device_train_batch_size", 8))
+    batch = stage.batch.size if stage.batch else each * (processes or world_size())
     counted = [ratio * size for ratio, size in zip(ratios, sizes, strict=True)]
     probabilities = shares(counted, weights=weights or None, temperature=temperature)
     logger.info(

@@ -35,7 +35,8 @@ from embrew.training.monitoring.run_json import RUN, RunResults
 from embrew.training.monitoring.scores import Evaluate
 from embrew.training.resuming import checkpoints
 from embrew.training.resuming.checkpoint_files import files_needed, put_trained, trained_tensors
-from embrew.training.resuming.stage_json import STAGE, StageSettings
+from embrew.training.resuming.processes import keep_rows_per_step
+from embrew.training.resuming.stage_json import PROCESSES, STAGE, StageSettings, read_stage
 from embrew.training.stage_start import check_data_paths, prepare_encoder, starting_encoder
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -187,9 +188,10 @@ class Run:
         if index == 0:
             self.results.score("base", encoder)
         prepare_encoder(encoder, self.recipe, index, objective)
-        self._prepare_work_folder(index)
+        begun = self._prepare_work_folder(index)
         args = self._arguments(index)
-        rows, order = self._rows(index, encoder, args)
+        keep_rows_per_step(stage, objective, args, encoder, begun=begun)
+        rows, order = self._rows(index, encoder, args, begun)
         self._decide_recomputation(index, encoder, rows, order, args)
         if self.announce is not None and self.process.is_main_process:
             self.announce(index, encoder, self.objectives[index], rows, order, bool(args.activation_checkpointing))
@@ -233,8 +235,10 @@ class Run:
             self.before = (encoder.record or {}).get("before") if index else encoder.record
         return encoder
 
-    def _rows(self, index: int, encoder: Encoder, args: TrainingArguments) -> tuple[Dataset, MixedOrder | None]:
-        """Return the rows of a stage and their order; log them and record them in `run.json`."""
+    def _rows(
+        self, index: int, encoder: Encoder, args: TrainingArguments, begun: int
+    ) -> tuple[Dataset, MixedOrder | None]:
+        """Return the rows of a stage, begun in some number of processes, and their order; log and record them."""
         stage, objective = self.recipe.stages[index], self.objectives[index]
         keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
@@ -247,7 +251,8 @@ class Run:
                 rejected=self.results.rejected(stage.name),
             )
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
-        order = build.order(stage, [len(part) for part in parts], objective, seed=self.recipe.seed)
+        sizes = [len(part) for part in parts]
+        order = build.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
         needed = args.per_device_train_batch_size * self.process.num_processes
         if args.dataloader_drop_last and len(rows) < needed:
             raise ValueError(
@@ -275,18 +280,24 @@ class Run:
         activation_memory.log(stage.name, decision)
         self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 
-    def _prepare_work_folder(self, index: int) -> None:
-        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same."""
-        work = self._work_folder(index)
+    def _prepare_work_folder(self, index: int) -> int:
+        """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.
 
-        def begin() -> None:
+        Returns:
+            The number of processes that the stage was begun in.
+        """
+        work, now = self._work_folder(index), self.process.num_processes
+
+        def begin() -> int:
             if not self.resume:
                 shutil.rmtree(work, ignore_errors=True)
             self.started_with[index] = self.settings.of_stage(index)
-            if not self.settings.holds(work, index):
-                write_json(work / STAGE, self.started_with[index])
+            if self.settings.holds(work, index):
+                return int((read_stage(work) or {}).get(PROCESSES, now))
+            write_json(work / STAGE, {**self.started_with[index], PROCESSES: now})
+            return now
 
-        decided(begin)
+        return decided(begin)
 
     def _arguments(self, index: int) -> TrainingArguments:
         stage = self.recipe.stages[index]

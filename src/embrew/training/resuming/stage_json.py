@@ -19,6 +19,7 @@ from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
 
 STAGE = formats.STAGE.file
+PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
 
@@ -158,6 +159,8 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")
+        if not isinstance(written.get(PROCESSES, 1), int) or written.get(PROCESSES, 1) < 1:
+            raise TypeError(f"{PROCESSES} is not a number of processes")
         if not isinstance(written.get("arithmetic", {}), dict):
             raise TypeError("arithmetic is not an object")
         if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):
