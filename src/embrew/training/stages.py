@@ -21,7 +21,6 @@ from embrew import build
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import claimed_by_first, decided
 from embrew.files.public_paths import check_path_known
-from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
 from embrew.modeling.storage.opening import final_stage
@@ -36,7 +35,7 @@ from embrew.training.monitoring.scores import Evaluate
 from embrew.training.resuming import checkpoints
 from embrew.training.resuming.checkpoint_files import files_needed, put_trained, trained_tensors
 from embrew.training.resuming.processes import keep_rows_per_step
-from embrew.training.resuming.stage_json import PROCESSES, STAGE, StageSettings, read_stage
+from embrew.training.resuming.stage_json import STAGE, StageSettings
 from embrew.training.stage_start import check_data_paths, prepare_encoder, starting_encoder
 from embrew.training.step import TrainStep
 from embrew.training.trainer import StageTrainer
@@ -286,16 +285,13 @@ class Run:
         Returns:
             The number of processes that the stage was begun in.
         """
-        work, now = self._work_folder(index), self.process.num_processes
+        work = self._work_folder(index)
 
         def begin() -> int:
             if not self.resume:
                 shutil.rmtree(work, ignore_errors=True)
             self.started_with[index] = self.settings.of_stage(index)
-            if self.settings.holds(work, index):
-                return int((read_stage(work) or {}).get(PROCESSES, now))
-            write_json(work / STAGE, {**self.started_with[index], PROCESSES: now})
-            return now
+            return self.settings.begin(work, index, self.started_with[index], processes=self.process.num_processes)
 
         return decided(begin)
 

@@ -11,6 +11,7 @@ from typing import Any
 from embrew import build
 from embrew.files import formats
 from embrew.files.reading import content_of, read_json
+from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.opening import SETTINGS, read_settings
@@ -96,6 +97,20 @@ class StageSettings:
         if any(started.get(name) != begun.get(name) for name in ("start", "start_vectors")):
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
+
+    def begin(self, work: Path, index: int, started: Mapping[str, Any], *, processes: int) -> int:
+        """Write `stage.json` of stage `index` unless it is in progress; return how many processes it was begun in.
+
+        Args:
+            work: folder of the stage in progress.
+            index: of the stage.
+            started: what `of_stage` returned.
+            processes: number of processes that train now; also returned where an earlier version began the stage.
+        """
+        if self.holds(work, index):
+            return int((read_stage(work) or {}).get(PROCESSES, processes))
+        write_json(work / STAGE, {**started, PROCESSES: processes})
+        return processes
 
     def could_reuse(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
