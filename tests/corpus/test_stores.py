@@ -30,7 +30,7 @@ from tests.corpus.test_resume import content
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeStore]]:
     monkeypatch.setattr(store_requests, "PAUSE", 0.0)
-    monkeypatch.setattr(store_locks, "LEASE", 0.3)
+    monkeypatch.setattr(store_locks, "LEASE", 3.0)  # as long as a holder may be suspended on a busy machine
     monkeypatch.setattr(store_locks, "RENEW", 0.05)
     with in_memory() as found:
         yield found
@@ -161,6 +161,7 @@ def test_a_store_that_does_not_answer_ends_the_run_and_the_same_call_resumes(
     done = read_vectors("gs://bucket/out", partial=True)
     assert 0 < len(done) == sum(len(ids) for ids, _ in done) < 60
     assert store_locks.LOCK in objects(store, "bucket/out"), "it is left to the next run, which takes it over"
+    monkeypatch.setattr(store_locks, "LEASE", 0.3)
     stub = Stub()
     kept = encode_corpus(stub, corpus, "gs://bucket/out", shard_rows=7).kept
     assert kept == len(done.manifest.shards) and len(stub.asked) == 9 - kept
@@ -241,7 +242,7 @@ def test_of_several_writers_at_once_one_goes_on(store: type[FakeStore], corpus: 
 
     def run() -> None:
         try:
-            outcomes.append(encode_corpus(Stub(wait=0.3), corpus, "gs://bucket/out", shard_rows=20).rows)
+            outcomes.append(encode_corpus(Stub(wait=0.1), corpus, "gs://bucket/out", shard_rows=20).rows)
         except FileExistsError as error:
             outcomes.append(str(error))
 
@@ -254,8 +255,9 @@ def test_of_several_writers_at_once_one_goes_on(store: type[FakeStore], corpus: 
 
 
 def test_the_lock_of_a_killed_process_is_taken_over(
-    store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture
+    store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(store_locks, "LEASE", 0.3)
     put(f"bucket/out/{store_locks.LOCK}", b"0123456789abcdef elsewhere 77 4\n")
     assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60
     assert "locked by process 77 on elsewhere; waiting" in caplog.text and "no longer runs" in caplog.text
