@@ -69,7 +69,7 @@ def test_bytes_of_an_optimiser():
 
 
 STATIC = Static(parameters=1000, trained=100, weights=4000, layer=1000, outside=200, layers=2)
-COST = StepCost(forward=5000, saved=4000, backward=7000, gradients=400, copies=300, flop=1.0, positions=10)
+COST = StepCost(forward=5000, saved=4000, backward=7000, gradients=400, copies=300, flop=1.0, positions=10, tokens=10)
 
 
 def memory(**changes) -> Memory:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from embrew.losses import dependencies
 from embrew.shaped import Shaped, counting, has_values, kind_of, shaped, shaped_modules, shaped_of
 
 
@@ -63,3 +64,14 @@ def test_a_counted_tensor_is_freed_once():
         assert ledger.now == 80
         del view
         assert ledger.now == 0
+
+
+def test_random_numbers_that_are_kept_have_values():
+    """ESE draws its subspace once in a process, whether a step is counted or trained."""
+    dependencies._drawn.cache_clear()
+    vectors = torch.randn(2, 40, 48, generator=torch.Generator().manual_seed(1))
+    with counting("cpu"):
+        counted = dependencies.principal_dependencies(shaped(vectors), 4)
+    found = dependencies.principal_dependencies(vectors, 4)
+    assert (counted.shape, counted.dtype) == (found.shape, found.dtype) and not has_values(counted)
+    assert has_values(dependencies._drawn(48, 36)) and has_values(found) and float(found.abs().sum()) > 0

@@ -103,6 +103,9 @@ def test_gradient_caching_holds_a_chunk(make_encoder):
     whole = step_cost(encoder, objective, batch, How(kind="cpu"))
     chunk = step_cost(encoder, objective, batch, How(kind="cpu", chunks=Chunks(rows=2)))
     assert chunk.saved == pytest.approx(whole.saved / 8, rel=0.2)  # 2 of 16 texts
+    assert (
+        chunk.tokens == pytest.approx(whole.tokens, rel=0.2) and chunk.positions < chunk.tokens / 6
+    )  # 8 chunks, padded
     assert chunk.flop == pytest.approx(whole.flop * 4 / 3, rel=0.1)  # one more forward pass: 1 + 1 + 2 of 1 + 2
 
 

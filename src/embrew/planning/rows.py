@@ -16,6 +16,7 @@ from embrew.objectives import Objective
 from embrew.recipe import DataConfig, Recipe, StageConfig
 
 WORD = "word "  # one token in most vocabularies
+END = ". Word word"  # a second sentence, which llama2vec needs
 MADE = 64  # rows that are made up
 
 
@@ -59,7 +60,7 @@ def _longest(config: DataConfig, objective: Objective, encoder: Encoder, tokens:
 
     query, document = (text(encoder.max_length[side]) for side in ("query", "document"))
     if objective.rows_kind == "text":
-        return {"text": document}
+        return {"text": document[: -len(END)].rstrip() + END}
     if objective.rows_kind == "scored":
         return {"sentence1": query, "sentence2": document, "score": 1.0}
     return {"query": query, "positive": document, "negatives": [document], "instruction": config.instruction}

@@ -14,6 +14,7 @@ from embrew.objectives import Objective
 from embrew.planning.devices import CONTEXT, Device
 from embrew.planning.memory import Memory, Static
 from embrew.planning.run import StageRun
+from embrew.planning.taken import KERNELS
 from embrew.shaped import counting
 from embrew.training.gradcache import Chunks
 from embrew.training.largest_batch import largest_batch
@@ -32,7 +33,7 @@ class StagePlan:
         static: its parameters.
         memory: of each device.
         free: bytes of a device.
-        saved: bytes that a token keeps in a layer for the backward pass.
+        saved: bytes that a token keeps in a layer for the backward pass, on average.
         most: largest micro-batch, or chunk of gradient caching, that fits, in rows (or tokens of a chunk); 0: none;
             None: not looked for.
         tokens: of an optimiser step, all devices together, padding included.
@@ -98,6 +99,8 @@ class Stage:
     ) -> None:
         self.encoder, self.objective, self.run, self.device = encoder, objective, run, device
         self.taken = (CONTEXT if taken is None else taken) + widest
+        if device.kind == "cpu" and run.autocast is not None:
+            self.taken += KERNELS
         self.shardable = not spared  # FSDP2 does not shard 4-bit weights
         found = largest_batch(rows, run.rows, max_length=max(encoder.max_length.values()), order=order, seed=run.seed)
         self.mean = found.mean
@@ -120,7 +123,7 @@ class Stage:
             free=self.device.memory,
             saved=cost.layer / max(cost.positions, 1),
             most=self._most() if search else None,
-            tokens=int(cost.positions * self.mean * batches),
+            tokens=int(cost.tokens * self.mean * batches),
             measured=measured,
             flop=cost.flop * self.mean * batches,
             seconds=cost.flop * self.mean * run.accumulation / (self.device.speed(run.arithmetic) * utilization),

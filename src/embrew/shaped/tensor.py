@@ -149,11 +149,11 @@ def counting(kind: str) -> Iterator[Ledger]:
 
 
 class _Making(TorchFunctionMode):
-    """Makes tensors of floating-point numbers without values, in forward passes."""
+    """Makes tensors of floating-point numbers without values, in forward passes; those of a generator may be kept."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in MADE and "out" not in kwargs:
+        if func in MADE and "out" not in kwargs and kwargs.get("generator") is None:
             made = func(*args, **{**kwargs, "device": "meta", "pin_memory": False, "requires_grad": False})
             if made.dtype.is_floating_point:
                 _counted[-1].allocated(made)

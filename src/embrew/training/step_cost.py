@@ -37,7 +37,8 @@ class StepCost:
         gradients: bytes of gradients of weights.
         copies: bytes of copies of weights that are kept for later steps.
         flop: floating-point operations.
-        positions: tokens that pass through the layers with a gradient, padding included.
+        positions: tokens whose activations are held at a time, padding included: of a chunk with gradient caching.
+        tokens: that pass through the layers with a gradient, padding included.
         layer: bytes that one layer keeps for the backward pass.
     """
 
@@ -48,6 +49,7 @@ class StepCost:
     copies: float
     flop: float
     positions: float
+    tokens: float
     layer: float = 0.0
 
     @property
@@ -153,7 +155,7 @@ def _cached_step(step: TrainStep, batch: Mapping[str, Any], how: How, ledger: Le
         held = [inputs.embed(encoder, largest).sum()]
     cost = _backward(step, held, ledger, sum(seen))
     times = sum(part.input_ids.numel() for part in parts) / largest.input_ids.numel()
-    return replace(cost, flop=cost.flop * times)
+    return replace(cost, flop=cost.flop * times, tokens=cost.tokens * times)
 
 
 def _with_vectors(tokens: Tokens, encoder: Encoder) -> Tokens:
@@ -167,7 +169,16 @@ def _backward(step: TrainStep, held: list[Tensor], ledger: Ledger, positions: in
     ledger.peak = ledger.now
     held.pop().backward()  # nothing else may keep the graph
     gradients = sum(weight.grad.nbytes for weight in step.parameters() if weight.grad is not None)
-    return StepCost(forward, saved, ledger.peak, gradients, ledger.now - gradients, ledger.flop, positions)
+    return StepCost(
+        forward=forward,
+        saved=saved,
+        backward=ledger.peak,
+        gradients=gradients,
+        copies=ledger.now - gradients,
+        flop=ledger.flop,
+        positions=positions,
+        tokens=positions,
+    )
 
 
 def _autocast(how: How) -> torch.autocast:

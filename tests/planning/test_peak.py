@@ -1,0 +1,23 @@
+"""The predicted peak of resident memory against that of training, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import plan as benchmark
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("EMBREW_DATA" not in os.environ, reason="needs the data folder EMBREW_DATA names")
+@pytest.mark.parametrize("name", benchmark.TRAINED)
+def test_the_predicted_peak_is_within_15_percent(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "TRAINED", {name: benchmark.TRAINED[name]})
+    found: dict = {}
+    benchmark.memory(tmp_path, found, lambda: None)
+    assert found[name]["predicted"] == pytest.approx(found[name]["measured"], rel=0.15)
