@@ -95,6 +95,7 @@ def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[
         if "predicted" not in of:
             of["plan"] = json.loads(_run(["plan", *asked, "--gpu", "cpu", "--json"])[0])
             of["predicted"] = max(stage["bytes"]["peak"] for stage in of["plan"]["stages"])
+            of["difference"] = of["predicted"] / of["measured"] - 1
             save()
     rows = [
         [
@@ -102,7 +103,7 @@ def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[
             TRAINED[name][0],
             f"{of['predicted'] / 1e6:,.0f}",
             f"{of['measured'] / 1e6:,.0f}",
-            f"{of['predicted'] / of['measured'] - 1:+.1%}",
+            f"{of['difference']:+.1%}",
         ]
         for name, of in found.items()
     ]
@@ -133,50 +134,33 @@ def encoding(work: Path, found: dict[str, Any], save: Callable[[], None]) -> lis
     rows = []
     for size in SIZES:
         of = found[str(size)]
-        slope = (of["CPU seconds"] - first["CPU seconds"]) / max(size - SIZES[0], 1) * 1e6
-        rows.append(
-            [f"{size:,}", f"{of['CPU seconds']:.1f}", f"{slope:.0f}" if size > SIZES[0] else "", f"{of['peak MB']:.0f}"]
-        )
+        of["slope"] = (of["CPU seconds"] - first["CPU seconds"]) / max(size - SIZES[0], 1) * 1e6
+        slope = f"{of['slope']:.0f}" if size > SIZES[0] else ""
+        rows.append([f"{size:,}", f"{of['CPU seconds']:.1f}", slope, f"{of['peak MB']:.0f}"])
     header = ["texts", "CPU seconds", "µs per further text, from the first row", "peak MB"]
     return ["# Encoding of short texts, by their number", "", *table(header, rows)]
 
 
 def recipes(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
-    """Plan every shipped recipe of a paper, and what others have estimated; return the page."""
-    for name in list_recipes():
-        if "nano" not in name and Recipe.load(name).stages:
-            _keep(found, save, name, name, [], "h100", 1)
-    for name, recipe, settings, gpu, devices, *tokens in ESTIMATES + QLORA:
-        _keep(found, save, name, recipe, settings, gpu, devices, *tokens)
-    shown = {label: row for name, plan in found.items() for label, row in _rows(name, plan).items()}
-    found["rows"] = {label: row["shown"] for label, row in shown.items()}
-    save()
+    """Plan every shipped recipe of a paper, what others have estimated, and 7B on 24 GB; return the page."""
+    papers = [name for name in list_recipes() if "nano" not in name and Recipe.load(name).stages]
+    for name, *asked in [*((name, name) for name in papers), *ESTIMATES, *QLORA]:
+        if name not in found:
+            found[name] = _plan(*asked)
+            save()
+    found.pop("rows", None)
+    found["rows"] = {label: row for name, plan in found.items() for label, row in _rows(name, plan).items()}
     header = list(next(iter(found["rows"].values())))
-    return [
-        "# Plans of the recipes of papers: GB of each device; computed",
-        "",
-        *table(
-            ["recipe, stage", *header], [[label, *map(_cell, row.values())] for label, row in found["rows"].items()]
-        ),
-    ]
+    rows = [[label, *map(_cell, row.values())] for label, row in found["rows"].items()]
+    return ["# Plans of the recipes of papers: GB of each device; computed", "", *table(["stage", *header], rows)]
 
 
-def _keep(
-    found: dict[str, Any],
-    save: Callable[[], None],
-    name: str,
-    recipe: str,
-    settings: list[str],
-    gpu: str,
-    devices: int,
-    tokens: int | None = None,
-) -> None:
-    """Make a plan, unless it is there."""
-    if name not in found:
-        loaded = Recipe.load(recipe, settings)
-        plan = plan_recipe(loaded, gpu=gpu, processes=devices, tokens=tokens)
-        found[name] = plan_document(plan, [advice(loaded, i, stage) for i, stage in enumerate(plan.stages)])
-        save()
+def _plan(
+    recipe: str, settings: Sequence[str] = (), gpu: str = "h100", devices: int = 1, tokens: int | None = None
+) -> dict[str, Any]:
+    loaded = Recipe.load(recipe, settings)
+    plan = plan_recipe(loaded, gpu=gpu, processes=devices, tokens=tokens)
+    return plan_document(plan, [advice(loaded, i, stage) for i, stage in enumerate(plan.stages)])
 
 
 def _rows(name: str, plan: dict[str, Any]) -> dict[str, Any]:
@@ -185,13 +169,10 @@ def _rows(name: str, plan: dict[str, Any]) -> dict[str, Any]:
     for stage in plan["stages"]:
         sizes = {key: value / 1e9 for key, value in stage["bytes"].items()}
         shown = {key: sizes[key] for key in ("weights", "gradients", "optimizer", "activations", "peak")}
-        shown |= {"micro_batch": stage["micro_batch"], "largest": stage["largest_micro_batch"]}
-        shown |= {
-            "hours": stage["hours"],
-            "disk": sizes["disk"],
-            "saved_kb": stage["bytes"]["saved_per_token_and_layer"] / 1e3,
-        }
-        rows[f"{name}: {stage['name']}"] = {"shown": shown}
+        shown["without activations"] = shown["peak"] - shown["activations"]
+        shown |= {"micro-batch": stage["micro_batch"], "largest that fits": stage["largest_micro_batch"]}
+        shown |= {"seconds per step": stage["seconds_per_step"], "hours": stage["hours"], "disk": sizes["disk"]}
+        rows[f"{name}, {stage['name']}"] = shown
     return rows
 
 
