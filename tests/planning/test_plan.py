@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.planning.architectures import config_of
-from embrew.planning.devices import GPUS, device
+from embrew.planning.devices import GPUS, device, device_here
 from embrew.planning.encoders import empty_model
 from embrew.planning.encoding import plan_encoding
 from embrew.planning.memory import Memory, Static
@@ -183,8 +185,14 @@ def test_encoding_by_hand(model_folder):
     assert json.loads(result.stdout)["shards"] == 1
 
 
-def test_devices():
+def test_devices(monkeypatch):
     assert device("cpu").kind == "cpu" and device("cpu").speed("float32") > 1e8
+    for name, known in (("NVIDIA H100 80GB HBM3", 989e12), ("Tesla T4", math.nan)):
+        found = SimpleNamespace(name=name, total_memory=16 << 30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, found=found: found)
+        here = device_here(torch.device("cuda"))
+        assert (here.name, here.memory, here.kind) == (name, 16 << 30, "cuda")
+        assert here.speed("bfloat16") == pytest.approx(known, nan_ok=True)
     with pytest.raises(ValueError, match="choose from h200, h100, a100-80, a100-40, l40s, 4090, cpu"):
         device("tpu")
     with pytest.raises(ValueError, match=r"batch.size=64 is not divisible by 3 devices"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 from datasets import Dataset
@@ -43,9 +44,8 @@ class Announcer:
         """Log three lines about stage `index`."""
         try:
             place = device_here(encoder.device)
-            if place is not None:
-                for line in _lines(self._plan(index, encoder, objective, rows, order, recompute, place), place):
-                    logger.info("%s  %s", self.recipe.stages[index].name, line)
+            for line in _lines(self._plan(index, encoder, objective, rows, order, recompute, place), place):
+                logger.info("%s  %s", self.recipe.stages[index].name, line)
         except Exception:  # a plan helps, and must not keep anyone from training
             logger.debug("no plan of stage %d", index, exc_info=True)
 
@@ -76,11 +76,13 @@ def _lines(plan: StagePlan, place: Device) -> list[str]:
         "activations": memory.activations,
     }
     verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
-    hours = "" if plan.hours is None else f", about {_duration(plan.hours * 3600)}"
+    hours = ""
+    if plan.hours is not None and not math.isnan(plan.hours):
+        hours = f", about {_duration(plan.hours * 3600)} at {UTILIZATION:.0%} of the peak FLOP/s"
     return [
         f"plan: {'; '.join(f'{name} {size / 1e9:.2f} GB' for name, size in parts.items())}",
         f"plan: peak about {memory.peak / 1e9:.2f} GB of {plan.free / 1e9:.1f} GB on {place.name}: {verdict}",
-        f"plan: {run.steps:,} steps of about {plan.tokens:,} tokens{hours} at {UTILIZATION:.0%} of the peak FLOP/s",
+        f"plan: {run.steps:,} steps of about {plan.tokens:,} tokens{hours}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import cache
@@ -66,14 +67,15 @@ def device(name: str) -> Device:
     return GPUS[name]
 
 
-def device_here(place: torch.device) -> Device | None:
-    """Return the device of this machine that a process uses; None: a GPU whose figures are not known."""
+def device_here(place: torch.device) -> Device:
+    """Return the device of this machine that a process uses; of a GPU that is not in `GPUS`, the speed is NaN."""
     if place.type == "cpu":
         return device("cpu")
     found = torch.cuda.get_device_properties(place)
     name = found.name.lower()
-    gpu = next((gpu for key, gpu in GPUS.items() if key.partition("-")[0] in name), None)
-    return None if gpu is None else replace(gpu, name=found.name, memory=found.total_memory)
+    unknown = Device(found.name, found.total_memory, math.nan, math.nan)
+    known = next((gpu for key, gpu in GPUS.items() if key.partition("-")[0] in name), unknown)
+    return replace(known, name=found.name, memory=found.total_memory)
 
 
 @cache
