@@ -125,6 +125,24 @@ def test_a_plan_that_does_not_fit_names_what_helps(model_folder, tmp_path, monke
     assert stage["fits"] and stage["changes"] == []
 
 
+def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
+    """Compression that trains every weight: float32 weights, gradients and moments, and the copy in bfloat16."""
+    values = {
+        "encoder": {
+            "model": str(model_folder("llama")),
+            "template": "{text}{memory}",
+            "memory_tokens": 3,
+            "pooling": {"mode": "mean", "over": "memory"},
+        },
+        "stages": [{"name": "one", "objective": {"type": "compression"}, "data": {"path": "none"}}],
+    }
+    (stage,) = plan_recipe(Recipe.from_values(values), gpu="h100").stages
+    copied = stage.static.parameters - stage.static.trained
+    assert 0.3 * stage.static.trained < copied <= stage.static.trained
+    assert stage.memory.gradients == 4 * stage.static.trained and stage.memory.optimizer == 8 * stage.static.trained
+    assert stage.memory.weights == pytest.approx(4 * stage.static.trained + 2 * copied, rel=0.02)
+
+
 def command(recipe: Recipe, tmp_path) -> list[str]:
     (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
     return [str(tmp_path / "recipe.yaml")]
