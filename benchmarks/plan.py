@@ -65,13 +65,6 @@ QLORA: list[Any] = [
         "4090",
         1,
     ),
-    (
-        "llm2comp/paper-llama2-7b, nf4, train_embeddings=memory",
-        "llm2comp/paper-llama2-7b",
-        [NF4, "encoder.train_embeddings=memory", f"stages.unsupervised.{CACHED}", f"stages.supervised.{CACHED}"],
-        "4090",
-        1,
-    ),
     *(
         (f"epic/{name}, nf4", f"epic/{name}", [NF4, f"stages.supervised.{CACHED}"], "4090", 1)
         for name in ("paper-mistral-7b", "paper-llama3.1-8b", "paper-qwen2.5-7b")
