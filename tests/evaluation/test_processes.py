@@ -39,9 +39,7 @@ class Encoder(Stub):
 
 def write_corpus(folder: Path, documents: int, queries: int = 7) -> Path:
     (folder / "qrels").mkdir(parents=True)
-    texts = [
-        " ".join(WORDS[(i * k) % 12] for k in (1, 5, 7)) + f" {i % 5}" for i in range(documents)
-    ]  # some are equal
+    texts = [" ".join(WORDS[(i * k) % 12] for k in (1, 5, 7)) + f" {i % 5}" for i in range(documents)]  # some are equal
     rows = [{"_id": f"d{(i * 7) % documents:03}", "title": "", "text": text} for i, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = [{"_id": f"q{i}", "text": f"{WORDS[i]} {WORDS[i + 3]}"} for i in range(queries)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from datasets import Dataset
@@ -74,9 +76,14 @@ def deep(tokenizer, layers: int) -> Encoder:
     return encoder.train()
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", ["contrastive", "compression"])
+SETTINGS = list(product(["contrastive", "compression"], ["cpu", "cuda"], [False, True]))
+QUICK = [("contrastive", "cuda", True), ("compression", "cpu", False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "recompute"),
+    [pytest.param(*one, marks=[] if one in QUICK else pytest.mark.slow) for one in SETTINGS],
+)
 def test_two_depths_give_the_cost_of_all_layers(name, kind, recompute, tokenizer):
     """Eight layers, against counting all of them. Recomputed ones hold what enters each of them, and one layer."""
     encoder = deep(tokenizer, 8)
