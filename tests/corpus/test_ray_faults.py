@@ -23,7 +23,7 @@ SETTINGS = {"shard_rows": 5, "precision": "int8"}
 
 @pytest.fixture
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
-    """Start Ray with two devices; the workers import the stubs."""
+    """Start Ray on this machine, which runs one actor; the workers import the stubs."""
     module = pytest.importorskip("ray", reason='pip install "embrew[ray]" to run this test')
     monkeypatch.setenv(DEATHS, str(tmp_path / "deaths"))
     monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT / "src"), str(ROOT), *sys.path]))

@@ -42,6 +42,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
 
     Raises:
         ImportError: Ray is not installed.
+        ChildProcessError: actors died over one shard again and again, for example because memory ran out.
     """
     try:
         import ray
@@ -91,6 +92,11 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
             end = End(0, 0)
             for row in encoded.iter_rows():
                 done = json.loads(row["done"])
+                if "died" in done:
+                    raise ChildProcessError(
+                        f"actors died {TRIES} times while they encoded {done['died']}; Ray's logs have the reason (if "
+                        "it is memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
+                    )
                 if "end" in done:
                     end = End(*done["end"])
                 else:
@@ -159,11 +165,15 @@ class _Encode:
         self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import ray
+
         done = []
         for packed in map(json.loads, batch["packed"]):
             if "shard" in packed:
                 number, rows, sha256 = packed["shard"]
-                self.begin(number)
+                if ray.get(self.tries.begin.remote(number)) > TRIES:
+                    done.append(json.dumps({"died": shard_name(number)}))
+                    continue
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
                 settle(self.manifest, vectors, self.job)
@@ -171,18 +181,3 @@ class _Encode:
                 packed = {"number": number, "entry": asdict(entry)}
             done.append(json.dumps(packed))
         return {"done": np.array(done, dtype=object)}
-
-    def begin(self, number: int) -> None:
-        """Raise if a shard was begun too often.
-
-        Raises:
-            ChildProcessError: actors died over it, for example because the machine ran out of memory.
-        """
-        import ray
-
-        begun = ray.get(self.tries.begin.remote(number))
-        if begun > TRIES:
-            raise ChildProcessError(
-                f"actors died {TRIES} times while they encoded {shard_name(number)}; Ray's logs have the reason "
-                "(if it is memory: a smaller batch_tokens). Finished shards are kept, and the same command resumes"
-            )
