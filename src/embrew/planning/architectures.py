@@ -23,7 +23,8 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
     """
     name = recipe.encoder.model
     try:
-        return open_config(name, _source(name), **_options(recipe)), True
+        trust_remote_code = recipe.encoder.trust_remote_code
+        return open_config(name, _source(name), trust_remote_code=trust_remote_code, **_options(recipe)), True
     except FileNotFoundError:
         shapes = yaml.safe_load((files("embrew") / "planning" / "architectures.yaml").read_text(encoding="utf-8"))
         if name not in shapes:
@@ -40,9 +41,12 @@ def tokenizer_of(recipe: Recipe) -> tuple[PreTrainedTokenizerBase, bool]:
     name = recipe.encoder.model
     with quiet():
         try:
-            return AutoTokenizer.from_pretrained(_source(name), **_options(recipe)), True
+            trust_remote_code = recipe.encoder.trust_remote_code
+            return AutoTokenizer.from_pretrained(
+                _source(name), trust_remote_code=trust_remote_code, **_options(recipe)
+            ), True
         except (OSError, ValueError, KeyError):
-            return AutoTokenizer.from_pretrained(str(ASSETS["nano"])), False
+            return AutoTokenizer.from_pretrained(str(ASSETS["nano"]), trust_remote_code=False), False
 
 
 def _source(name: str) -> str:
@@ -52,5 +56,4 @@ def _source(name: str) -> str:
 def _options(recipe: Recipe) -> dict[str, Any]:
     config = recipe.encoder
     on_hub = config.model not in ASSETS and not Path(config.model).is_dir()
-    found: dict[str, Any] = {"revision": config.revision, "local_files_only": True} if on_hub else {}
-    return {**found, "trust_remote_code": config.trust_remote_code}
+    return {"revision": config.revision, "local_files_only": True} if on_hub else {}
