@@ -43,7 +43,7 @@ def test_remaining_minutes(tmp_path: Path) -> None:
     (tmp_path / "model" / "compress" / "embrew.json").write_text("{}")
     left = costs(recipe, tmp_path)
     assert left["data"] == 0 < whole["data"]
-    assert whole["training"] - left["training"] == pytest.approx(200 * 2.1), "compress is finished"
+    assert whole["training"] - left["training"] == pytest.approx(60 * 2.4), "compress is finished"
     estimate = Estimate(0.6, {"one": 100.0, "two": 900.0})
     assert str(estimate) == "about 10 min"
     with estimate.part("one"):  # takes no time, so the machine is faster than measured

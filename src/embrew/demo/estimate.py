@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from embrew.recipe import Recipe
 
-# Costs in steps of `measure`, by CPU time of one run; those of training by optimiser step and stage.
-PARTS = {"data": 130.0, "before": 110.0, "training": 235.0, "after": 170.0, "export": 60.0, "search": 60.0}
-TRAINING_STEP = {"compress": 2.1, "unsupervised": 4.5, "supervised": 8.3}
+# Costs in steps of `measure`, by the time of two runs; those of training by optimiser step and stage.
+PARTS = {"data": 124.0, "before": 67.0, "training": 87.0, "after": 160.0, "export": 65.0, "search": 63.0}
+TRAINING_STEP = {"compress": 2.4, "unsupervised": 4.6, "supervised": 7.6}
 OTHER_STEP = 4.0
 
 
