@@ -163,10 +163,8 @@ def test_the_command_shows_one_column_per_stage_and_says_what_it_assumed(model_f
     assert none.exit_code == 1 and "no stages" in none.stderr
 
 
-SLOW = ("autoregembed/nano", "lbr/medical-nano", "epic/nano")
-
-
-@pytest.mark.parametrize("name", ["llm2comp/nano", *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llm2comp/nano", "autoregembed/nano", "lbr/medical-nano", "epic/nano"])
 def test_objectives_that_read_the_original_model_are_planned(name):
     recipe = Recipe.load(name)
     stages = plan_recipe(recipe, gpu="h100").stages
