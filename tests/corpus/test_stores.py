@@ -300,7 +300,7 @@ def test_a_store_without_locks_is_said(store: type[FakeStore], corpus: Path, cap
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://KEY:SECRET@bucket/x", "holds credentials"),
+        ("s3://KEY:SECRET@bucket/x", "holds a user name or password before the @"),
         ("ftp://host/x", "reads and writes local paths, s3://, gs://, hf://, file://"),
         ("s3:///", "names no bucket"),
         ("file://host/x", "names a host"),

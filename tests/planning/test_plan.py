@@ -181,11 +181,14 @@ def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkey
     lines = [record.message for record in caplog.records if "plan: " in record.message]
     assert len(lines) == 3 and "GB on cpu: fits" in lines[1] and "2 steps of about" in lines[2]
 
-    def broken(*_):
+    def broken(*_, **__):
         raise ZeroDivisionError
 
     monkeypatch.setattr(announcing, "Stage", broken)
-    train(recipe, tmp_path / "b", announce=announcing.Announcer(recipe))  # goes on
+    caplog.clear()
+    train(recipe, tmp_path / "b", announce=announcing.Announcer(recipe))  # goes on, and says so
+    warned = [record.message for record in caplog.records if "no plan" in record.message]
+    assert warned == ["one  no plan of its memory and time (ZeroDivisionError: )"]
     weights = [(tmp_path / run / "one" / "adapters/0/adapter_model.safetensors").read_bytes() for run in "ab"]
     assert weights[0] == weights[1], "the plan changed the training"
 

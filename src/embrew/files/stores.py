@@ -177,8 +177,8 @@ def place_of(path: str | Path | StorePath) -> Place:
         return Path(rest)
     if "@" in rest.split("/")[0]:
         raise ValueError(
-            f"the {scheme}:// URL holds credentials, which would be copied into logs; leave out what stands before "
-            "the @, and give them as the store's tools expect: in the environment or in their configuration files"
+            f"the {scheme}:// URL holds a user name or password before the @, which would appear in logs; remove it "
+            "from the URL, and set it in the environment variables or configuration files that the store's tools read"
         )
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in (*SCHEMES, "file"))

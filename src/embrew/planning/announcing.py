@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Announcer:
-    """Logs the plan of each stage of a recipe, as `training.train` calls it; an error is not raised.
+    """Logs the plan of each stage of a recipe, as `training.train` calls it; an error is logged, not raised.
 
     Args:
         recipe: that is trained.
@@ -41,30 +41,22 @@ class Announcer:
         order: MixedOrder | None,
         recompute: bool,
     ) -> None:
-        """Log three lines about stage `index`."""
+        """Log three lines about stage `index`; or why there are none."""
+        name = self.recipe.stages[index].name
         try:
             place = device_here(encoder.device)
-            for line in _lines(self._plan(index, encoder, objective, rows, order, recompute, place), place):
-                logger.info("%s  %s", self.recipe.stages[index].name, line)
-        except Exception:  # a plan helps, and must not keep anyone from training
-            logger.debug("no plan of stage %d", index, exc_info=True)
-
-    def _plan(
-        self,
-        index: int,
-        encoder: Encoder,
-        objective: Objective,
-        rows: Dataset,
-        order: MixedOrder | None,
-        recompute: bool,
-        place: Device,
-    ) -> StagePlan:
-        run = StageRun.of(self.recipe, index, count=len(rows), processes=world_size(), kind=encoder.device.type)
-        taken = None
-        if place.kind == "cpu":  # the weights are there already
-            taken = taken_by_process() - Static.of(encoder, objective).weights
-        stage = Stage(encoder, objective, rows, order, replace(run, recompute=recompute), place, taken=taken)
-        return stage.plan(utilization=UTILIZATION, measured=True, search=False)
+            run = StageRun.of(self.recipe, index, count=len(rows), processes=world_size(), kind=encoder.device.type)
+            taken = None
+            if place.kind == "cpu":  # the weights are there already
+                taken = taken_by_process() - Static.of(encoder, objective).weights
+            stage = Stage(encoder, objective, rows, order, replace(run, recompute=recompute), place, taken=taken)
+            lines = _lines(stage.plan(utilization=UTILIZATION, measured=True, search=False), place)
+        except Exception as error:  # a plan helps, and must not keep anyone from training
+            logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
+            logger.debug("no plan of %s", name, exc_info=True)
+            return
+        for line in lines:
+            logger.info("%s  %s", name, line)
 
 
 def _lines(plan: StagePlan, place: Device) -> list[str]:
