@@ -208,6 +208,26 @@ def test_encoding_by_hand(model_folder):
     assert json.loads(result.stdout)["shards"] == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["nano", "--texts", "inf"], "texts=inf; give a number from 1 on, for example 1e9"),
+        (
+            ["nano", "--texts", "9", "--truncate-dim", "257"],
+            "truncate_dim=257; the vectors of nano have 256 dimensions",
+        ),
+        (
+            ["/no/such/model", "--texts", "9"],
+            "no folder '/no/such/model'; encoder.model is a folder or the id of a model",
+        ),
+    ],
+)
+def test_what_cannot_be_encoded_is_an_error_in_one_line(options, said):
+    result = CliRunner().invoke(app, ["plan", "encode", *options])
+    assert isinstance(result.exception, (ValueError, FileNotFoundError)) and said in str(result.exception)
+    assert CliRunner().invoke(app, ["plan", "encode", "nano", "--texts", "9", "--truncate-dim", "256"]).exit_code == 0
+
+
 def test_devices(monkeypatch):
     assert device("cpu").kind == "cpu" and device("cpu").speed("float32") > 1e8
     for name, known in (("NVIDIA H100 80GB HBM3", 989e12), ("Tesla T4", math.nan)):

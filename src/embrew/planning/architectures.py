@@ -28,6 +28,8 @@ def config_of(recipe: Recipe) -> tuple[Any, bool]:
     except FileNotFoundError:
         shapes = yaml.safe_load((files("embrew") / "planning" / "architectures.yaml").read_text(encoding="utf-8"))
         if name not in shapes:
+            if Path(name).is_absolute() or name.startswith("."):
+                raise FileNotFoundError(f"no folder {name!r}; encoder.model is a folder or the id of a model") from None
             raise FileNotFoundError(
                 f"the configuration of {name!r} is not on this machine, and its shape is none that embrew ships; "
                 f"download it (hf download {name} config.json), or give a folder that holds config.json: "

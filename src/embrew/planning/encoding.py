@@ -92,11 +92,20 @@ def plan_encoding(
         utilization: share of a device's arithmetic in bfloat16 (a CPU: float32) that encoding reaches.
         truncate_dim: dimensions of truncated vectors; a quarter by default.
         shard_rows: texts of a shard.
+
+    Raises:
+        ValueError: `texts` is not a number from 1 on, or vectors have fewer than `truncate_dim` dimensions.
     """
+    if not 1 <= texts < math.inf:
+        raise ValueError(f"texts={texts}; give a number from 1 on, for example 1e9")
     recipe = Recipe.from_values({"encoder": {"model": _language_model(model), "pooling": {"mode": "last"}}})
     config, own = config_of(recipe)
     place = device(gpu)
     flop, parameters, width = _forward(config, place, tokens)
+    if truncate_dim is not None and not 1 <= truncate_dim <= width:
+        raise ValueError(
+            f"truncate_dim={truncate_dim}; the vectors of {model} have {width} dimensions, give at most those"
+        )
     count = int(texts)
     speed = place.speed("float32" if place.kind == "cpu" else "bfloat16") * utilization * devices
     dimensions = [width, truncate_dim or width // 4]
