@@ -7,6 +7,7 @@ import math
 import platform
 import statistics
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ Document = tuple[list[int], int]  # token ids from <s> on, and the bytes of text
 
 def valid_documents(folder: Path, tokenizer: Any, *, limit: int = 150) -> list[Document]:
     """The first 150 documents of a validation set: their first 1,500 characters, at most 512 tokens."""
+    return cut_documents(validation_texts(folder.parent, folder.name), tokenizer, limit=limit)
+
+
+def cut_documents(texts: Iterable[str], tokenizer: Any, *, limit: int) -> list[Document]:
+    """The first texts: of each the first 1,500 characters, at most 512 tokens."""
     documents = []
-    for text in list(validation_texts(folder.parent, folder.name))[:limit]:
+    for text in list(texts)[:limit]:
         encoded = tokenizer(text[:1500], return_offsets_mapping=True, truncation=True, max_length=512)
         end = encoded["offset_mapping"][-1][1]
         documents.append((encoded["input_ids"], len(text[:end].encode())))

@@ -1,14 +1,16 @@
-"""Pretrain embrew-nano: corpus, tokenizer, packed training, card.
+"""Pretrain embrew-nano: corpus, tokenizer, packed training, card. Or a small model on texts of your own.
 
     python scripts/pretrain_nano.py --data $EMBREW_DATA --out runs/nano --start OLD_NANO --tokens 20e6
+    python scripts/pretrain_nano.py --text train.jsonl --valid valid.jsonl --out runs/small --hidden 128 --layers 4
 
 Every step is kept in `--out`; a run that was killed goes on where its last checkpoint was when given again. With
 `--start` the architecture, the tokenizer and the weights are those of an earlier model; without it all three are new.
 The rate is constant and then falls to zero, so `--tokens` may still change until it begins to fall. Rows are half as
-long as the context while it is constant, and as long as the context while it falls.
+long as the context while it is constant, and as long as the context while it falls. With `--text` no card is written.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import math
@@ -20,20 +22,22 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from nano_card import Document, valid_documents, validation_loss, write_card
+from nano_card import Document, cut_documents, valid_documents, validation_loss, write_card
 from nano_corpus import DOCSTRINGS, Counts, data_hashes, read_corpus
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from embrew.data.formats import read_file
 from embrew.files.writing import atomic_folder, atomic_path, write_json
 
 logger = logging.getLogger("pretrain_nano")
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
-VOCABULARY, CONTEXT = 8192, 1024
+VOCABULARY, CONTEXT, HEAD = 8192, 1024, 64
 WEIGHTS = {"novels": 0.5, DOCSTRINGS: 2.0}  # old prose is rarer than it would be, documentation is read twice
 LIMIT_MB = 16
+VALID = 500  # documents of --valid
 
 
 def main() -> None:
@@ -47,10 +51,10 @@ def main() -> None:
         prepare(args)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(args.out / "tokenizer", trust_remote_code=False)
     blocks = np.load(args.out / "blocks.npy", mmap_mode="r")
-    valid = {name: valid_documents(args.data / name, tokenizer) for name in ("lm_corpus", "wiki_paragraphs")}
-    model = train(args, blocks, tokenizer, valid)
+    model = train(args, blocks, tokenizer, valid_sets(args, tokenizer))
     export(args, model, tokenizer)
-    write_card(args)
+    if not args.text:
+        write_card(args)
 
 
 # ---- corpus and tokenizer ------------------------------------------------------------------------------------
@@ -60,16 +64,16 @@ def prepare(args: argparse.Namespace) -> None:
     """Read the corpus, train the tokenizer where none is given, write all tokens as blocks of one context each."""
     counts = Counts()
     rng = random.Random(args.seed)
-    texts: list[str] = []
-    for source, text in read_corpus(args.data, counts):
+    texts: list[str] = read_texts(args.text) if args.text else []
+    for source, text in () if args.text else read_corpus(args.data, counts):
         weight = WEIGHTS.get(source, 1.0)
         texts += [text] * (int(weight) + (rng.random() < weight % 1))
     rng.shuffle(texts)
     logger.info("corpus: %d documents, %d MB", len(texts), sum(map(len, texts)) // 1_000_000)
-    if args.start:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start, trust_remote_code=False)
+    if args.start or args.tokenizer:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start or args.tokenizer, trust_remote_code=False)
     else:
-        tokenizer = train_tokenizer(texts[: len(texts) // 4])
+        tokenizer = train_tokenizer(texts[: len(texts) // 4] or texts, vocabulary=args.vocabulary, context=args.context)
     tokenizer.save_pretrained(args.out / "tokenizer")
     backend, eos = tokenizer.backend_tokenizer, tokenizer.eos_token_id
     parts = []
@@ -78,13 +82,38 @@ def prepare(args: argparse.Namespace) -> None:
         parts += [np.asarray([*document.ids, eos], dtype=np.uint16) for document in encoded]
     tokens = np.concatenate(parts)
     with atomic_path(args.out / "blocks.npy") as temporary, open(temporary, "wb") as file:
-        np.save(file, tokens[: len(tokens) // CONTEXT * CONTEXT].reshape(-1, CONTEXT))
-    facts = {**vars(counts), "weights": WEIGHTS, "tokens": len(tokens), "data": data_hashes(args.data)}
+        np.save(file, tokens[: len(tokens) // args.context * args.context].reshape(-1, args.context))
+    read = {"text": sha256(args.text)} if args.text else data_hashes(args.data)
+    weights = {} if args.text else WEIGHTS
+    facts = {**vars(counts), "weights": weights, "tokens": len(tokens), "data": read}
     write_json(args.out / "corpus.json", facts)
     logger.info("corpus: %.1fM tokens", len(tokens) / 1e6)
 
 
-def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+def read_texts(file: Path) -> list[str]:
+    """Return the column `text` of a file of rows (.jsonl, .jsonl.gz, …)."""
+    texts = [record.values.get("text") for record in read_file(file)]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise SystemExit(f"{file}: every row needs a text in the column text")
+    return texts
+
+
+def valid_sets(args: argparse.Namespace, tokenizer: Any) -> dict[str, list[Document]]:
+    """Return the documents of each validation set."""
+    if args.text:
+        return {"valid": cut_documents(read_texts(args.valid), tokenizer, limit=VALID)}
+    return {name: valid_documents(args.data / name, tokenizer) for name in ("lm_corpus", "wiki_paragraphs")}
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def train_tokenizer(
+    texts: list[str], *, vocabulary: int = VOCABULARY, context: int = CONTEXT
+) -> PreTrainedTokenizerFast:
     """Byte-level BPE: every string is made of known tokens, and comes back as it was (after NFC)."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -93,14 +122,14 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[BOS, EOS, PAD], initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocabulary, special_tokens=[BOS, EOS, PAD], initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=CONTEXT,
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=context,
         clean_up_tokenization_spaces=False,
     )  # fmt: skip
 
@@ -153,9 +182,10 @@ def open_model(args: argparse.Namespace, tokenizer: Any) -> Any:
     if args.start:
         return AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32, trust_remote_code=False)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=args.hidden, num_hidden_layers=args.layers, head_dim=64,
-        num_attention_heads=args.hidden // 64, num_key_value_heads=max(1, args.hidden // 128),
-        intermediate_size=64 * round(2.75 * args.hidden / 64), max_position_embeddings=CONTEXT,
+        vocab_size=len(tokenizer), hidden_size=args.hidden, num_hidden_layers=args.layers, head_dim=args.head_dim,
+        num_attention_heads=args.hidden // args.head_dim,
+        num_key_value_heads=max(1, args.hidden // (2 * args.head_dim)),
+        intermediate_size=64 * round(2.75 * args.hidden / 64), max_position_embeddings=args.context,
         tie_word_embeddings=True, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
@@ -192,11 +222,11 @@ def rate_at(step: int, steps: int, *, warmup: int, decay: float) -> float:
 
 def batch(blocks: np.ndarray, step: int, args: argparse.Namespace, *, falling: bool) -> np.ndarray:
     """The rows of a step: every pass over the blocks has an order of its own, decided by seed and pass alone."""
-    per_step = args.batch_tokens // CONTEXT
+    per_step = args.batch_tokens // args.context
     places = range(step * per_step, (step + 1) * per_step)
     chosen = [int(order(len(blocks), place // len(blocks), args.seed)[place % len(blocks)]) for place in places]
     rows = blocks[chosen].astype(np.int64)
-    return rows if falling else rows.reshape(-1, CONTEXT // 2)
+    return rows if falling else rows.reshape(-1, args.context // 2)
 
 
 _orders: dict[tuple[int, int, int], np.ndarray] = {}
@@ -235,7 +265,8 @@ def load_checkpoint(args: argparse.Namespace, model: Any, optimizers: list[Any],
     if not folder.exists():
         return 0
     state = json.loads((folder / "state.json").read_text())
-    changed = {key for key, value in settings(args).items() if state["settings"].get(key) != value}
+    given, made = settings(args), state["settings"]
+    changed = {key for key in {*given, *made} if given.get(key) != made.get(key)}
     if changed:
         raise SystemExit(f"{folder} was made with other settings ({', '.join(sorted(changed))}); choose another --out")
     if steps != state["steps"] and state["step"] > min(fall(steps, args.decay), fall(state["steps"], args.decay)):
@@ -253,7 +284,9 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     """What decides the weights, apart from how long it goes on."""
     names = ("seed", "batch_tokens", "optimizer", "muon_rate", "muon_weight_decay", "adamw_rate", "warmup", "decay",
              "precision", "hidden", "layers")  # fmt: skip
-    return {name: getattr(args, name) for name in names} | {"start": args.start.name if args.start else None}
+    found = {name: getattr(args, name) for name in names} | {"start": args.start.name if args.start else None}
+    shape = {"context": CONTEXT, "head_dim": HEAD}  # older checkpoints do not name them
+    return found | {name: getattr(args, name) for name, usual in shape.items() if getattr(args, name) != usual}
 
 
 class Log:
@@ -293,12 +326,20 @@ def export(args: argparse.Namespace, model: Any, tokenizer: Any) -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with lm_corpus, wiki_paragraphs and test sets")
+    parser.add_argument("--data", type=Path, help="folder with lm_corpus, wiki_paragraphs and test sets")
+    parser.add_argument("--text", type=Path, help="in place of --data: a file of rows with the column text")
+    parser.add_argument("--valid", type=Path, help="with --text: rows that are not trained on; the first 500 are read")
+    parser.add_argument(
+        "--tokenizer", type=Path, help="without --start: a folder with the tokenizer; default: train one"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="a model folder to go on from")
     parser.add_argument("--tokens", type=float, default=20e6)
     parser.add_argument("--hidden", type=int, default=256, help="without --start: width, a multiple of 64")
     parser.add_argument("--layers", type=int, default=6, help="without --start")
+    parser.add_argument("--head-dim", type=int, default=HEAD, help="without --start: width of a head")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="size of the tokenizer that is trained")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens per row, and the model's positions")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--muon-rate", type=float, default=0.015)
@@ -313,8 +354,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-minutes", type=float, default=3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.batch_tokens % CONTEXT or args.hidden % 64:
-        parser.error(f"--batch-tokens must be a multiple of {CONTEXT}, --hidden of 64")
+    if bool(args.data) == bool(args.text) or bool(args.text) != bool(args.valid):
+        parser.error("give --data, or --text and --valid")
+    if args.batch_tokens % args.context or args.context % 2 or args.hidden % 64 or args.hidden % args.head_dim:
+        parser.error(
+            f"--batch-tokens must be a multiple of --context={args.context}, which must be even, --hidden of 64 and of "
+            f"--head-dim={args.head_dim}"
+        )
     return args
 
 

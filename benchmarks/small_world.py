@@ -1,0 +1,115 @@
+"""The small world's command: `python benchmarks/small_world.py make|teacher [--out runs/world]`.
+
+`make` writes the language's documents, the tokenizer and the controls' data below `--out`; `teacher` measures the
+language model that `scripts/pretrain_nano.py` trained on them (see benchmarks/world/README.md) and writes
+`benchmarks/results/world-teacher.json` and `.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import harness
+from report import circumstances, origin, table
+from world.choices import sample
+from world.facts import World, make_world
+from world.folders import write_rows
+from world.language import document
+from world.tasks import write_following, write_paraphrase, write_relations, write_signs
+from world.teacher import Gap, measure_facts, measure_gap
+from world.tokenizer import make_tokenizer
+
+DOCUMENTS, VALID = 120_000, 2_000
+GOAL = 0.05  # of the generator's entropy
+
+
+def main() -> int:
+    """Run a command; 1 if the teacher misses its goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("make", "teacher"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/world"), help="folder of the world (default: runs/world)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the world and of its documents (default: 0)")
+    parser.add_argument("--documents", type=int, default=DOCUMENTS, help=f"to train on (default: {DOCUMENTS:,})")
+    parser.add_argument("--model", type=Path, help="teacher: the model (default: OUT/teacher/model)")
+    parser.add_argument("--output", type=Path, default=harness.RESULTS, help="teacher: folder of the result files")
+    arguments = parser.parse_args()
+    world = make_world(arguments.seed)
+    if arguments.command == "make":
+        make(world, arguments)
+        return 0
+    harness.one_core()
+    return teacher(world, arguments)
+
+
+def make(world: World, arguments: argparse.Namespace) -> None:
+    """Write all files of a world; the same for the same seed."""
+    out, seed = arguments.out, arguments.seed
+    write_rows(out / "world.json", [asdict(world)])
+    make_tokenizer(world).save_pretrained(out / "tokenizer")
+    for name, count in (("train", arguments.documents), ("valid", VALID)):
+        rng = random.Random(f"documents {seed} {name}")
+        drawn = (sample(lambda choices: document(world, choices), rng) for _ in range(count))
+        write_rows(out / f"{name}.jsonl", ({"text": text, "log_prob": log_prob} for text, log_prob in drawn))
+    write_paraphrase(world, out / "paraphrase", seed=seed)
+    write_signs(world, out / "signs", seed=seed)
+    write_relations(world, out / "relations", seed=seed)
+    write_following(world, out / "following", seed=seed)
+    print(f"wrote {out}: {len(world.entities)} entities, {arguments.documents:,} documents")
+
+
+def teacher(world: World, arguments: argparse.Namespace) -> int:
+    """Measure a teacher; write the figures."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = arguments.model or arguments.out / "teacher" / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", trust_remote_code=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    rows = [json.loads(line) for line in (arguments.out / "valid.jsonl").read_text().splitlines()]
+    gap = measure_gap(model, tokenizer, [row["text"] for row in rows], [row["log_prob"] for row in rows])
+    facts = measure_facts(model, tokenizer, world)
+    parameters = sum(p.numel() for p in model.parameters())
+    record = {"gap": {**asdict(gap), "share": gap.share, "goal": GOAL}, "facts": facts, "parameters": parameters}
+    log = folder.parent / "log.jsonl"
+    record["log"] = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    record |= circumstances("python benchmarks/small_world.py teacher")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "world-teacher.json").write_text(json.dumps(record, indent=2) + "\n")
+    text = page(gap, facts, record)
+    (arguments.output / "world-teacher.md").write_text(text)
+    print(text)
+    return 0 if gap.share <= GOAL else 1
+
+
+def page(gap: Gap, facts: dict[str, dict[str, float]], record: dict[str, Any]) -> str:
+    """The Markdown file."""
+    rows = [[kind, *(f"{f[name]:.3g}" for name in ("probes", "accuracy", "probability"))] for kind, f in facts.items()]
+    steps = [line for line in record["log"] if "loss" in line]
+    trained = f", {steps[-1]['tokens'] / 1e6:.1f} million tokens seen" if steps else ""
+    lines = [
+        "# The small world's teacher",
+        "",
+        f"{record['parameters']:,} parameters{trained}. Nats per token on {gap.documents:,} documents that it was not "
+        f"trained on ({gap.tokens:,} tokens, the end of each included): generator {gap.generator:.4f} ± "
+        f"{gap.generator_error:.4f} (standard error), teacher {gap.model:.4f}; the excess is {gap.excess:.4f} ± "
+        f"{gap.excess_error:.4f}, {gap.share:.1%} of the generator's entropy (goal: at most {GOAL:.0%}).",
+        "",
+        "The generator's figure is minus the sum of the log-probabilities of all its choices. No two paths of choices "
+        "give the same document, so that this is the document's log-probability.",
+        "",
+        *table(["completion of a fact", "probes", "likeliest word is right", "probability of the right words"], rows),
+        "",
+        *origin(record),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

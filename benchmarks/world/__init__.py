@@ -1,0 +1,1 @@
+"""A small world: a language in which every fact and every probability is known. See README.md."""

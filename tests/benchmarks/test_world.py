@@ -1,0 +1,313 @@
+"""The small world: its facts, its templates, its probabilities, and how a model is compared with them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import small_world
+from world import language
+from world.choices import derivations, distribution, sample
+from world.facts import Sizes, make_world
+from world.tasks import split_of
+from world.teacher import measure_facts, measure_gap
+from world.tokenizer import make_tokenizer
+from world.words import IDENTITY, RELATIONS, SCENES, content_words, template_words
+
+WORLD = make_world(0)
+TINY = make_world(3, Sizes(entities=2, relations=2, values=2, topics=1, nouns=1, verbs=1, adjectives=2))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Documents so short that all of them can be listed."""
+    monkeypatch.setattr(language, "SENTENCES", (1, 2))
+    return lambda choices: language.document(TINY, choices)
+
+
+def documents(count, seed=0):
+    rng = random.Random(seed)
+    return [sample(lambda choices: language.document(WORLD, choices), rng) for _ in range(count)]
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The files of the world."""
+    out = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["x", "make", "--out", str(out), "--documents", "60"])
+        patch.setattr(small_world, "VALID", 20)
+        small_world.main()
+    return out
+
+
+# ---- the language --------------------------------------------------------------------------------------------------
+
+
+def test_no_two_templates_share_a_word():
+    templates = [text for relation in RELATIONS for text in (*relation.statements, *relation.questions)]
+    templates += [*IDENTITY, *SCENES]
+    for i, one in enumerate(templates):
+        for j, other in enumerate(templates[:i]):
+            shared = content_words(one) & content_words(other)
+            both_ask = one.endswith("?") and other.endswith("?") and i % 2 == j % 2
+            assert shared <= ({"which", "what"} if both_ask else set()), (one, other)
+    assert len(templates) == 24
+
+
+def test_no_word_has_two_meanings():
+    words = WORLD.vocabulary()
+    assert len(words) == len(set(words))
+    assert not set(words) - set(template_words()) & set(template_words())
+    assert len({entity.sign for entity in WORLD.entities}) == len(WORLD.entities)
+
+
+def test_what_documents_state_is_true():
+    """Read the sentences with patterns of this test's own."""
+    owner = {name: entity for entity in WORLD.entities for name in entity.names}
+    meaning = {w: (r, i) for r, values in enumerate(WORLD.values) for i, pair in enumerate(values) for w in pair}
+    said, names, pronouns = set(), 0, 0
+    for text, _ in documents(600):
+        about = None
+        for sentence in re.findall(r"[^.?]+[.?](?: \w+ \.)?", text):
+            words = sentence.split()
+            found = [owner[word] for word in words if word in owner]
+            for entity in found:
+                about = about or entity
+                assert entity is about
+            for word in words:
+                if word in meaning:
+                    relation, value = meaning[word]
+                    assert about.values[relation] == value
+                    said.add((about.names[0], relation))
+                    pronouns += not found
+            if len(found) == 2:
+                names += 1
+                assert {word for word in words if word in owner} == set(about.names)
+            nouns = {noun for topic in WORLD.topics for noun in topic.nouns} & set(words)
+            assert nouns <= set(WORLD.topics[about.topic].nouns)
+    assert len(said) == len(WORLD.entities) * len(WORLD.relations)
+    assert names > 40 and pronouns > 200
+
+
+def test_a_sign_tells_nothing_in_the_documents_of_the_teacher():
+    """Signs are drawn from adjective and noun freely: that of an entity is as frequent as chance."""
+    own = {entity.names: entity.sign for entity in WORLD.entities}
+    owner = {name: entity.names for entity in WORLD.entities for name in entity.names}
+    shown = matched = 0
+    for text, _ in documents(4000, seed=1):
+        (entity,) = {owner[word] for word in text.split() if word in owner}
+        for adjective, noun in re.findall(r"signs picture (\w+) (\w+) \.", text):
+            shown += 1
+            matched += own[entity] == (adjective, noun)
+    sizes = WORLD.sizes
+    topics = [entity for entity in WORLD.entities if entity.sign[1] in WORLD.topics[entity.topic].nouns]
+    chance = len(topics) / len(WORLD.entities) / (sizes.adjectives * sizes.nouns)
+    assert shown > 800
+    assert abs(matched / shown - chance) < 4 * math.sqrt(chance / shown) + 1e-3
+
+
+def test_paraphrases_share_no_word():
+    for entity in range(len(WORLD.entities)):
+        one, other = (set(language.text_of(WORLD, entity, (0, 3, 4), register).split()) for register in (0, 1))
+        assert one & other == {"."}
+
+
+# ---- probabilities -------------------------------------------------------------------------------------------------
+
+
+def test_probabilities_agree_with_a_list_of_all_documents(short):
+    every = list(derivations(short))
+    assert math.fsum(prob for _, prob in every) == pytest.approx(1)
+    assert len({text for text, _ in every}) == len(every) > 1000  # one path of choices per document
+    prob = dict(every)
+    drawn = [sample(short, random.Random(seed)) for seed in range(4000)]
+    assert all(log_prob == pytest.approx(math.log(prob[text])) for text, log_prob in drawn)
+    entropy = -math.fsum(p * math.log(p) for p in prob.values())
+    mean = -math.fsum(log_prob for _, log_prob in drawn) / len(drawn)
+    spread = math.sqrt(math.fsum(p * (-math.log(p) - entropy) ** 2 for p in prob.values()) / len(drawn))
+    assert abs(mean - entropy) < 4 * spread
+
+
+def test_documents_of_the_world_are_not_written_in_two_ways():
+    """What decides a document can be read off it, so that its choices' probability is the document's."""
+    for text, log_prob in documents(200, seed=2):
+        asked = "?" in text
+        facts = len(re.findall(r"\?", text)) if asked else sum(w in VALUES for w in text.split())
+        nats = -math.log(0.3 if asked else 0.7) + math.log(64)
+        if asked:
+            nats += math.log(2) + sum(math.log(5 - i) + 3 * math.log(2) for i in range(facts))
+        else:
+            sentences = text.split(" . ")
+            opened = sentences[0].split()[1] in ("means", "equals")
+            body = sentences[opened:]
+            nats += math.log(3) - math.log(0.25 if opened else 0.75) + 2 * math.log(2) * opened
+            left = 5
+            for i, sentence in enumerate(body):
+                scene = sentence.split()[0] in ("nearby", "signs")
+                if i and left:
+                    nats -= math.log(0.15 if scene else 0.85)
+                if scene:
+                    nats += math.log(2) + math.log(8 * 6) + (math.log(4) if sentence.startswith("nearby") else 0)
+                else:
+                    nats += math.log(left) + 2 * math.log(2) + math.log(3 if i or opened else 2)
+                    left -= 1
+        assert -log_prob == pytest.approx(nats)
+
+
+VALUES = {word for values in WORLD.values for pair in values for word in pair}
+
+
+def test_two_ways_to_write_a_text_are_added_up():
+    def write(choices):
+        return "a" * choices.choose((1, 2)) + "a" * choices.choose((1, 2), (0.25, 0.75))
+
+    assert distribution(write) == pytest.approx({"aa": 0.125, "aaa": 0.5, "aaaa": 0.375})
+
+
+def test_nothing_to_choose_from():
+    with pytest.raises(ValueError, match="nothing to choose from"):
+        sample(lambda choices: choices.choose(()), random.Random(0))
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_writes_the_same_files(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(small_world, "VALID", 20)
+    for seed, same in (("0", True), ("1", False)):
+        out = tmp_path / seed
+        monkeypatch.setattr(sys, "argv", ["x", "make", "--out", str(out), "--documents", "60", "--seed", seed])
+        small_world.main()
+        files = sorted(path.relative_to(made) for path in made.rglob("*.jsonl"))
+        assert len(files) > 20
+        assert all(((made / file).read_bytes() == (out / file).read_bytes()) == same for file in files)
+
+
+def test_entities_of_pairs_are_not_looked_for(made):
+    splits = split_of(WORLD)
+    assert sorted(e for split in splits.values() for e in split) == list(range(64))
+    owner = {name: e for e, entity in enumerate(WORLD.entities) for name in entity.names}
+    owner |= {" ".join(entity.sign): e for e, entity in enumerate(WORLD.entities)}
+
+    def of(text):
+        words = text.split()
+        keys = [*words, *(" ".join(pair) for pair in pairwise(words))]
+        return {owner[key] for key in keys if key in owner}
+
+    trained = ["paraphrase/pairs", "signs/pairs", "following/triplets", *(f"relations/{r.name}" for r in RELATIONS)]
+    for name in trained:
+        for row in rows(made / f"{name}.jsonl"):
+            texts = [row.get("query", row.get("anchor")), row["positive"]]
+            assert set().union(*map(of, texts)) <= set(splits["train"])
+    told = {e for row in rows(made / "signs" / "corpus.jsonl") for e in of(row["query"]) & of(row["positive"])}
+    assert told == set(range(64))
+    folders = [
+        "paraphrase/retrieval",
+        "signs/retrieval",
+        "following/retrieval",
+        *(f"relations/{r.name}" for r in RELATIONS),
+    ]
+    for name in folders:
+        asked = {row["_id"]: row["text"] for row in rows(made / name / "queries.jsonl")}
+        for split in ("dev", "test"):
+            lines = (made / name / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
+            entities = {e for line in lines for e in of(asked[line.split("\t")[0]])}
+            assert entities == set(splits[split])
+
+
+def test_what_is_relevant_is_what_the_facts_say(made):
+    for r, relation in enumerate(RELATIONS):
+        folder = made / "relations" / relation.name
+        asked = {row["_id"]: row["text"] for row in rows(folder / "queries.jsonl")}
+        words = {row["_id"]: row["text"].split()[0] for row in rows(folder / "corpus.jsonl")}
+        for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+            query, document, _ = line.split("\t")
+            (entity,) = {e.names: e for e in WORLD.entities if set(e.names) & set(asked[query].split())}.values()
+            assert words[document] in WORLD.values[r][entity.values[r]]
+    for row in rows(made / "following" / "triplets.jsonl"):
+        word = {w for w in row["positive"].split() if w in VALUES} & {w for w in row["negative"].split() if w in VALUES}
+        assert not word
+        assert not set(row["anchor"].split()) & set(row["positive"].split()) - {"."}
+
+
+def test_a_word_is_a_token():
+    tokenizer = make_tokenizer(WORLD)
+    for text, _ in documents(50):
+        ids = tokenizer(text)["input_ids"]
+        assert len(ids) == 1 + len(text.split())
+        assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text
+    odd = "Zürich 東京 <s> \t42"
+    assert tokenizer.decode(tokenizer(odd, split_special_tokens=True)["input_ids"][1:]).strip() == odd
+
+
+# ---- a model beside the generator ----------------------------------------------------------------------------------
+
+
+class Oracle:
+    """A language model that knows the probability of every document; `flat` mixes all tokens in."""
+
+    def __init__(self, prob, tokenizer, flat=0.0):
+        self.vocabulary, self.flat, self.after = len(tokenizer), flat, {}
+        for text, p in prob.items():
+            ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+            for end in range(1, len(ids)):
+                following = self.after.setdefault(tuple(ids[:end]), {})
+                following[ids[end]] = following.get(ids[end], 0.0) + p
+
+    def __call__(self, input_ids, use_cache):
+        probs = torch.full((*input_ids.shape, self.vocabulary), 1e-30, dtype=torch.float64)
+        for row, ids in enumerate(input_ids.tolist()):
+            for end in range(len(ids)):
+                following = self.after.get(tuple(ids[: end + 1]), {})
+                for token, p in following.items():
+                    probs[row, end, token] = p / sum(following.values())
+        probs = (1 - self.flat) * probs + self.flat / self.vocabulary
+        return SimpleNamespace(logits=probs.log())
+
+
+def test_a_model_that_knows_the_generator_has_no_gap(short):
+    tokenizer = make_tokenizer(TINY)
+    prob = distribution(short)
+    texts, log_probs = zip(*(sample(short, random.Random(seed)) for seed in range(300)), strict=True)
+    gap = measure_gap(Oracle(prob, tokenizer), tokenizer, texts, log_probs)
+    assert gap.tokens == sum(len(text.split()) + 1 for text in texts)
+    assert gap.generator == pytest.approx(-sum(log_probs) / gap.tokens)
+    assert gap.excess == pytest.approx(0, abs=1e-6)
+    uniform = measure_gap(Oracle(prob, tokenizer, flat=1.0), tokenizer, texts, log_probs)
+    assert uniform.model == pytest.approx(math.log(len(tokenizer)), rel=1e-5)
+    assert uniform.share == pytest.approx((uniform.model - gap.generator) / gap.generator)
+    assert uniform.excess_error > 0
+
+
+def test_facts_that_a_model_knows(short):
+    tokenizer = make_tokenizer(TINY)
+    known = measure_facts(Oracle(distribution(short), tokenizer), tokenizer, TINY)
+    assert {kind: found["probes"] for kind, found in known.items()} == {
+        "other name": 8,
+        "statement by name": 8,
+        "question by name": 8,
+        "statement by alias": 8,
+        "question by alias": 8,
+        "statement by pronoun": 8,
+    }
+    for found in known.values():
+        assert found["accuracy"] == 1
+        assert found["probability"] == pytest.approx(1, abs=1e-5)
+    mixed = measure_facts(Oracle(distribution(short), tokenizer, flat=0.5), tokenizer, TINY)
+    assert mixed["question by name"]["probability"] == pytest.approx(0.5 + 0.5 * 2 / len(tokenizer), rel=1e-4)
