@@ -5,7 +5,8 @@ once for each of its seeds. Everything is kept in `runs/evidence/NAME/`; what is
 that a plan can be stopped and given again, and its parts can run beside each other (`--only`). A stage that another row
 or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`.
 
-`also`, in a plan, names further scores of its tasks, which are shown in a table of their own.
+`also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
+runs what is expected; see `claims.py`.
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from claims import settle
 from planned import cell, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
 from shots import Shots, pairs_of
@@ -44,7 +46,7 @@ from embrew.training import stages
 from embrew.training.resuming.reuse import reuse_stages
 
 BATCH_TOKENS = 2048
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims")
 ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens", "shots", "prompt")
 
 
@@ -189,6 +191,9 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
     record = {"title": plan["title"], "suite": plan["suite"], **around, "rows": values}
     if plan.get("also"):
         record["also"] = further
+    settled = settle(plan.get("claims", []), values, further)
+    if settled:
+        record["claims"] = settled
     record["backbones"] = {row: several[0].backbone for row, several in rows.items()}
     record["seeds"] = {row: [found.seed for found in several] for row, several in rows.items()}
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -204,6 +209,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         "",
         *depths_and_sizes(rows),
         *(["As they are, not times 100:", "", *further_grid(further), ""] if plan.get("also") else []),
+        *claims_table(settled),
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
@@ -211,6 +217,14 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         f"- seeds: {sorted({found.seed for found in judged})}",
     ]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
+
+
+def claims_table(settled: list[dict[str, Any]]) -> list[str]:
+    """What was expected before the runs, and what came of it; nothing where a plan claims nothing."""
+    if not settled:
+        return []
+    rows = [[one["claim"], one["criterion"], one["found"], f"**{one['verdict']}**"] for one in settled]
+    return ["Written before the runs:", "", *table(["claim", "criterion", "found", "verdict"], rows), ""]
 
 
 def depths_and_sizes(rows: dict[str, list[Judged]]) -> list[str]:

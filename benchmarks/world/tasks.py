@@ -91,7 +91,7 @@ def write_signs(world: World, folder: Path, *, seed: int) -> None:
 
     Below `folder`: `corpus.jsonl`, sign and statement of every entity, as query and positive; `texts.jsonl`, both as
     one text; `pairs.jsonl`, signs and texts of the train entities; `retrieval`, signs of the others over the texts of
-    all entities; `naming`, signs and the entity's name, to be generated.
+    all entities; `naming`, signs and a statement that names the entity, to be generated.
     """
     rng = random.Random(f"signs {seed}")
     told = []
@@ -122,7 +122,7 @@ def write_signs(world: World, folder: Path, *, seed: int) -> None:
     write_retrieval(
         folder / "retrieval", {name: texts[name] for names in shown.values() for name in names}, asked, judged
     )
-    named = {f"n{e}": mention(world, e, 0) + " ." for e in range(len(world.entities))}
+    named = {f"n{e}": statement(world, e, 0, 0, mention(world, e, 0), 0) for e in range(len(world.entities))}
     judged = {s: {f"s{e}": [f"n{e}"] for e in splits[s]} for s in ("dev", "test", "train")}
     write_retrieval(folder / "naming", named, asked, judged)
 

@@ -1,0 +1,86 @@
+"""Claims of a plan: what is expected before the runs, and whether the scores bear it out.
+
+Keys of a claim:
+    claim: in words.
+    better: a row as the table names it.
+    than: another row, whose score of the same seed is compared; or a number, in the table's units.
+    task: a task, an average, or, of `also`, `task: score`.
+    by: the least difference in points (scores times 100; scores of `also` as they are); 0 without it.
+    lower: lower scores are better (perplexity).
+
+A claim **holds** if the difference is above `by` with every seed, is **reversed** if it is below `-by` with every seed,
+and is else **not resolved**. A row with one seed (an untrained model) is compared with every seed of the other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KEYS = ("claim", "better", "than", "task", "by", "lower")
+Scores = Mapping[str, Mapping[str, Sequence[float | None]]]
+
+
+def settle(claims: Sequence[Mapping[str, Any]], scores: Scores, further: Scores | None = None) -> list[dict[str, Any]]:
+    """Return every claim with its criterion in words, the differences by seed, and a verdict.
+
+    Args:
+        claims: of a plan.
+        scores: by row and task, one per seed, 0 to 1.
+        further: by row and `task: score`, one per seed, as they are.
+
+    Raises:
+        SystemExit: a claim has an unknown key, or names a task that no row has.
+    """
+    settled = []
+    for claim in claims:
+        unknown = sorted(set(claim) - set(KEYS))
+        if unknown:
+            raise SystemExit(
+                f"claim {claim.get('claim')!r}: unknown keys {', '.join(unknown)}; known: {', '.join(KEYS)}"
+            )
+        settled.append(_settle(claim, scores, further or {}))
+    return settled
+
+
+def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[str, Any]:
+    task, by, other = claim["task"], float(claim.get("by", 0.0)), claim["than"]
+    ours = _seeds(claim["better"], task, scores, further)
+    number = isinstance(other, int | float)
+    theirs = [float(other)] if number else _seeds(other, task, scores, further)
+    side = "below" if claim.get("lower") else "above"
+    criterion = f"{task}: {claim['better']} {side} {other:g}" if number else f"{task}: {claim['better']} {side} {other}"
+    criterion += f" by more than {by:g}, every seed" if by else ", every seed"
+    found: dict[str, Any] = {**claim, "criterion": criterion, "differences": []}
+    if not ours or not theirs:
+        return {**found, "found": "", "verdict": "not measured"}
+    if len(theirs) == 1:
+        theirs = theirs * len(ours)
+    elif len(ours) == 1:
+        ours = ours * len(theirs)
+    if len(ours) != len(theirs):
+        return {**found, "found": f"{len(ours)} and {len(theirs)} seeds", "verdict": "not measured"}
+    sign = -1 if claim.get("lower") else 1
+    differences = [sign * (one - another) for one, another in zip(ours, theirs, strict=True)]
+    verdict = "not resolved"
+    if all(difference > by for difference in differences):
+        verdict = "holds"
+    elif all(difference < -by for difference in differences):
+        verdict = "reversed"
+    mean, least, most = statistics.fmean(differences), min(differences), max(differences)
+    said = ("lower by " if sign < 0 else "") + f"{mean:+.1f}"
+    said += f" ({least:+.1f} to {most:+.1f} over {len(differences)} seeds)" if len(differences) > 1 else " (one seed)"
+    return {**found, "differences": differences, "found": said, "verdict": verdict}
+
+
+def _seeds(row: str, task: str, scores: Scores, further: Scores) -> list[float]:
+    """Return a row's scores by seed; none where the row was not run."""
+    for table, factor in ((scores, 100.0), (further, 1.0)):
+        if row in table and task in table[row]:
+            return [factor * float("nan" if value is None else value) for value in table[row][task]]
+    if row in scores:
+        raise SystemExit(
+            f"a claim names the task {task!r}; there are {', '.join([*scores[row], *further.get(row, {})])}"
+        )
+    return []

@@ -1,0 +1,49 @@
+"""A claim of a plan holds, is reversed, or is not resolved, seed by seed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from claims import settle
+
+SCORES = {"a": {"t": [0.5, 0.6, 0.7]}, "b": {"t": [0.4, 0.45, 0.5]}, "c": {"t": [0.55, 0.4, 0.5]}, "flat": {"t": [0.1]}}
+PERPLEXITY = {"a": {"t: perplexity": [3.0, 4.0]}, "b": {"t: perplexity": [9.0, 5.0]}}
+
+
+def verdict(**claim):
+    (found,) = settle([{"claim": "x", "task": "t", **claim}], SCORES, PERPLEXITY)
+    return found["verdict"], [pytest.approx(difference) for difference in found["differences"]]
+
+
+def test_every_seed_counts():
+    assert verdict(better="a", than="b") == ("holds", [10, 15, 20])
+    assert verdict(better="a", than="b", by=9.9) == ("holds", [10, 15, 20])
+    assert verdict(better="a", than="b", by=12) == ("not resolved", [10, 15, 20])
+    assert verdict(better="b", than="a", by=9.9) == ("reversed", [-10, -15, -20])
+    assert verdict(better="a", than="c") == ("not resolved", [-5, 20, 20])
+
+
+def test_numbers_and_single_rows():
+    assert verdict(better="a", than="flat", by=30) == ("holds", [40, 50, 60])
+    assert verdict(better="flat", than="a") == ("reversed", [-40, -50, -60])
+    assert verdict(better="b", than=30) == ("holds", [10, 15, 20])
+    assert verdict(better="b", than=42, lower=True) == ("not resolved", [2, -3, -8])
+
+
+def test_lower_is_better():
+    assert verdict(better="a", than="b", task="t: perplexity", lower=True) == ("holds", [6, 1])
+    assert verdict(better="b", than="a", task="t: perplexity", lower=True) == ("reversed", [-6, -1])
+
+
+def test_what_was_not_run_is_not_measured():
+    assert verdict(better="a", than="missing") == ("not measured", [])
+    assert verdict(better="missing", than=1) == ("not measured", [])
+    with pytest.raises(SystemExit, match="names the task 'u'; there are t"):
+        verdict(better="a", than=1, task="u")
+    with pytest.raises(SystemExit, match="unknown keys more"):
+        verdict(better="a", than=1, more=2)
