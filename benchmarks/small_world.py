@@ -1,14 +1,16 @@
-"""The small world's command: `python benchmarks/small_world.py make|teacher [--out runs/world]`.
+"""The small world's command: `python benchmarks/small_world.py make|teacher|epic|bugs [--out runs/world]`.
 
 `make` writes the language's documents, the tokenizer and the controls' data below `--out`; `teacher` measures the
 language model that `scripts/pretrain_nano.py` trained on them (see benchmarks/world/README.md) and writes
-`benchmarks/results/world-teacher.json` and `.md`.
+`benchmarks/results/world-teacher.json` and `.md`. `epic PLAN` runs the plan of EPIC's control, `bugs [NAME ...]` plants
+bugs in the controls; the plans of the other controls are run by `evidence.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 from dataclasses import asdict
@@ -32,20 +34,35 @@ GOAL = 0.05  # of the generator's entropy
 def main() -> int:
     """Run a command; 1 if the teacher misses its goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("make", "teacher"))
+    parser.add_argument("command", choices=("make", "teacher", "epic", "bugs"))
+    parser.add_argument("names", nargs="*", help="epic: the plan; bugs: names of bugs (default: all)")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/world"), help="folder of the world (default: runs/world)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the world and of its documents (default: 0)")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help=f"to train on (default: {DOCUMENTS:,})")
     parser.add_argument("--model", type=Path, help="teacher: the model (default: OUT/teacher/model)")
-    parser.add_argument("--output", type=Path, default=harness.RESULTS, help="teacher: folder of the result files")
+    parser.add_argument("--work", type=Path, default=Path("runs/evidence"), help="folder of what is trained")
+    parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
     arguments = parser.parse_args()
     world = make_world(arguments.seed)
     if arguments.command == "make":
         make(world, arguments)
         return 0
+    os.environ.setdefault("WORLD", str(arguments.out))
     harness.one_core()
+    places = {"work": arguments.work, "output": arguments.output}
+    if arguments.command == "epic":
+        from world import epic_control
+
+        for plan in arguments.names:
+            epic_control.run(Path(plan), world, arguments.out, **places)
+        return 0
+    if arguments.command == "bugs":
+        from world import planted
+
+        planted.run(arguments.names, harness.HERE / "plans", world, arguments.out, **places)
+        return 0
     return teacher(world, arguments)
 
 

@@ -79,7 +79,7 @@ def description(world: World, choices: Choices) -> str:
     left = list(range(len(world.relations)))
     for i in range(count):
         if not left or (i and choices.choose((True, False), (SCENE, 1 - SCENE))):
-            sentences.append(_scene(world, entity, choices))
+            sentences.append(scene(world, entity, choices))
             continue
         relation = choices.choose(left)
         left.remove(relation)
@@ -105,7 +105,7 @@ def questions(world: World, choices: Choices) -> str:
     return " ".join(parts)
 
 
-def _scene(world: World, entity: int, choices: Choices) -> str:
+def scene(world: World, entity: int, choices: Choices) -> str:
     """Return a sentence of words of the entity's topic, without a fact."""
     topic = world.topics[world.entities[entity].topic]
     template = choices.choose(SCENES)

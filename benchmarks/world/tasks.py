@@ -9,10 +9,10 @@ import random
 from itertools import combinations
 from pathlib import Path
 
-from world.choices import sample
+from world.choices import Drawn, sample
 from world.facts import World
 from world.folders import write_retrieval, write_rows
-from world.language import description, mention, question, sign, statement, text_of
+from world.language import description, mention, question, scene, sign, statement, text_of
 from world.words import IDENTITY, PRONOUNS
 
 SPLITS = ("train", "dev", "test")
@@ -137,34 +137,31 @@ def mentions(world: World, entity: int) -> list[str]:
     return [f"{name} .", f"{alias} .", *both]
 
 
-def write_relations(world: World, folder: Path, *, seed: int) -> None:
+def write_relations(world: World, folder: Path, *, seed: int, scenes: int = 2) -> None:
     """A text that names an entity looks for the word of one of its values; which relation is meant, it does not say.
 
-    Below `folder`, per relation: `NAME.jsonl`, texts of the train entities with the word, and the same entity's words
-    of other relations as negatives; `NAME`, retrieval over the words of all relations.
+    Below `folder`, per relation: `NAME.jsonl`, texts of the train entities (also after a scene, `scenes` times each)
+    with the word, and the same entity's words of other relations as negatives; `NAME`, retrieval over the words of all
+    relations. A value is always told by its first word.
     """
     splits, count = split_of(world), len(world.relations)
-    words = {
-        f"r{r}-{i}-{word}": f"{pair[word]} ."
-        for r, values in enumerate(world.values)
-        for i, pair in enumerate(values)
-        for word in (0, 1)
-    }
+    words = {f"r{r}-{i}": f"{pair[0]} ." for r, values in enumerate(world.values) for i, pair in enumerate(values)}
     for r, relation in enumerate(world.relations):
         rng = random.Random(f"relations {seed} {r}")
         rows = []
         for entity in splits["train"]:
+            others = [f"{world.value(entity, o, 0)} ." for o in range(count) if o != r]
             for text in mentions(world, entity):
-                for word in (0, 1):
-                    others = [f"{world.value(entity, o, rng.randrange(2))} ." for o in range(count) if o != r]
-                    row = {"query": text, "positive": f"{world.value(entity, r, word)} .", "negatives": others}
+                shown = [scene(world, entity, Drawn(rng)) for _ in range(scenes)]
+                for query in (text, *(f"{before} {text}" for before in shown)):
+                    row = {"query": query, "positive": f"{world.value(entity, r, 0)} .", "negatives": others}
                     rows.append(row)
         rng.shuffle(rows)
         write_rows(folder / f"{relation.name}.jsonl", rows)
         queries = {f"e{e}-{i}": text for e in range(len(world.entities)) for i, text in enumerate(mentions(world, e))}
         judged = {
             s: {
-                f"e{e}-{i}": [f"r{r}-{world.entities[e].values[r]}-{word}" for word in (0, 1)]
+                f"e{e}-{i}": [f"r{r}-{world.entities[e].values[r]}"]
                 for e in splits[s]
                 for i in range(len(mentions(world, e)))
             }

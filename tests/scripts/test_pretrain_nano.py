@@ -162,3 +162,61 @@ def test_the_rate_rises_stays_and_falls():
     assert rates[99] == pytest.approx(1 / 40)
     longer = [pretrain_nano.rate_at(step, 200, warmup=10, decay=0.4) for step in range(60)]
     assert longer == rates[:60]  # more steps change nothing before the fall
+
+
+@pytest.mark.slow
+def test_texts_of_ones_own(tmp_path, monkeypatch):
+    """A corpus, a tokenizer and a shape are given: no data folder is read, and no card is written."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rows = [{"text": prose(i, 3)} for i in range(120)]
+    write(tmp_path / "train.jsonl.gz", rows[:100])
+    write(tmp_path / "valid.jsonl.gz", rows[100:])
+    tokenizer = pretrain_nano.train_tokenizer([row["text"] for row in rows], vocabulary=300, context=64)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    shape = ["--hidden", "64", "--layers", "1", "--head-dim", "16", "--context", "64", "--batch-tokens", "128"]
+    speed = ["--precision", "fp32", "--no-compile", "--device", "cpu", "--optimizer", "adamw", "--warmup", "1"]
+    given = ["--text", str(tmp_path / "train.jsonl.gz"), "--valid", str(tmp_path / "valid.jsonl.gz")]
+    made = {}
+    for name, options in (("given", ["--tokenizer", str(tmp_path / "tokenizer")]), ("new", ["--vocabulary", "320"])):
+        out = tmp_path / name
+        monkeypatch.setattr(sys, "argv", ["x", *given, "--out", str(out), *shape, *speed, "--tokens", "2560", *options])
+        pretrain_nano.main()
+        log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+        losses = [line["valid_loss"] for line in log if "valid_loss" in line]
+        assert losses[-1] < losses[0]
+        assert not (out / "model" / "README.md").exists()
+        made[name] = AutoModelForCausalLM.from_pretrained(out / "model").config
+        assert (made[name].max_position_embeddings, made[name].num_attention_heads, made[name].head_dim) == (64, 4, 16)
+    assert AutoTokenizer.from_pretrained(tmp_path / "given" / "model").get_vocab() == tokenizer.get_vocab()
+    assert (made["given"].vocab_size, made["new"].vocab_size) == (300, 320)
+    again = [option if option != "64" or place != 7 else "32" for place, option in enumerate(shape)]
+    monkeypatch.setattr(sys, "argv", ["x", *given, "--out", str(tmp_path / "new"), *again, *speed, "--tokens", "2560"])
+    with pytest.raises(SystemExit, match="made with other settings .context."):
+        pretrain_nano.main()
+
+
+def test_what_is_trained_on_is_given_once(monkeypatch, capsys, tmp_path):
+    for options in (
+        [],
+        ["--data", "a", "--text", "b", "--valid", "c"],
+        ["--text", "b"],
+        ["--data", "a", "--valid", "c"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path), *options])
+        with pytest.raises(SystemExit):
+            pretrain_nano.arguments()
+        assert "give --data, or --text and --valid" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["x", "--data", "a", "--out", str(tmp_path)])
+    args = pretrain_nano.arguments()
+    assert (args.context, args.head_dim, args.vocabulary) == (1024, 64, 8192)
+    assert set(pretrain_nano.settings(args)) == {
+        "seed", "batch_tokens", "optimizer", "muon_rate", "muon_weight_decay", "adamw_rate", "warmup", "decay",
+        "precision", "hidden", "layers", "start",
+    }  # fmt: skip # as in checkpoints that were made before shapes could be given
+
+
+def test_rows_without_text_are_refused(tmp_path):
+    write(tmp_path / "rows.jsonl.gz", [{"text": "one"}, {"words": "two"}])
+    with pytest.raises(SystemExit, match="every row needs a text"):
+        pretrain_nano.read_texts(tmp_path / "rows.jsonl.gz")

@@ -1,0 +1,75 @@
+"""Run the plan of EPIC's control: train every row with every seed, and score it under every kind of demonstrations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from claims import settle
+from evidence import claims_table, grid, take_over_results
+from planned import expand, file_name, read_plan
+from report import circumstances, origin
+
+from embrew import build
+from embrew.files.writing import write_json
+from embrew.recipe import Recipe
+from embrew.training import stages
+from world.demonstrated import CONDITIONS, accuracies
+from world.facts import World
+
+PLAN_KEYS = ("title", "split", "set", "rows", "claims")
+ROW_KEYS = ("row", "recipe", "set", "seeds")
+
+
+def recipe_of(entry: dict[str, Any], plan: dict[str, Any], seed: int) -> Recipe:
+    """Return the recipe of a row with a seed."""
+    settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
+    return Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
+
+
+def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str) -> dict[str, float]:
+    """Train a recipe in a folder, or go on there, and return its scores, which are kept in `scores-SPLIT.json`."""
+    kept = folder / f"scores-{split}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
+    take_over_results(recipe, folder, folder.parents[2])
+    stages.train(recipe, folder / "model", resume=(folder / "model").exists())
+    encoder: Any = build.open_model(str(folder / "model" / recipe.stages[-1].name))
+    found = accuracies(encoder, world, data / "relations", split=split, seed=recipe.seed)
+    write_json(kept, found)
+    return found
+
+
+def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path) -> None:
+    """Run what is left of a plan and write `PLAN.json` and `PLAN.md`."""
+    plan = read_plan(plan_file, PLAN_KEYS, ROW_KEYS)
+    values: dict[str, dict[str, list[float]]] = {}
+    seeds: dict[str, list[int]] = {}
+    for entry in plan["rows"]:
+        for seed in entry["seeds"]:
+            folder = work / plan_file.stem / file_name(entry["row"]) / str(seed)
+            found = score(recipe_of(entry, plan, seed), folder, world, data, split=plan["split"])
+            print(entry["row"], seed, {name: round(100 * value, 1) for name, value in found.items()}, flush=True)
+            for name, value in found.items():
+                values.setdefault(entry["row"], {}).setdefault(name, []).append(value)
+            seeds.setdefault(entry["row"], []).append(seed)
+    settled = settle(plan.get("claims", []), values)
+    around = circumstances(f"WORLD={data} python benchmarks/small_world.py epic {plan_file}")
+    record = {"title": plan["title"], "split": plan["split"], **around, "rows": values, "seeds": seeds}
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(output / f"{plan_file.stem}.json", {**record, "claims": settled})
+    lines = [
+        f"# {plan['title']}",
+        "",
+        f"How often the nearest word is the value that is meant, times 100, {plan['split']} entities; means over "
+        "seeds, ± the standard deviation where there are several.",
+        "",
+        *grid(values, [*CONDITIONS, "followed"]),
+        "",
+        *claims_table(settled),
+        *origin(around),
+        f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
+        f"- seeds: {sorted({seed for several in seeds.values() for seed in several})}",
+    ]
+    (output / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")
