@@ -30,12 +30,13 @@ def adapter_on() -> Iterator[None]:
 
 @contextmanager
 def blind_memory() -> Iterator[None]:
-    """In training, memory tokens do not attend to the text."""
+    """In training, memory tokens attend to memory tokens alone."""
     right = compression.memory_states
 
     def memory_states(encoder: Any, tokens: Any) -> Any:
         attention = encoder.attention
-        encoder.attention = replace(attention, hide=((Segment.MEMORY, Segment.TEXT),))
+        hidden = (Segment.TEXT, Segment.PROMPT)  # BOS attends to the text
+        encoder.attention = replace(attention, hide=tuple((Segment.MEMORY, read) for read in hidden))
         try:
             return right(encoder, tokens)
         finally:
