@@ -1,6 +1,8 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,26 @@ def test_loading_is_deterministic(tmp_path, seed, max_rows):
     first, second = (load(file, kind="text", shuffle_seed=seed, max_rows=max_rows)["text"][:] for _ in range(2))
     assert first == second
     assert len(set(first)) == min(max_rows, 20)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is read where Linux keeps it")
+def test_rows_are_held_once(tmp_path):
+    """In a process of its own: the most memory while 60 MB of text are read and shuffled, less that before."""
+    rows = [{"text": f"{i} " + "abcdefghijklmnopqrstuvwxyz" * 77} for i in range(30_000)]
+    file = write(tmp_path / "a.jsonl", rows)
+    code = (
+        "import re, sys\nfrom pathlib import Path\nimport datasets\nfrom embrew.data import load\n"
+        "def held(name):\n"
+        "    return int(re.search(rf'{name}:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) / 1000\n"
+        "load(sys.argv[2], kind='text')\nbefore = held('VmRSS')\n"
+        "rows = load(sys.argv[1], kind='text', shuffle_seed=0)\n"
+        "print(rows.data.nbytes / 1e6, held('VmHWM') - before)"
+    )
+    few = write(tmp_path / "few.jsonl", rows[:2])
+    said = subprocess.run([sys.executable, "-c", code, file, few], check=True, capture_output=True, text=True).stdout
+    data, growth = map(float, said.split())
+    assert 55 < data < 65
+    assert growth < 3 * data, "the rows, and the piece that is read; pickled, as for a cache's name, it is 6 times"
 
 
 def test_rows_are_chosen_by_a_column_that_is_no_text(tmp_path, caplog):
