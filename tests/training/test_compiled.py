@@ -21,7 +21,7 @@ from tests.objectives.cases import SETTINGS
 from tests.objectives.test_battery import ready
 from tests.training.test_activation_memory import trained, values
 
-LORA = {"lora_dropout": 0.2, "target_modules": ["q_proj", "down_proj"]}
+LORA = {"lora_dropout": 0.2, "target_modules": "all-linear"}
 ROWS = [{"query": text, "positive": text[5:] + " again", "negative": text[::-1]} for text in SENTENCES]
 
 

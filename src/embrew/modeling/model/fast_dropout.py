@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from embrew.shaped import has_values, kind_of, shaped_of
@@ -77,6 +77,38 @@ def dropped_positions(count: int, probability: float) -> Tensor:
         last = int(at[-1])
     positions = found[0] if len(found) == 1 else np.concatenate(found)
     return torch.from_numpy(positions[: np.searchsorted(positions, count)])
+
+
+class CompiledDropout(nn.Dropout):
+    """Dropout that draws in compiled code what `Mask.draw` draws, in the same order; elsewhere PyTorch's own.
+
+    Attributes:
+        number: differs between the dropouts of one decoder layer. Compilation would make one draw of those that read
+            the same input, if they had the same arguments.
+    """
+
+    number: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input with dropout."""
+        if not (self.training and self.p and torch.compiler.is_compiling()):
+            return super().forward(input)
+        return input * _kept(input, self.p, self.number) / (1 - self.p)
+
+
+@torch.library.custom_op("embrew::kept", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _kept(values: Tensor, probability: float, number: int) -> Tensor:
+    """Return a mask, bool of the shape of `values`, false where dropout sets an element to zero."""
+    positions = Mask.draw(values, probability).positions
+    if positions.dtype == torch.bool:
+        return positions.view(values.shape)
+    kept = torch.ones(values.numel(), dtype=torch.bool)
+    return kept.index_fill_(0, positions, False).view(values.shape)
+
+
+@_kept.register_fake
+def _(values: Tensor, probability: float, number: int) -> Tensor:
+    return torch.empty_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
 
 
 def _positions(values: Tensor, probability: float) -> Tensor:

@@ -7,6 +7,7 @@ are summed in the matrix products. Outputs, gradients and the distribution of ma
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from embrew.modeling.model.copies import Copies
-from embrew.modeling.model.fast_dropout import Mask
+from embrew.modeling.model.fast_dropout import CompiledDropout, Mask
 from embrew.shaped import kind_of
 
 TOGETHER = (
@@ -33,7 +34,8 @@ class LoraLinear(PeftLinear):
     """peft's LoRA on a linear layer; computed together with the layers that read the same input.
 
     Falls back to peft's own arithmetic for what it does not cover: DoRA and other variants, several adapters, trained
-    base weights, quantised layers, compiled code, training an adapter and a base of different dtypes without autocast.
+    base weights, quantised layers, training an adapter and a base of different dtypes without autocast; and in compiled
+    code, which draws the same masks.
 
     Attributes:
         together: layers that read the same input, this one among them, in the order in which the model calls them.
@@ -101,12 +103,18 @@ class LoraLinear(PeftLinear):
 
 def use_lora_linear(model: nn.Module) -> None:
     """Give every LoRA of a model on an `nn.Linear` this arithmetic; weights and their names stay."""
-    for module in model.modules():
+    numbers: dict[str, int] = {}  # of the names in a decoder layer
+    for path, module in model.named_modules():
         children = dict(module.named_children())
-        for child in children.values():
+        for name, child in children.items():
             if type(child) is PeftLinear:
                 child.__class__ = LoraLinear
                 child.__dict__ |= {"together": [child], "copies": Copies()}
+                number = numbers.setdefault(re.sub(r"\d+", "", f"{path}.{name}"), len(numbers))
+                for dropout in child.lora_dropout.values():
+                    if type(dropout) is nn.Dropout:
+                        dropout.__class__ = CompiledDropout
+                        dropout.__dict__["number"] = number
         for names in TOGETHER:
             found = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
             for child in found:
