@@ -1,4 +1,4 @@
-"""On a local Ray, two actors write what one process writes."""
+"""On a local Ray, an actor writes what one process writes."""
 
 from __future__ import annotations
 
