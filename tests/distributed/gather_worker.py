@@ -244,6 +244,8 @@ def cases(folder: str) -> dict[str, tuple[nn.Module, tuple[Shards, Shards]]]:
         ("compression, kl", Compression(**lengths)),
         ("compression, kl and nll", Compression(nll_weight=0.5, **lengths)),
         ("compression, reconstruction", Compression(divergence="reconstruction")),
+        ("compression, kl, both", Compression(target="both", skip_rows=1, **lengths)),
+        ("compression, nll, both", Compression(divergence="nll", target="both", skip_rows=2, **lengths)),
     ):
         built = encoder(folder)
         found[name] = TrainStep(built, compression), texts_of(built, compression)

@@ -35,6 +35,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # of objectives that are tested w
         {"divergence": "reconstruction"},
         {"divergence": "nll", "rows": "pairs", "end": True, "decoder_bos": False},
         {"rows": "pairs"},
+        {**LENGTHS, "target": "both", "skip_rows": 2},
+        {**LENGTHS, "target": "same", "split": "token"},
+        {**LENGTHS, "divergence": "nll", "target": "both", "split": "sentence"},
     ],
     "contrastive": [
         {},

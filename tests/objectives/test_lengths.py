@@ -31,6 +31,8 @@ CASES: dict[str, tuple[dict[str, Any], int, int]] = {  # settings, the longest l
     "pairs-nll": ({"type": "compression", "rows": "pairs", "divergence": "nll", "decoder_bos": False}, 126, 128),
     "pairs-kl": ({"type": "compression", "rows": "pairs"}, 66, 128),
     "text-kl": ({"type": "compression"}, 128, 128),
+    "kl-same": ({"type": "compression", "target": "same"}, 67, 127),
+    "kl-both": ({"type": "compression", "target": "both"}, 67, 127),
     "reconstruction": ({"type": "compression", "divergence": "reconstruction"}, 128, 128),
 }
 
@@ -62,7 +64,12 @@ def test_the_longest_limit_that_fits_trains_and_the_next_is_refused(
         assert torch.isfinite(made(encoder, batch)["loss"])
         found = max(found, *(part.input_ids.shape[1] for part in batch.values() if hasattr(part, "segment_ids")))
     assert found <= widest
-    if name not in ("bottleneck-rest", "bottleneck-text", "text-kl"):  # where the text decides: its split, its end
+    if name not in (
+        "bottleneck-rest",
+        "bottleneck-text",
+        "text-kl",
+        "kl-both",
+    ):  # where the text decides: its split, its end
         assert found == widest, "the limit is that of the longest row, not of a longer one"
     if fits < 128:
         with pytest.raises(ValueError, match=r"max_length.*has positions for 128 tokens; lower encoder.max_length"):

@@ -38,7 +38,12 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
         "angle_temperature": POSITIVE,
     },
     "bottleneck": {"min_tokens": COUNT},
-    "compression": {"min_context_tokens": COUNT_OR_NONE, "min_target_tokens": COUNT, "nll_weight": NOT_NEGATIVE},
+    "compression": {
+        "min_context_tokens": COUNT_OR_NONE,
+        "min_target_tokens": COUNT,
+        "nll_weight": NOT_NEGATIVE,
+        "skip_rows": COUNT_OR_NONE,
+    },
     "contrastive": CONTRASTIVE,
     "epic": {**CONTRASTIVE, "demonstrations": COUNT_OR_NONE, "plain_weight": NOT_NEGATIVE},
     "espresso": {

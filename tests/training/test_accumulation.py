@@ -35,6 +35,8 @@ CHOSEN: dict[str, list[dict[str, Any]]] = {  # in place of the first settings of
         {**LENGTHS, "nll_weight": 0.5},
         {**LENGTHS, "divergence": "nll"},
         {"divergence": "reconstruction"},
+        {**LENGTHS, "target": "both", "skip_rows": 2},
+        {**LENGTHS, "divergence": "nll", "target": "both", "skip_rows": 1},
     ],
     "contrastive": [{}, OWN_DOCUMENTS],
     "epic": [{"demonstrations": 1}],

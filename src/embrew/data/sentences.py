@@ -16,12 +16,28 @@ def split_sentences(text: str) -> list[str]:
         >>> split_sentences("Dr. Ada Lovelace wrote it. Who read it? J. Smith did, i.e. someone.")
         ['Dr. Ada Lovelace wrote it.', 'Who read it?', 'J. Smith did, i.e. someone.']
     """
-    sentences = []
-    for line in text.splitlines():
+    return [text[start:end] for start, end in sentence_spans(text)]
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return where each sentence of a text begins and ends, in characters, without the blanks around it.
+
+    Examples:
+        >>> sentence_spans("Who read it? Someone did.")
+        [(0, 12), (13, 25)]
+    """
+    spans, line_start = [], 0
+    for line in text.splitlines(keepends=True):
         start = 0
+        ends = []
         for end in SENTENCE_END.finditer(line):
             if not _TITLE.search(line, start, end.end()):
-                sentences.append(line[start : end.end()].strip())
+                ends.append(end.end())
                 start = end.end()
-        sentences.append(line[start:].strip())
-    return [sentence for sentence in sentences if sentence]
+        for begin, end_of in zip([0, *ends], [*ends, len(line)], strict=True):
+            sentence = line[begin:end_of].strip()
+            if sentence:
+                first = line_start + line.index(sentence, begin)
+                spans.append((first, first + len(sentence)))
+        line_start += len(line)
+    return spans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,18 +11,24 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from embrew.losses import token_kl, token_nll
-from embrew.modeling.embedding.batching import passes_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
-from embrew.modeling.text.indexing import at, take, upload
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
-from embrew.objectives.frozen_decoder import PrecomputedGradient, check_memory, memory_states
+from embrew.objectives.frozen_decoder import (
+    PrecomputedGradient,
+    after_skipped,
+    check_memory,
+    memory_states,
+    target_losses,
+)
 from embrew.objectives.rows import RowsKind, instructions_of, usable
 from embrew.objectives.settings import Count, CountOrNone, NotNegative
-from embrew.objectives.targets import check_target_fits, end_ids, target_count, text_ids
+from embrew.objectives.splitting import Fewest, Parts, bos_row, count_without_end, read_by_teacher, room_of, split_texts
+from embrew.objectives.targets import check_target_fits, end_ids, text_ids
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -33,10 +39,12 @@ class Compression(Objective):
     (arXiv 2511.17129), Eqs. 1–5. With M̃ = f(n_1..n_a, m_1..m_k) the memory states of the encoder f and g the frozen
     original LM:
 
-    * `kl`: KL( g(·|n_1..n_a, n_<j) ‖ g(·|M̃, n_<j) ) over the continuation and the full vocabulary; rows averaged per
-      text, then over texts.
-    * `nll`: −log g(n_j | M̃, n_<j) over the continuation; token mean over the whole optimiser step.
-    * `reconstruction`: −log g(n_l | M̃, n_<l) over the context itself; token mean.
+    * `kl`: KL( g(·|n_1..n_a, n_<j) ‖ g(·|M̃, n_<j) ) over the target and the full vocabulary; rows averaged per text,
+      then over texts.
+    * `nll`: −log g(n_j | M̃, n_<j) over the target; token mean over the whole optimiser step.
+    * `reconstruction`: another name of `nll` with `target: same`, −log g(n_l | M̃, n_<l) over the context itself.
+
+    The target is the continuation (the paper), or the context again: the teacher of `kl` then reads the context twice.
 
     With `rows: pairs` the target comes from the data: information compression of *Following the Autoregressive Nature
     of LLM Embeddings via Compression and Alignment*, section 3.2. The query is the context, its instruction (the
@@ -45,9 +53,18 @@ class Compression(Objective):
 
     Attributes:
         divergence: one of the three.
-        rows: `text`: texts that are split at random; `pairs`: a context and its target.
+        target: of `rows: text`. `continuation`: what follows the context is predicted; `same`: the context again;
+            `both`: the loss is the mean of the losses of continuation and context, each averaged by itself. None:
+            `continuation`, with `divergence: reconstruction` `same`.
+        split: of `rows: text`. `token`: a context ends at any token, drawn uniformly; `sentence`: at an inner sentence
+            end (as `data.sentences` finds them), drawn uniformly. A text without one in the range that the shortest
+            context and continuation leave is split at a random token; `prepare` logs how many texts that are. None:
+            `token`, but with `target: same` a text is not split, and its context is as much as can be read.
+        skip_rows: number of predictions at the beginning of a target that carry no loss, the student's and the
+            teacher's. Contexts that are predicted, continuations and targets of pairs have at least one token more.
+        rows: `text`: texts; `pairs`: a context and its target.
         end: predict EOS after the target (`pairs` only), unless the target is truncated.
-        min_context_tokens: length of the shortest context, BOS included, if a text is split at random.
+        min_context_tokens: length of the shortest context, BOS included, of `rows: text`.
         min_target_tokens: length of the shortest continuation.
         include_last: compare the distribution after the last continuation token too (`kl` only).
         decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
@@ -55,6 +72,9 @@ class Compression(Objective):
     """
 
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
+    target: Literal["continuation", "same", "both"] | None = None
+    split: Literal["token", "sentence"] | None = None
+    skip_rows: CountOrNone = 0
     rows: Literal["text", "pairs"] = "text"
     end: bool = False
     min_context_tokens: CountOrNone = 10
@@ -68,12 +88,34 @@ class Compression(Objective):
         """Texts or pairs, by `rows`."""
         return self.rows
 
+    @property
+    def targets(self) -> dict[str, str]:
+        """What is predicted of each row, with the suffix of the names of its parts in a batch."""
+        if self.rows == "pairs":
+            return {"positive": ""}
+        if self.target == "both":
+            return {"continuation": "", "same": "_same"}
+        return {self.target or ("same" if self.divergence == "reconstruction" else "continuation"): ""}
+
+    @property
+    def _where(self) -> Literal["token", "sentence"] | None:
+        """Where texts are split; None: they are not."""
+        return self.split or ("token" if "continuation" in self.targets else None)
+
     def check_settings(self) -> None:
         """Raise where targets and rows do not go together."""
         if self.nll_weight and self.divergence != "kl":
             raise ValueError(f"nll_weight={self.nll_weight} goes with divergence=kl, not {self.divergence}")
         if self.rows == "pairs" and self.divergence == "reconstruction":
             raise ValueError("rows=pairs has its own targets; divergence=reconstruction repeats the context")
+        for name, value in {"target": self.target, "split": self.split}.items():
+            if self.rows == "pairs" and value is not None:
+                raise ValueError(f"rows=pairs has its own targets; {name}={value} goes with rows=text")
+        if self.divergence == "reconstruction" and self.target not in (None, "same"):
+            raise ValueError(
+                f"divergence=reconstruction is divergence=nll with target=same; with target={self.target}, set "
+                "divergence=nll"
+            )
         if self.end and self.rows == "text":
             raise ValueError("end goes with rows=pairs; the first part of a split text has no end")
 
@@ -93,87 +135,84 @@ class Compression(Objective):
             ValueError: no text is long enough.
         """
         if self.rows == "pairs":
-            return dataset
-        shortest = sum(self._fewest(encoder))
-        texts = list(dataset["text"])
+            return self._prepare_pairs(dataset, encoder) if self.skip_rows else dataset
+        shortest, texts = sum(self._fewest(encoder)), list(dataset["text"])
         keep = [i for i, ids in enumerate(text_ids(texts, encoder)) if len(ids) >= shortest]
         none = f"none of {len(texts)} texts has {shortest} tokens, the least that compression can split"
         shorter = f"compression leaves out {{}} of {{}} texts shorter than {shortest} tokens"
+        kept = usable(dataset, keep, otherwise=none, left_out=shorter)
+        if self.split == "sentence":
+            without = count_without_end(list(kept["text"]), encoder, fewest=self._fewest(encoder))
+            found = "have no inner sentence end where they may be split, and are split at a random token"
+            logger.info("compression: %d of %d texts %s", without, len(kept), found)
+        return kept
+
+    def _prepare_pairs(self, dataset: Dataset, encoder: Encoder) -> Dataset:
+        """Leave out pairs whose target has no token with a loss."""
+        sizes = [len(target) for target in self._positives(list(dataset["positive"]), encoder)]
+        keep = [i for i, size in enumerate(sizes) if size > self.skip_rows]
+        none = f"no target of {len(dataset)} pairs has more tokens than skip_rows={self.skip_rows}; lower it"
+        shorter = f"compression leaves out {{}} of {{}} pairs: no token of theirs after skip_rows={self.skip_rows}"
         return usable(dataset, keep, otherwise=none, left_out=shorter)
 
     def collate(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-        """Return `context`, `student` and `teacher`, of texts split at a random position, or of pairs.
+        """Return `context`, `student` and `teacher`, of texts or of pairs; with `target: both` two of the latter.
 
-        Seed and text decide the position, so it does not depend on resuming, prefetching or the number of workers.
+        Seed and text decide where a text is split, so it does not depend on resuming, prefetching or the number of
+        workers.
         """
-        bos = Row.of(encoder.template.bos_ids, Segment.PROMPT)
-        slots = len(encoder.template.memory_ids)
-        limit = encoder.max_length["document"]
-        room = limit - len(encoder.template.rows([[]])[0].ids)  # without BOS, the template's words and the memory
-        fewest = self._fewest(encoder)
-        contexts: list[Any] = []
-        targets = []
+        parts = self.parts(rows, encoder, seed=seed)
+        before = bos_row(encoder) if self.decoder_bos else Row([], [])
+        soft = before + Row.of([0] * len(encoder.template.memory_ids), Segment.SOFT)
+        batch = {"context": Tokens.pad(parts.contexts)}
+        for suffix, targets in parts.targets.items():
+            batch["student" + suffix] = Tokens.pad([soft + target for target in targets])
+            if self.divergence == "kl":
+                batch["teacher" + suffix] = Tokens.pad([a + b for a, b in zip(parts.read, targets, strict=True)])
+        return batch
+
+    def parts(self, rows: Sequence[dict[str, Any]], encoder: Encoder, *, seed: int = 0) -> Parts:
+        """Return what the encoder, the original LM and the decoder read of each row, from which batches are made."""
+        contexts: list[Any]
         asked: str | list[str] = ""
         if self.rows == "pairs":
             contexts = [row["query"] for row in rows]
             asked = instructions_of(rows, encoder)
-            end = end_ids(encoder, end=self.end)
-            written = text_ids([row["positive"] for row in rows], encoder)
-            targets = [target_ids(ids, end=end, limit=limit - len(bos.ids)) for ids in written]
+            targets = [self._positives([row["positive"] for row in rows], encoder)]
         else:
-            for ids in text_ids([row["text"] for row in rows], encoder):
-                context, target = self._split(ids[: limit - len(bos.ids)], room, fewest, seed)
-                contexts.append(context)
-                targets.append(target)
-        before = bos if self.decoder_bos else Row([], [])
-        soft = before + Row.of([0] * slots, Segment.SOFT)
-        made = encoder.template.rows(contexts, instruction=asked, max_length=limit)
-        batch = {
-            "context": Tokens.pad(made),
-            "student": Tokens.pad([soft + Row.of(target, Segment.TARGET) for target in targets]),
-        }
-        if self.divergence == "kl":
-            batch["teacher"] = Tokens.pad(
-                [
-                    bos + Row.of(context, Segment.TEXT) + Row.of(target, Segment.TARGET)
-                    for context, target in zip(_seen(made, contexts, encoder), targets, strict=True)
-                ]
-            )
-        return batch
+            how: dict[str, Any] = {"where": self._where, "fewest": self._fewest(encoder), "seed": seed}
+            split = split_texts([row["text"] for row in rows], encoder, **how)
+            contexts = [context for context, _ in split]
+            targets = [contexts if name == "same" else [rest for _, rest in split] for name in self.targets]
+        made = encoder.template.rows(contexts, instruction=asked, max_length=encoder.max_length["document"])
+        read = [bos_row(encoder) + Row.of(ids, Segment.TEXT) for ids in read_by_teacher(made, contexts, encoder)]
+        written = [[Row.of(target, Segment.TARGET) for target in several] for several in targets]
+        return Parts(made, read, dict(zip(self.targets.values(), written, strict=True)))
+
+    def _positives(self, texts: list[str], encoder: Encoder) -> list[list[int]]:
+        """Return the targets of pairs."""
+        end, limit = end_ids(encoder, end=self.end), room_of(encoder)[0]
+        return [target_ids(ids, end=end, limit=limit) for ids in text_ids(texts, encoder)]
 
     def _check_lengths(self, encoder: Encoder) -> None:
         """Raise if the longest row of the decoder has more tokens than the model has positions."""
         template, limit = encoder.template, encoder.max_length["document"]
         bos, slots = len(template.bos_ids), len(template.memory_ids)
-        target = limit - bos
-        if self.divergence == "reconstruction":
-            target = min(target, limit - len(template.rows([[]])[0].ids))
-        elif self.rows == "text":
-            target -= self._fewest(encoder)[0]
+        most, room = room_of(encoder)
+        sizes = {"positive": most, "continuation": most - self._fewest(encoder).context, "same": min(most, room)}
+        target = max(sizes[name] for name in self.targets)
         read = "BOS and memory tokens in the decoder"
         check_target_fits(encoder, bos * self.decoder_bos + slots, target, read=read)
-        if self.divergence == "kl" and self.rows == "pairs":
-            context = limit - len(template.first_ids) - slots
+        if self.divergence == "kl" and [*self.targets] != ["continuation"]:
+            context = limit - len(template.first_ids) - slots if self.rows == "pairs" else min(most, room)
+            target = sizes["positive" if self.rows == "pairs" else "same"]
             check_target_fits(encoder, bos + context, target, read="what the original LM reads")
 
-    def _fewest(self, encoder: Encoder) -> tuple[int, int]:
+    def _fewest(self, encoder: Encoder) -> Fewest:
         """Return the smallest numbers of text tokens of a context (without BOS) and of a continuation."""
-        context = max(self.min_context_tokens - len(encoder.template.bos_ids), 1)
-        return context, 0 if self.divergence == "reconstruction" else self.min_target_tokens
-
-    def _split(self, ids: list[int], room: int, fewest: tuple[int, int], seed: int) -> tuple[list[int], list[int]]:
-        """Return context, of at most `room` tokens, and target of one text."""
-        first, last = fewest[0], min(len(ids) - fewest[1], room)
-        if last < first:
-            raise ValueError(
-                f"a text of {len(ids)} tokens with room for a context of {room} cannot be split into a context of "
-                f"{fewest[0]} or more tokens and a continuation of {fewest[1]} or more; raise max_length or leave out "
-                "short texts (min_chars)"
-            )
-        if self.divergence == "reconstruction":
-            return ids[:last], ids[:last]
-        at = random.Random(f"{seed} {ids}").randint(first, last)
-        return ids[:at], ids[at:]
+        scored = self.skip_rows + 1
+        context = max(self.min_context_tokens - len(encoder.template.bos_ids), scored if "same" in self.targets else 1)
+        return Fewest(context, 0 if self._where is None else max(self.min_target_tokens, scored))
 
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Encode with the adapter, decode and differentiate without it, both in groups of similar length."""
@@ -193,38 +232,17 @@ class Compression(Objective):
     def decoder_losses(self, lm: FrozenLM, memory: Tensor, batch: dict[str, Any]) -> Iterator[Tensor]:
         """Yield scalars, one per forward pass, whose sum is the loss of the memory states `(batch, k, hidden)`."""
         weights = self.unit_weights(batch, memory.device)
-        for group, counts in passes_by_length(batch["student"], lm.cost):
-            student = batch["student"].select(group).with_soft(take(memory, group))
-            here = student.host
-            states = lm.hidden_states(student)
-            loss = torch.zeros((), device=memory.device)
-            if self.divergence == "kl":
-                teacher = batch["teacher"].select(group)
-                with torch.no_grad():
-                    teacher_states = lm.hidden_states(teacher)
-                scored = here.predicting(Segment.TARGET, include_last=self.include_last)
-                scored_teacher = teacher.host.predicting(Segment.TARGET, include_last=self.include_last)
-                rows = upload(
-                    (weights["texts"] / scored.sum(-1, keepdim=True)).expand_as(scored)[scored], states.device
-                )
-                wanted = at(teacher_states, scored_teacher)
-                loss = loss + token_kl(wanted, at(states, scored), *lm.head, row_weights=rows)
-            if self.divergence != "kl" or self.nll_weight:
-                labels = at(student.input_ids, here.where(Segment.TARGET))
-                rows = torch.full((len(labels),), weights["tokens"], device=memory.device)
-                nll = token_nll(at(states, here.predicting(Segment.TARGET)), labels, *lm.head, row_weights=rows)
-                loss = loss + (self.nll_weight if self.divergence == "kl" else 1.0) * nll
-            yield loss * float(counts)
+        how = {"skip_rows": self.skip_rows, "include_last": self.include_last, "nll_weight": self.nll_weight}
+        for suffix in self.targets.values():
+            both = batch["student" + suffix], batch["teacher" + suffix] if self.divergence == "kl" else None
+            each: dict[str, Any] = {"per_text": weights["texts"], "per_token": weights["tokens" + suffix], **how}
+            for loss in target_losses(lm, memory, *both, **each):
+                yield loss / len(self.targets)
 
     def counts(self, batch: dict[str, Any]) -> dict[str, int]:
-        """Return the number of texts, over which `kl` is a mean, and of target tokens, for the others."""
-        return {"texts": len(batch["student"]), **target_count(batch["student"])}
-
-
-def _seen(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> list[list[int]]:
-    """Return what the teacher reads in place of the memory: split texts, or rows without BOS and memory."""
-    first, memory = len(encoder.template.first_ids), set(encoder.template.memory_ids)
-    return [
-        context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]
-        for row, context in zip(made, contexts, strict=True)
-    ]
+        """Return the number of texts, over which `kl` is a mean, and of scored target tokens, for the others."""
+        found = {"texts": len(batch["student"])}
+        for suffix in self.targets.values():
+            target = batch["student" + suffix].host.where(Segment.TARGET)
+            found["tokens" + suffix] = int(after_skipped(target, self.skip_rows).sum())
+        return found
