@@ -15,6 +15,7 @@ from embrew.data.prompts import LLM2COMP_TRAINING
 from embrew.modeling.settings.pooling import MODES, Pooling
 from embrew.modeling.text.pattern import split_pattern
 from embrew.recipe import EncoderConfig, Recipe, list_launches, list_recipes, read_recipe
+from tests.characters import CHARACTERS
 
 FOLDER = Path(str(resources.files("embrew") / "recipes"))
 FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("*.yaml"))
@@ -407,7 +408,7 @@ def test_plain_words_mean_what_they_look_like(text, value):
     assert type(got) is type(value)
 
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+TEXT = st.text(CHARACTERS, max_size=12)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),

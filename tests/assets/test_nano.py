@@ -15,13 +15,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from embrew import build
 from embrew.modeling.storage.loading import ASSETS
+from tests.characters import CHARACTERS
 
 NANO = ASSETS["nano"]
 TOKENIZER = AutoTokenizer.from_pretrained(NANO)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=80))
+@given(st.text(CHARACTERS, max_size=80))
 @example("")
 @example("naïve café \u202e 日本語 \U0001f9d1\u200d\U0001f680 \x00\t\r\n")
 @example("2026 is 1 + 2,025")

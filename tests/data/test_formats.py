@@ -28,6 +28,7 @@ from embrew.data.reading import data_files, split_files, splits
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
 from embrew.files.checksums import file_sha256
+from tests.characters import CHARACTERS
 from tests.corpus.stub import Stub
 
 ROWS = [
@@ -106,7 +107,10 @@ def test_another_separator_is_said(tmp_path: Path, caplog, name: str, said: str)
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
-    rows=st.lists(st.dictionaries(st.text(max_size=3), st.text() | st.none() | st.floats(allow_nan=False)), max_size=4),
+    rows=st.lists(
+        st.dictionaries(st.text(CHARACTERS, max_size=3), st.text(CHARACTERS) | st.none() | st.floats(allow_nan=False)),
+        max_size=4,
+    ),
     indent=st.sampled_from([None, 1]),
     escaped=st.booleans(),
     chunk=st.sampled_from([1, 7, 1 << 16]),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from embrew.data.formats import read_file
 from embrew.data.reading import expand, read, split_files, splits
+from tests.characters import CHARACTERS
 
 
 def values(path: Path, **options: str) -> list[dict]:
@@ -141,7 +142,11 @@ def test_hub_data_sets_are_asked_for_with_name_split_and_revision(monkeypatch):
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(rows=st.lists(st.dictionaries(st.text(max_size=5), st.text() | st.none() | st.integers()), max_size=5))
+@given(
+    rows=st.lists(
+        st.dictionaries(st.text(CHARACTERS, max_size=5), st.text(CHARACTERS) | st.none() | st.integers()), max_size=5
+    )
+)
 def test_json_lines_round_trip(tmp_path, rows):
     """Whatever text can be written, with any line separators in it, is read back as it was."""
     file = tmp_path / "rows.jsonl.gz"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from peft import PeftModel
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage import loading
+from tests import fresh
 from tests.conftest import SENTENCES, stir
 
 TEXTS = [*SENTENCES, "", "<mem0> </s>", "word " * 90]
@@ -138,5 +138,5 @@ def test_a_fresh_process_gives_the_same_vectors(trained):
         f"np.save(sys.argv[1], Encoder.from_pretrained({str(folder)!r}).encode({SENTENCES!r}))"
     )
     out: Path = folder.parent / "vectors.npy"
-    subprocess.run([sys.executable, "-c", code, str(out)], check=True)
+    fresh.run([sys.executable, "-c", code, str(out)], check=True)
     np.testing.assert_array_equal(np.load(out), Encoder.from_pretrained(folder).encode(SENTENCES))

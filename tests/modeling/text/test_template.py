@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from embrew.modeling.text.pattern import split_pattern
 from embrew.modeling.text.template import Template
 from embrew.modeling.text.tokens import Segment
+from tests.characters import CHARACTERS
 from tests.conftest import SENTENCES
 
 MEMORY = [300, 301]
@@ -40,7 +41,7 @@ def test_what_stands_before_the_text_is_tokenised_with_it(tokenizer: PreTrainedT
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"])), limit=st.integers(16, 40))
+@given(text=st.text(CHARACTERS), limit=st.integers(16, 40))
 def test_no_text_ever_loses_its_frame(tokenizer: PreTrainedTokenizerFast, text: str, limit: int) -> None:
     template = Template('{instruction}"{text}" means:{memory}{eos}', tokenizer, MEMORY)
     (row,) = template.rows([text], instruction="In: ", max_length=limit)
