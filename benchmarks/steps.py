@@ -153,7 +153,8 @@ def lines_of(model: str, results: dict[str, Any]) -> list[str]:
         row += [f"{wall['ratio']:.2f}", f"{wall['low']:.2f} to {wall['high']:.2f}", f"{found['cpu']['ratio']:.2f}"]
         if "ceiling" in found:
             now = found["gflops_now"]
-            shares = [f"{now / found['ceiling'][dtype]:.0%}" for dtype in ("float32", "bfloat16")]
+            rates = [found["ceiling"][dtype] for dtype in ("float32", "bfloat16")]
+            shares = ["emulated" if rate < rates[0] / 4 else f"{now / rate:.0%}" for rate in rates]
             row += [f"{found['gflops_before']:.0f}", f"{now:.0f}", *shares]
         else:
             row += ["", "", "", ""]
