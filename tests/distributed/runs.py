@@ -36,13 +36,16 @@ MIXED_STEPS, STOPPED_AT = 15, 4  # more than an epoch; one more than the last ch
 
 
 def write_data(folder: Path) -> None:
-    """Pairs of very different lengths, in data sets whose rows say where they are from."""
+    """Pairs of very different lengths, in data sets whose rows say where they are from; and texts."""
     for name, count in DATA_SETS.items():
         texts = [f"{SENTENCES[i % 5][: 12 + 3 * i]} {i}" for i in range(count)]
         rows = [
             {"query": f"{name} {t[:14]}", "positive": t * (1 + i % 3), "negative": t[5:]} for i, t in enumerate(texts)
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [f"{text} {other}" for text in SENTENCES for other in SENTENCES] * 2
+    texts = [{"text": f"{text} Part {i}."} for i, text in enumerate(pairs)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
 
 
 def recipe(folder: Path, stage: dict[str, Any], *, lora: bool = True) -> Recipe:
@@ -101,6 +104,25 @@ def aligned(folder: Path, processes: int) -> Recipe:
     }
     made = recipe(folder, stage)
     return made.model_copy(update={"encoder": made.encoder.model_copy(update={"attention": "causal"})})
+
+
+def compressed(folder: Path, processes: int, *, evaluated: bool) -> Recipe:
+    """Compression, which measures the share of the gap closed; four steps of four texts."""
+    stage = {
+        "objective": {"type": "compression", "min_context_tokens": 4},
+        "data": {"path": str(folder / "texts.jsonl")},
+        "batch": None,
+        "training": {"max_steps": 4, "per_device_train_batch_size": 4 // processes, "save_strategy": "no"},
+    }
+    made = recipe(folder, stage).model_dump(mode="json")
+    return Recipe.from_values({**made, "evaluation": {"dev": ["unused"], "at": [8]} if evaluated else None})
+
+
+def train_compressed(folder: Path, out: Path, processes: int, *, evaluated: bool) -> None:
+    """Train; only the first process has an encoder scored."""
+    made = compressed(folder, processes, evaluated=evaluated)
+    evaluate: Any = (lambda encoder: {"dev": float(PartialState().process_index)}) if evaluated else None
+    train(made, out, evaluate=evaluate)
 
 
 def train_aligned(folder: Path, out: Path, processes: int) -> None:
@@ -188,6 +210,7 @@ def main(place: str) -> None:
     train_mixed(folder, out)
     train_aligned(folder, out, 2)
     train_evaluated(folder, out)
+    train_compressed(folder, out / "compressed", 2, evaluated=True)
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
     assert train_counted(cached(folder), out / "cached", stop=STOPPED_AT) == STOPPED_AT
     if process.is_main_process:
@@ -195,6 +218,7 @@ def main(place: str) -> None:
     process.wait_for_everyone()
     assert train_counted(cached(folder), out / "cached", resume=True) == 3, "three of six were done"
     train(full(folder), out / "full")
+    train_compressed(folder, out / "compressed-sharded", 2, evaluated=False)
     process.wait_for_everyone()
     process.destroy_process_group()
 

@@ -93,6 +93,25 @@ def test_alignment_whose_references_are_shared_out(folder, tmp_path):
     same(folder / "runs2" / "aligned", tmp_path / "aligned")
 
 
+@pytest.mark.parametrize("name", ["compressed", "compressed-sharded"])
+def test_the_share_of_the_gap_closed(name, folder, tmp_path):
+    """Measured by the first process, of the same texts and weights as in one process; sharded too."""
+    evaluated = name == "compressed"
+    runs.train_compressed(folder, tmp_path / "alone", 1, evaluated=evaluated)
+    ours, alone = (
+        json.loads((place / "run.json").read_text())["gap"]["one"]
+        for place in (folder / "runs2" / name, tmp_path / "alone")
+    )
+    assert ours["texts"] == alone["texts"] == 2 and ours["tokens"] == alone["tokens"]
+    assert [point["step"] for point in ours["curve"]] == ([0, 2, 4] if evaluated else [0, 4])
+    assert len({point["share"] for point in ours["curve"]}) == len(ours["curve"])
+    for key in ("none", "context"):
+        assert ours[key] == pytest.approx(alone[key], abs=1e-5)
+    for one, other in zip(ours["curve"], alone["curve"], strict=True):
+        assert one == pytest.approx(other, abs=2e-3)
+    same(folder / "runs2" / name, tmp_path / "alone")
+
+
 def test_evaluation_within_a_stage_reads_the_weights_of_its_step(folder):
     pairs = json.loads((folder / "runs2" / "evaluated.json").read_text())
     assert len({said for said, _ in pairs}) == len(pairs) == 5

@@ -76,7 +76,11 @@ def test_dropout_is_said(make_encoder, caplog):
     assert "dropout draws other random numbers in 1 processes than in 2" in caplog.text
 
 
-def test_a_damaged_number(tmp_path):
-    (tmp_path / "stage.json").write_text('{"format": 2, "hash": "a", "recipe": {}, "processes": 0}')
-    with pytest.raises(ValueError, match="processes is not a number of processes"):
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("processes", 0, "processes is not a number of processes"), ("held_out", -1, "held_out is not a number of texts")],
+)
+def test_a_damaged_number(name, value, words, tmp_path):
+    (tmp_path / "stage.json").write_text(f'{{"format": 2, "hash": "a", "recipe": {{}}, "{name}": {value}}}')
+    with pytest.raises(ValueError, match=words):
         read_stage(tmp_path)

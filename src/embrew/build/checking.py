@@ -14,8 +14,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
+from embrew.files.formats import GAP
 from embrew.modeling.model.adapters import check_for_quantized, lora_config
 from embrew.modeling.model.quantized import linear_4bit
+from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
@@ -61,6 +63,12 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
     built = objective(stage.objective, path=("stages", stage.name, "objective"))
     check_matches(recipe, index, built)
     evaluation = recipe.stage_evaluation(index)
+    chosen_by = None if evaluation is None or evaluation.every is None else evaluation.metric
+    if chosen_by == GAP and not held_out_of(built):
+        raise ValueError(
+            f"stage {stage.name}: evaluation.metric={GAP}, the share of the gap closed, exists where the objective is "
+            "compression with held_out above 0; name such stages in evaluation.stages, or choose another metric"
+        )
     args = training_arguments(
         stage if here else _anywhere(stage),
         built,

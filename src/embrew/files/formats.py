@@ -12,6 +12,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 KEY = "format"
+GAP = "gap"  # the share of the gap closed of a compression stage, in run.json and among the scores of an evaluation
 GUARD = "guard/"  # prefix of guard sets among the scores in run.json; "guard" is their mean, "dev" that of dev sets
 _said: set[tuple[str, str]] = set()
 

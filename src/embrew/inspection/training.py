@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from embrew.files.formats import ENCODER, RUN, STAGE, SWEEP
+from embrew.files.formats import ENCODER, GAP, RUN, STAGE, SWEEP
 from embrew.files.public_paths import LOCAL_PREFIX
 from embrew.files.reading import read_json
 from embrew.inspection.found import Found, Stage, command
@@ -20,6 +20,7 @@ def training_run(folder: Path) -> Found:
     values = read_json(folder / RUN.file, kind=RUN)
     stages, problems = _stages(folder, values)
     facts = [] if "base" not in values.get("scores", {}) else [f"untrained: {in_words(values['scores']['base'])}"]
+    facts += [f"{name}: {gap_closed(found)}" for name, found in values.get(GAP, {}).items() if found.get("curve")]
     finished = [stage for stage in stages if stage.state == "finished"]
     current = next((stage for stage in stages if stage.state != "finished"), None)
     commands = {"open": command("evaluate", folder / finished[-1].name, "--data", "DIR")} if finished else {}
@@ -81,6 +82,13 @@ def sweep(folder: Path) -> Found:
 def in_words(scores: dict[str, float]) -> str:
     """Return scores times 100 as one line."""
     return ", ".join(f"{name} {100 * score:.2f}" for name, score in scores.items())
+
+
+def gap_closed(found: dict[str, Any]) -> str:
+    """Return the share of the gap closed of a compression stage, of its entry in `run.json`, in words."""
+    start, last = found["curve"][0], found.get("end", found["curve"][-1])
+    shares = f"{last['share']:.2f} after step {last['step']:,}, {start['share']:.2f} before"
+    return f"share of the gap closed {shares} (another text's memory {last['other']:.2f})".replace("-", "−")
 
 
 def _stages(folder: Path, values: dict[str, Any]) -> tuple[tuple[Stage, ...], tuple[str, ...]]:

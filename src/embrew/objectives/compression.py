@@ -69,6 +69,8 @@ class Compression(Objective):
         include_last: compare the distribution after the last continuation token too (`kl` only).
         decoder_bos: put BOS before the memory states in the decoder, if the tokenizer has one.
         nll_weight: weight of an additional `nll` term with `kl`.
+        held_out: number of texts (of `pairs`: queries) that are set aside and not trained on, for the share of the gap
+            closed (`objectives.gap`), at most one in twenty; 0: none, and the share is not measured.
     """
 
     divergence: Literal["kl", "nll", "reconstruction"] = "kl"
@@ -82,6 +84,7 @@ class Compression(Objective):
     include_last: bool = True
     decoder_bos: bool = True
     nll_weight: NotNegative = 0.0
+    held_out: CountOrNone = 64
 
     @property
     def rows_kind(self) -> RowsKind:

@@ -9,10 +9,12 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 
 from embrew import build
+from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.data.reading import expand
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Objective
+from embrew.objectives.gap import held_out_of
 from embrew.recipe import DataConfig, Recipe, StageConfig
 
 WORD = "word "  # one token in most vocabularies
@@ -32,6 +34,7 @@ def stage_rows(
     parts = [
         objective.prepare(build.rows(config, objective, max_rows=config.max_rows), encoder) for config in stage.datasets
     ]
+    parts, _ = set_aside(parts, held_out_of(objective))
     order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 

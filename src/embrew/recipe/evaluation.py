@@ -49,7 +49,8 @@ class EvaluationConfig(Config):
     Attributes:
         dev: data folders with a dev split, or files, of the target domain; or rows split off training rows.
         guard: sets of other domains, which should not get worse; any split, since no choice depends on them.
-        metric: the score that chooses the best step of a stage: `dev` (the mean), or a dev set's name.
+        metric: the score that chooses the best step of a stage: `dev` (the mean), a dev set's name, or `gap`, the share
+            of the gap closed, in stages whose objective is `compression`.
         every: steps between evaluations within a stage; below 1: a share of the stage. The best step is kept.
         at: `log`: after 1, 2, 4, 8, … steps and the last; or a list of numbers of samples. The last step is kept.
         patience: early stopping after `patience` evaluations without a better `metric`.

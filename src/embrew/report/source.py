@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.config.yaml_text import parse_yaml
-from embrew.files.formats import RUN
+from embrew.files.formats import GAP, RUN
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.recipe import Recipe, list_recipes
@@ -84,6 +84,11 @@ class Source:
         counts = [log.get("samples", {}).get(name, {}) for name in self.stages()]
         samples = [one["a_step"] * one["steps"] if {"a_step", "steps"} <= one.keys() else None for one in counts]
         return Training(_sum(seconds), _sum(samples))
+
+    def gaps(self) -> dict[str, dict[str, Any]]:
+        """Return what `run.json` says of the share of the gap closed, by compression stage."""
+        found = self.log().get(GAP, {})
+        return {name: found[name] for name in self.stages() if found.get(name, {}).get("curve")}
 
     def recipe(self) -> Recipe | None:
         """Return the recipe of the run; None if it is not known."""

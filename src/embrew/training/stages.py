@@ -18,6 +18,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import TrainingArguments
 
 from embrew import build
+from embrew.data.held_out import set_aside
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import claimed_by_first, decided
 from embrew.files.public_paths import check_path_known
@@ -25,6 +26,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
 from embrew.modeling.storage.opening import final_stage
 from embrew.objectives import Objective
+from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
 from embrew.training import activation_memory, pass_overheads, sharding
 from embrew.training.gradcache import Chunks
@@ -187,21 +189,22 @@ class Run:
         if index == 0:
             self.results.score("base", encoder)
         prepare_encoder(encoder, self.recipe, index, objective)
-        begun = self._prepare_work_folder(index)
+        begun, held_out = self._prepare_work_folder(index)
         args = self._arguments(index)
         keep_rows_per_step(stage, objective, args, encoder, begun=begun)
-        rows, order = self._rows(index, encoder, args, begun)
+        rows, order, held = self._rows(index, encoder, args, begun, held_out)
         self._decide_recomputation(index, encoder, rows, order, args)
         if self.announce is not None and self.process.is_main_process:
             self.announce(index, encoder, self.objectives[index], rows, order, bool(args.activation_checkpointing))
         overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
         if overheads:
             self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
+        gap = self.results.gap_closed(index, objective, held, encoder)
         began = time.perf_counter()
         if self.sharded:
             logger.info("%s  weights sharded over %d processes (FSDP2)", stage.name, self.process.num_processes)
             sharding.shard(encoder, self.process.device, compute=torch.bfloat16 if args.bf16 else None)
-        evaluation = self.results.stage_evaluation(index, encoder)
+        evaluation = self.results.stage_evaluation(index, encoder, gap)
         trainer = StageTrainer(TrainStep(encoder, objective, _chunks(stage)), args, rows, stage.name, order, evaluation)
         newest = checkpoints.newest(self._work_folder(index), files_needed(args)) if self.resume else None
         with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
@@ -225,6 +228,8 @@ class Run:
             self.results.score(stage.name, encoder)
         else:
             self.results.add_curve(stage.name, evaluation, trainer.curve)
+        if gap is not None:
+            gap.finish(encoder, steps, [] if evaluation is None else trainer.curve)
         return encoder
 
     def _start(self, index: int) -> Encoder:
@@ -235,9 +240,12 @@ class Run:
         return encoder
 
     def _rows(
-        self, index: int, encoder: Encoder, args: TrainingArguments, begun: int
-    ) -> tuple[Dataset, MixedOrder | None]:
-        """Return the rows of a stage, begun in some number of processes, and their order; log and record them."""
+        self, index: int, encoder: Encoder, args: TrainingArguments, begun: int, held_out: int
+    ) -> tuple[Dataset, MixedOrder | None, list[dict[str, Any]]]:
+        """Return the rows of a stage, begun in some number of processes, their order, and `held_out` further rows.
+
+        They are logged and recorded.
+        """
         stage, objective = self.recipe.stages[index], self.objectives[index]
         keep = self._work_folder(index) / COMPUTED
         with torch.autocast(self.process.device.type, torch.bfloat16, enabled=args.bf16):  # as in training steps
@@ -249,6 +257,9 @@ class Run:
                 reserved=self.results.reserved,
                 rejected=self.results.rejected(stage.name),
             )
+        parts, held = set_aside(parts, held_out)
+        if held:
+            logger.info("%s  %d texts are set aside, to measure the share of the gap closed", stage.name, len(held))
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         sizes = [len(part) for part in parts]
         order = build.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
@@ -263,7 +274,7 @@ class Run:
             logger.info("%s  trained weights are float32, matrix products bfloat16 (training.bf16)", stage.name)
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
         self.results.add_data(stage, parts)
-        return rows, order
+        return rows, order, held
 
     def _decide_recomputation(
         self, index: int, encoder: Encoder, rows: Dataset, order: MixedOrder | None, args: TrainingArguments
@@ -279,19 +290,20 @@ class Run:
         activation_memory.log(stage.name, decision)
         self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 
-    def _prepare_work_folder(self, index: int) -> int:
+    def _prepare_work_folder(self, index: int) -> tuple[int, int]:
         """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.
 
         Returns:
-            The number of processes that the stage was begun in.
+            The number of processes that the stage was begun in, and of texts that it sets aside.
         """
         work = self._work_folder(index)
 
-        def begin() -> int:
+        def begin() -> tuple[int, int]:
             if not self.resume:
                 shutil.rmtree(work, ignore_errors=True)
             self.started_with[index] = self.settings.of_stage(index)
-            return self.settings.begin(work, index, self.started_with[index], processes=self.process.num_processes)
+            held_out, processes = held_out_of(self.objectives[index]), self.process.num_processes
+            return self.settings.begin(work, index, self.started_with[index], processes=processes, held_out=held_out)
 
         return decided(begin)
 

@@ -1,11 +1,12 @@
 """Scores: tasks by models, differences from the first model, what is not compared, and settings that differ."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from embrew.comparison import Comparison, differing_settings
 from embrew.comparison.verdict import best_model
 from embrew.evaluation.uncertainty import LEVEL
+from embrew.inspection.training import gap_closed
 from embrew.report.score_charts import differences_chart, scores_chart
 from embrew.report.score_rows import TaskRow, mean_rows, task_rows
 from embrew.report.section import Figure, Section
@@ -20,6 +21,7 @@ def section(subject: Subject) -> Section:
     rows, means = task_rows(comparison), mean_rows(comparison)
     settings = differing_settings(comparison.models)
     groups = setting_groups(settings)
+    gaps = gaps_of(subject)
     values = {
         "names": names,
         "groups": [
@@ -36,6 +38,7 @@ def section(subject: Subject) -> Section:
         "settings": {name: found for name, found in groups.items() if name != FOLDED},
         "folded": {name: found for name, found in groups.items() if name == FOLDED},
         "overlaps": subject.overlaps,
+        "gaps": [(one.model, one.run, one.stage, gap_closed(one.found)) for one in gaps],
         "tested": len(comparison.tested),
         "level": LEVEL,
         "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
@@ -46,9 +49,37 @@ def section(subject: Subject) -> Section:
         "tasks": [_entry(row) for row in rows],
         "left_out": [one._asdict() for one in comparison.left_out],
         "settings": settings,
+        "gaps": [one._asdict() for one in gaps],
         "overlaps": {name: one._asdict() for name, one in subject.overlaps.items()},
     }
     return Section("scores", "Scores", values, document, tuple(_figures(comparison)))
+
+
+class StageGap(NamedTuple):
+    """What `run.json` says of the share of the gap closed in a compression stage of a model's training.
+
+    Attributes:
+        model: name of the model.
+        run: number of its run, from 1; None: it has one.
+        stage: name of the stage.
+        found: the entry of `run.json`.
+    """
+
+    model: str
+    run: int | None
+    stage: str
+    found: dict[str, Any]
+
+
+def gaps_of(subject: Subject) -> list[StageGap]:
+    """Return the shares of the gap closed of all models."""
+    found = []
+    for model in subject.comparison.models:
+        sources = subject.sources.get(model.name, ())
+        for number, source in enumerate(sources, 1):
+            run = number if len(sources) > 1 else None
+            found += [StageGap(model.name, run, stage, entry) for stage, entry in source.gaps().items()]
+    return found
 
 
 def _entry(row: TaskRow) -> dict[str, Any]:

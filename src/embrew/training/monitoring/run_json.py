@@ -18,10 +18,12 @@ from embrew.files.public_paths import public_setting
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path
 from embrew.modeling.encoder import Encoder
+from embrew.objectives import Objective
 from embrew.recipe import Recipe, StageConfig
 from embrew.training.monitoring.card_facts import card_facts, dataset_facts
-from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line, set_lines
-from embrew.training.monitoring.stage_evaluation import Point, StageEvaluation
+from embrew.training.monitoring.gap_closed import GapClosed, at_start
+from embrew.training.monitoring.scores import DevSets, Evaluate, scores_line, set_lines, without_gap
+from embrew.training.monitoring.stage_evaluation import Point, StageEvaluation, check_metric, of_sets
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -60,6 +62,7 @@ class RunResults:
             `rejected`: rows of each file that cannot be read and are skipped, by stage.
             `samples`: rows per step and per epoch of each stage, and its steps.
             `sets`: kind, split, size and metric of the dev and guard sets.
+            `gap`: of compression stages, the share of the gap closed, see `gap_closed`.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.
         writes: whether this process scores and writes.
         arithmetic: dtype of the matrix products of each stage.
@@ -77,7 +80,7 @@ class RunResults:
         self.recipe, self.folder, self.evaluate, self.writes = recipe, folder, evaluate, writes
         self.arithmetic = dict(arithmetic or {})
         self.sets = evaluate if isinstance(evaluate, DevSets) else None
-        self._check_metric(None if self.sets is None else self.sets.metrics)
+        check_metric(recipe, evaluate, None if self.sets is None else self.sets.metrics)
         self.reserved = self._reserved()
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
         if (folder / RUN).exists():
@@ -117,7 +120,7 @@ class RunResults:
         if name == "base":
             for line in set_lines(self.values.get("sets", {})):
                 logger.info("%s", line)
-            self._check_metric([score for score in scores[name] if not score.startswith("guard")])
+            check_metric(self.recipe, self.evaluate, [score for score in scores[name] if not score.startswith("guard")])
         self._log_scores(name, scores[name])
 
     def rejected(self, name: str) -> Path | None:
@@ -149,7 +152,16 @@ class RunResults:
             counts = Counter(Path(json.loads(line)["file"]).name for line in lines)
             self.values.setdefault("rejected", {})[name] = dict(counts)
 
-    def stage_evaluation(self, index: int, encoder: Encoder) -> StageEvaluation | None:
+    def gap_closed(
+        self, index: int, objective: Objective, rows: Sequence[dict[str, Any]], encoder: Encoder
+    ) -> GapClosed | None:
+        """Measure the share of the gap closed as stage `index` starts, in the first process; None in the others."""
+        config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
+        chooses = config is not None and config.every is not None and config.metric == formats.GAP
+        bfloat16 = self.arithmetic.get(name) == "bfloat16"
+        return at_start(name, objective, rows, encoder, self.values, bfloat16=bfloat16, chooses=chooses)
+
+    def stage_evaluation(self, index: int, encoder: Encoder, gap: GapClosed | None = None) -> StageEvaluation | None:
         """Return how stage `index` is evaluated while it is trained; None if the recipe does not ask for it."""
         config, name = self.recipe.stage_evaluation(index), self.recipe.stages[index].name
         for key in ("curves", "kept"):  # of an earlier attempt
@@ -158,7 +170,9 @@ class RunResults:
             return None
 
         def report(curve: list[Point], steps: int) -> None:
-            self.values.setdefault("curves", {})[name] = curve
+            self.values.setdefault("curves", {})[name] = of_sets(curve)
+            if gap is not None:
+                gap.add_curve(curve)
             self.write()
             now = curve[-1]
             best = "  best so far" if evaluation.metric is not None and evaluation.best_point(curve) == now else ""
@@ -169,7 +183,7 @@ class RunResults:
                 )
 
         evaluation = StageEvaluation(
-            score=lambda: self._scores(encoder, name),
+            score=lambda: {**self._scores(encoder, name), **({} if gap is None else gap.scores(encoder))},
             report=report,
             metric=None if config.every is None else config.metric,
             patience=config.patience,
@@ -191,14 +205,14 @@ class RunResults:
     def add_curve(self, name: str, evaluation: StageEvaluation, curve: list[Point]) -> None:
         """Record the learning curve of a finished stage; its scores are those of the kept step."""
         best = evaluation.best_point(curve)
-        self.values.setdefault("curves", {})[name] = curve
-        self.values["scores"][name] = best["scores"]
+        self.values.setdefault("curves", {})[name] = of_sets(curve)
+        self.values["scores"][name] = without_gap(best["scores"])
         if evaluation.metric is not None:
             self.values.setdefault("kept", {})[name] = best["step"]
             logger.info(
                 "%s  kept step %d, the best of %d evaluations by %s", name, best["step"], len(curve), evaluation.metric
             )
-        self._log_scores(name, best["scores"])
+        self._log_scores(name, without_gap(best["scores"]))
 
     def facts_for_card(self, index: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the facts that the card of stage `index` is written from; `before` as in `card_facts`."""
@@ -231,14 +245,3 @@ class RunResults:
                 "(embrew.evaluation.dev), which names the rows that are not trained on"
             )
         return np.unique(overlap.fingerprints(texts))
-
-    def _check_metric(self, known: list[str] | None) -> None:
-        """Raise if the recipe evaluates within stages without `evaluate`, or chooses by an unknown score."""
-        wanted = self.recipe.evaluation
-        if wanted is None or (wanted.every is None and wanted.at is None):
-            return
-        if self.evaluate is None:
-            asked = f"at={wanted.at}" if wanted.every is None else f"every={wanted.every}"
-            raise ValueError(f"the recipe has evaluation.{asked}, but train was called without evaluate=")
-        if wanted.every is not None and known is not None and wanted.metric not in known:
-            raise ValueError(f"evaluation.metric={wanted.metric!r} is not a score; choose from {', '.join(known)}")

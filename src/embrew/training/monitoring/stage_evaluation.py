@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from embrew.files.formats import GAP
+from embrew.recipe import Recipe
 from embrew.training.monitoring.evaluation_steps import EvaluationPoints
-from embrew.training.monitoring.scores import Scores
+from embrew.training.monitoring.scores import Evaluate, Scores, without_gap
 
 
 class Point(TypedDict):
@@ -62,3 +64,20 @@ def curve_from_log(log_history: Iterable[Mapping[str, Any]]) -> list[Point]:
         }
         for entry in entries
     ]
+
+
+def of_sets(curve: Iterable[Point]) -> list[Point]:
+    """Return a curve with the scores of dev and guard sets only."""
+    return [{"step": point["step"], "scores": without_gap(point["scores"])} for point in curve]
+
+
+def check_metric(recipe: Recipe, evaluate: Evaluate | None, known: Sequence[str] | None) -> None:
+    """Raise if a recipe evaluates within stages without `evaluate`, or chooses by a score that is not `known`."""
+    wanted = recipe.evaluation
+    if wanted is None or (wanted.every is None and wanted.at is None):
+        return
+    if evaluate is None:
+        asked = f"at={wanted.at}" if wanted.every is None else f"every={wanted.every}"
+        raise ValueError(f"the recipe has evaluation.{asked}, but train was called without evaluate=")
+    if wanted.every is not None and known is not None and wanted.metric not in (*known, GAP):
+        raise ValueError(f"evaluation.metric={wanted.metric!r} is not a score; choose from {', '.join(known)}")

@@ -21,6 +21,7 @@ from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, chan
 
 STAGE = formats.STAGE.file
 PROCESSES = "processes"  # number of processes that the stage was begun in; only while it is in progress
+HELD_OUT = "held_out"  # number of texts that it sets aside; only while it is in progress
 BF16 = re.compile(r"stages\.\d+\.training\.bf16")
 OR = "choose another output folder, or remove this stage and those after it"
 
@@ -98,19 +99,23 @@ class StageSettings:
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
-    def begin(self, work: Path, index: int, started: Mapping[str, Any], *, processes: int) -> int:
-        """Write `stage.json` of stage `index` unless it is in progress; return how many processes it was begun in.
+    def begin(
+        self, work: Path, index: int, started: Mapping[str, Any], *, processes: int, held_out: int
+    ) -> tuple[int, int]:
+        """Write `stage.json` of stage `index` unless it is in progress; return `processes` and `held_out` as begun.
 
         Args:
             work: folder of the stage in progress.
             index: of the stage.
             started: what `of_stage` returned.
             processes: number of processes that train now; also returned where an earlier version began the stage.
+            held_out: number of texts to set aside; an earlier version set none aside.
         """
         if self.holds(work, index):
-            return int((read_stage(work) or {}).get(PROCESSES, processes))
-        write_json(work / STAGE, {**started, PROCESSES: processes})
-        return processes
+            begun = read_stage(work) or {}
+            return int(begun.get(PROCESSES, processes)), int(begun.get(HELD_OUT, 0))
+        write_json(work / STAGE, {**started, PROCESSES: processes, HELD_OUT: held_out})
+        return processes, held_out
 
     def could_reuse(self, folder: Path, index: int) -> bool:
         """Return whether a folder holds stage `index` with these settings, trained from the recipe's language model."""
@@ -176,6 +181,8 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
             raise TypeError("hash is not a string, or recipe not an object")
         if not isinstance(written.get(PROCESSES, 1), int) or written.get(PROCESSES, 1) < 1:
             raise TypeError(f"{PROCESSES} is not a number of processes")
+        if not isinstance(written.get(HELD_OUT, 0), int) or written.get(HELD_OUT, 0) < 0:
+            raise TypeError(f"{HELD_OUT} is not a number of texts")
         if not isinstance(written.get("arithmetic", {}), dict):
             raise TypeError("arithmetic is not an object")
         if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):

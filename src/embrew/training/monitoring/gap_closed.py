@@ -1,0 +1,164 @@
+"""The share of the gap closed of a compression stage: measured, logged, kept in `run.json`.
+
+Its entry there:
+    texts, tokens: numbers of held-out texts and of their scored tokens.
+    none, context: losses without context and with all of it.
+    curve: shares by a text's own memory (`share`) and by another text's (`other`), at the start, at each evaluation
+        within the stage, and at the end.
+    end: those of the weights that are saved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
+
+import torch
+
+from embrew.distributed import decided
+from embrew.files.formats import GAP
+from embrew.modeling.encoder import Encoder
+from embrew.objectives import Objective
+from embrew.objectives.compression import Compression
+from embrew.objectives.gap import Gap, Shares, held_out_of
+from embrew.training.monitoring.scores import GAP_OTHER, Scores, gap_words, signed
+from embrew.training.monitoring.stage_evaluation import Point
+
+logger = logging.getLogger(__name__)
+NO_TEXTS = "no texts are set aside, since there are fewer than 40, or an earlier embrew began the stage"
+NO_GAP = "the whole context predicts the held-out texts no better than none does (losses {:.4g} and {:.4g})"
+MARGIN = 0.05
+"""A finished stage whose share is not this much above both controls, no memory (0) and another text's, is named.
+
+A stage that trains closes tenths of the gap; 0.05 is more than the share of 64 texts varies with the choice of texts.
+"""
+
+
+class GapClosed:
+    """Measures the share of the gap closed at the start of a stage, within it, and at its end.
+
+    Args:
+        name: of the stage.
+        gap: of its held-out texts.
+        record: the stage's entry in `run.json`, which is filled in.
+        bfloat16: compute matrix products in bfloat16, as the stage does.
+    """
+
+    def __init__(self, name: str, gap: Gap, record: MutableMapping[str, Any], *, bfloat16: bool) -> None:
+        self.name, self.gap, self.record, self.bfloat16 = name, gap, record, bfloat16
+
+    def start(self, encoder: Encoder) -> None:
+        """Record and log the shares before training."""
+        shares = self.measured(encoder)
+        self.record["curve"] = [_entry(0, shares)]
+        texts = self.gap.counts["texts"]
+        logger.info("%s  %s, on %d held-out texts, before training", self.name, gap_words(*shares), texts)
+
+    def measured(self, encoder: Encoder) -> Shares:
+        """Return the shares of the encoder as it is now."""
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=self.bfloat16):
+            return self.gap.shares(encoder)
+
+    def scores(self, encoder: Encoder) -> Scores:
+        """Return the shares as scores of an evaluation within the stage."""
+        shares = self.measured(encoder)
+        return {GAP: shares.own, GAP_OTHER: shares.other}
+
+    def add_curve(self, points: Iterable[Point]) -> None:
+        """Replace the measurements after the start by those of a learning curve."""
+        later = [_entry(point["step"], _shares(point)) for point in points]
+        self.record["curve"] = [*self.record["curve"][:1], *later]
+
+    def finish(self, encoder: Encoder, steps: int, curve: Sequence[Point] = ()) -> None:
+        """Record and log the shares of the weights that the stage ends with; warn if they say that it did not train.
+
+        Args:
+            encoder: with these weights.
+            steps: their number of optimiser steps.
+            curve: evaluations within the stage, of which one has these weights; without any, they are measured now.
+        """
+        if curve:
+            self.add_curve(curve)
+            shares = next(_shares(point) for point in curve if point["step"] == steps)
+        else:
+            shares = self.measured(encoder)
+            self.record["curve"].append(_entry(steps, shares))
+        self.record["end"] = _entry(steps, shares)
+        before = signed(self.record["curve"][0]["share"])
+        logger.info("%s  %s, %s before training", self.name, gap_words(*shares), before)
+        if not has_trained(shares):
+            logger.warning(
+                "%s  the memory tokens hardly help: %s; the stage is undertrained, or its learning rate is wrong (see "
+                "docs/how-to/watch-training.md)",
+                self.name,
+                gap_words(*shares),
+            )
+
+
+def at_start(
+    name: str,
+    objective: Objective,
+    rows: Sequence[dict[str, Any]],
+    encoder: Encoder,
+    run: MutableMapping[str, Any],
+    *,
+    bfloat16: bool,
+    chooses: bool = False,
+) -> GapClosed | None:
+    """Return what measures a stage, with the first measurement made; None in all processes but the first.
+
+    None too where nothing can be measured, for a reason that is logged, and for other objectives than compression.
+    All processes must call.
+
+    Args:
+        name: of the stage.
+        objective: set up for the encoder.
+        rows: held-out rows.
+        encoder: as the stage starts; no weights are sharded.
+        run: the content of `run.json`: `gap` gets an entry for the stage.
+        bfloat16: as of `GapClosed`.
+        chooses: the best step is chosen by the share.
+
+    Raises:
+        ValueError: with `chooses`, nothing can be measured.
+    """
+    run.get(GAP, {}).pop(name, None)  # of an earlier attempt
+    found: list[GapClosed] = []
+
+    def begin() -> None:
+        assert isinstance(objective, Compression)
+        why = NO_TEXTS
+        if rows:
+            with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
+                gap = Gap.of(objective, rows, encoder)
+            record = run.setdefault(GAP, {})[name] = gap.facts
+            why = NO_GAP.format(gap.context, gap.none)
+            if gap.exists:
+                found.append(GapClosed(name, gap, record, bfloat16=bfloat16))
+                found[0].start(encoder)
+                return
+        if chooses:
+            raise ValueError(f"stage {name}: no share of the gap closed: {why}; choose another evaluation.metric")
+        logger.info("%s  no share of the gap closed is measured: %s", name, why)
+
+    if held_out_of(objective):
+        decided(begin)
+    return found[0] if found else None
+
+
+def has_trained(shares: Shares) -> bool:
+    """Return whether a share is at least `MARGIN` above both controls: no memory, and another text's.
+
+    >>> has_trained(Shares(0.2, -0.1)), has_trained(Shares(0.04, -0.3)), has_trained(Shares(0.2, 0.18))
+    (True, False, False)
+    """
+    return shares.own - max(shares.other, 0.0) >= MARGIN
+
+
+def _shares(point: Point) -> Shares:
+    return Shares(point["scores"][GAP], point["scores"][GAP_OTHER])
+
+
+def _entry(step: int, shares: Shares) -> dict[str, Any]:
+    return {"step": step, "share": shares.own, "other": shares.other}

@@ -1,0 +1,270 @@
+"""The share of the gap closed, against the logits of nano: text by text, without padding, with its real tokenizer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+from transformers import AutoModelForCausalLM
+
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.pooling import Pooling
+from embrew.modeling.storage.loading import ASSETS
+from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.objectives import Bottleneck, Compression, Contrastive
+from embrew.objectives import gap as gap_module
+from embrew.objectives.gap import Gap, held_out_of
+from embrew.objectives.targets import text_ids
+from tests.conftest import SENTENCES, stir
+
+SHORT: dict[str, Any] = {"min_context_tokens": 6, "min_target_tokens": 5}
+CASES: dict[str, dict[str, Any]] = {
+    "kl": {},
+    "kl, skipped, without last": {"skip_rows": 2, "include_last": False},
+    "nll": {"divergence": "nll", "decoder_bos": False},
+    "reconstruction": {"divergence": "reconstruction"},
+    "kl, same": {"target": "same"},
+    "kl and nll, both": {"target": "both", "nll_weight": 0.5},
+    "pairs, nll": {"rows": "pairs", "divergence": "nll", "end": True, "decoder_bos": False},
+    "pairs, kl": {"rows": "pairs"},
+}
+
+
+@pytest.fixture(scope="module")
+def original() -> Any:
+    return AutoModelForCausalLM.from_pretrained(ASSETS["nano"], dtype=torch.float32).eval()
+
+
+def nano(*, lora: bool = True, memory_tokens: int = 4, **settings: Any) -> Encoder:
+    shape = {"template": "{instruction}{text}{memory}", "attention": "bidirectional", "max_length": 64, **settings}
+    encoder = Encoder.from_pretrained(
+        "nano", dtype="float32", device="cpu", memory_tokens=memory_tokens, pooling=Pooling("mean", "memory"), **shape
+    )
+    if lora:
+        encoder.backbone.add_lora({"r": 4, "lora_alpha": 8, "lora_dropout": 0.2})
+        stir(encoder.backbone)
+    return encoder.eval()
+
+
+def texts() -> list[str]:
+    """Eleven texts of different lengths, so that there are two batches."""
+    draw = random.Random(4)
+    return [" ".join(draw.sample(SENTENCES, 1 + i % 3)) + f" That was number {i}." for i in range(11)]
+
+
+def rows_for(objective: Compression) -> list[dict[str, Any]]:
+    if objective.rows == "text":
+        return [{"text": text} for text in texts()]
+    return [{"query": text, "positive": SENTENCES[i % 5][: 15 + 4 * i]} for i, text in enumerate(texts())]
+
+
+def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[str, float]:
+    """The loss of every reading, and both shares, by plain arithmetic."""
+    (bos,) = encoder.template.bos_ids
+    embed = original.get_input_embeddings()
+    rows, skip = rows_for(objective), objective.skip_rows
+    batch = objective.collate(rows, encoder)
+    contexts, memories, targets = [], [], list[dict[str, list[int]]]()
+    for b, row in enumerate(rows):
+        real = batch["context"].segment_ids[b] != Segment.PAD
+        ids, segments = (part[b : b + 1, real] for part in (batch["context"].input_ids, batch["context"].segment_ids))
+        memories.append(encoder.memory(Tokens(ids, segments)))
+        contexts.append(ids[segments == Segment.TEXT].tolist())
+        if objective.rows == "pairs":
+            (written,) = text_ids([row["positive"]], encoder)
+            targets.append({"": [*written, *([encoder.tokenizer.eos_token_id] if objective.end else [])]})
+        else:
+            (whole,) = text_ids([row["text"]], encoder)
+            rest = whole[len(contexts[-1]) : 63]
+            targets.append({name: contexts[-1] if name == "same" else rest for name in objective.targets})
+
+    def log_q(before: Tensor, target: list[int]) -> Tensor:
+        logits = original(inputs_embeds=torch.cat([before, embed(torch.tensor([target]))], 1)).logits[0]
+        return log_softmax(logits[-len(target) - 1 :].double(), -1)
+
+    def start(ids: list[int]) -> Tensor:
+        return embed(torch.tensor([ids]))
+
+    first = start([bos]) if objective.decoder_bos else torch.zeros(1, 0, memories[0].shape[-1])
+    others = [*memories[1:], memories[0]]
+    readings = {
+        "none": [start([bos])] * len(rows),
+        "context": [start([bos, *context]) for context in contexts],
+        "own": [torch.cat([first, memory], 1) for memory in memories],
+        "other": [torch.cat([first, memory], 1) for memory in others],
+    }
+    found = {}
+    for name, befores in readings.items():
+        total = 0.0
+        for kind in targets[0]:
+            divergences, likelihoods = [], []
+            for before, whole, target in zip(befores, readings["context"], targets, strict=True):
+                ids = target[kind]
+                student, teacher = log_q(before, ids), log_q(whole, ids)
+                kl = (teacher.exp() * (teacher - student)).sum(-1)
+                divergences.append(kl[skip : None if objective.include_last else -1].mean())
+                likelihoods.append(-student[torch.arange(len(ids)), ids][skip:])
+            nll, mean = float(torch.cat(likelihoods).mean()), float(torch.stack(divergences).mean())
+            part = mean + objective.nll_weight * nll if objective.divergence == "kl" else nll
+            total += part / len(targets[0])
+        found[name] = total
+    gap = found["none"] - found["context"]
+    shares = {f"share of {name}": 1 - (found[name] - found["context"]) / gap for name in ("own", "other")}
+    return {**found, **shares}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shares_are_those_of_the_logits(case: str, original: Any) -> None:
+    encoder, objective = nano(), Compression(**SHORT, **CASES[case])
+    objective.setup(encoder)
+    with torch.no_grad():
+        wanted = expected(objective, encoder, original)
+    assert wanted["none"] > wanted["context"] + 0.1 and abs(wanted["share of own"] - wanted["share of other"]) > 1e-4
+    gap = Gap.of(objective, rows_for(objective), encoder.train())
+    assert gap.counts["texts"] == 11 and gap.counts["tokens"] > 50
+    assert gap.none == pytest.approx(wanted["none"], rel=1e-5)
+    assert gap.context == pytest.approx(wanted["context"], rel=1e-5, abs=1e-6)
+    shares = gap.shares(encoder)
+    assert shares.own == pytest.approx(wanted["share of own"], abs=1e-5)
+    assert shares.other == pytest.approx(wanted["share of other"], abs=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"divergence": "kl"}, {"divergence": "nll"}, {"divergence": "reconstruction"}])
+def test_the_context_itself_closes_all_of_the_gap(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memory that is the input embeddings of the context's tokens; another text's are far from that."""
+    encoder = nano(memory_tokens=9)
+    long = [ids for ids in text_ids(texts(), encoder) if len(ids) >= 16]
+    size = 9 if settings["divergence"] == "reconstruction" else 16  # so that every context has 9 tokens
+    rows = [{"text": encoder.tokenizer.decode(ids[:size])} for ids in long]
+    assert all(len(ids) == size for ids in text_ids([row["text"] for row in rows], encoder)) and len(rows) > 5
+    objective = Compression(min_context_tokens=10, min_target_tokens=7, **settings)
+    objective.setup(encoder)
+
+    def embedded(given: Encoder, tokens: Tokens) -> Tensor:
+        ids = tokens.input_ids[tokens.where(Segment.TEXT)].view(len(tokens), 9)
+        return given.backbone.causal_lm.get_input_embeddings()(ids)
+
+    monkeypatch.setattr(gap_module, "memory_states", embedded)
+    shares = Gap.of(objective, rows, encoder).shares(encoder)
+    assert shares.own == pytest.approx(1, abs=1e-5)
+    assert shares.other < 0.6
+
+
+@pytest.mark.parametrize("settings", [{"divergence": "kl"}, {"divergence": "nll"}, {"divergence": "reconstruction"}])
+def test_no_memory_closes_none_of_it(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Students from which the memory's positions are removed."""
+    encoder, objective = nano(), Compression(**SHORT, **settings)
+    gap = Gap.of(objective, rows_for(objective), encoder)
+
+    def without(tokens: Tokens) -> Tokens:
+        kept = [(s != Segment.PAD) & (s != Segment.SOFT) for s in tokens.segment_ids]
+        parts = zip(tokens.input_ids, tokens.segment_ids, kept, strict=True)
+        return Tokens.pad([Row(ids[k].tolist(), segments[k].tolist()) for ids, segments, k in parts])
+
+    monkeypatch.setattr(gap_module, "memory_states", lambda given, tokens: torch.zeros(len(tokens), 0, 256))
+    gap = replace(gap, batches=[{**batch, "student": without(batch["student"])} for batch in gap.batches])
+    assert gap.shares(encoder) == pytest.approx((0, 0), abs=1e-6)
+
+
+def test_every_text_gets_another_ones_memory() -> None:
+    """The control is a derangement, over the ends of batches too."""
+    encoder, objective = nano(), Compression(**SHORT)
+    gap = Gap.of(objective, rows_for(objective), encoder)
+    seen: list[Tensor] = []
+    decoder_losses = Compression.decoder_losses
+
+    def watched(self: Compression, lm: Any, memory: Tensor, batch: Any) -> Any:
+        seen.append(memory)
+        return decoder_losses(self, lm, memory, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compression, "decoder_losses", watched)
+        gap.shares(encoder)
+    own, other = torch.cat(seen[:2]), torch.cat(seen[2:])
+    assert len(own) == len(other) == 11
+    assert torch.equal(own[1:], other[:-1]) and torch.equal(own[0], other[-1])
+    assert all(not torch.equal(a, b) for a, b in zip(own, other, strict=True))
+
+
+def test_nothing_but_the_figures_is_left() -> None:
+    """Random states, modes, gradients and weights are as they were; dropout plays no part."""
+    encoder, objective = nano(), Compression(**SHORT)
+    objective.setup(encoder)
+    still = Gap.of(objective, rows_for(objective), encoder).shares(encoder)
+    encoder.train()
+    encoder.backbone.inner.layers[0].eval()  # a part that is not in training mode stays so
+    modes = [module.training for module in encoder.modules()]
+    weights = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    moving = Gap.of(objective, rows_for(objective), encoder).shares(encoder)
+    assert still == moving
+    assert random.getstate() == states[0] and np.random.get_state()[1].tolist() == states[1]
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert [module.training for module in encoder.modules()] == modes
+    assert all(torch.equal(p, weights[name]) and p.grad is None for name, p in encoder.named_parameters())
+    batch = objective.collate(rows_for(objective), encoder)
+    objective(encoder, batch)["loss"].backward()  # gradients are on again
+
+
+def test_a_clone_of_the_lm_stays_the_reference() -> None:
+    """All weights are trained; losses without and with the context are those of the original LM, shares move."""
+    encoder = nano(lora=False)
+    encoder.backbone.train_all()
+    objective = Compression(**SHORT)
+    objective.setup(encoder)
+    first = Gap.of(objective, rows_for(objective), encoder)
+    before = first.shares(encoder)
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.5)
+    objective(encoder, objective.collate(rows_for(objective), encoder))["loss"].backward()
+    optimizer.step()
+    again = Gap.of(objective, rows_for(objective), encoder)
+    assert (first.none, first.context) == (again.none, again.context)
+    assert first.shares(encoder) == again.shares(encoder) != before
+
+
+def test_in_bfloat16() -> None:
+    encoder, objective = nano(), Compression(**SHORT)
+    wanted = Gap.of(objective, rows_for(objective), encoder)
+    with torch.autocast("cpu", torch.bfloat16):
+        gap = Gap.of(objective, rows_for(objective), encoder)
+        shares = gap.shares(encoder)
+    assert gap.none == pytest.approx(wanted.none, rel=0.02) and gap.none != wanted.none
+    assert shares == pytest.approx(wanted.shares(encoder), abs=0.05)
+
+
+def test_without_bos_a_target_follows_eos(make_encoder: Any) -> None:
+    encoder = make_encoder("qwen2", lora={})
+    objective = Compression(min_context_tokens=4, min_target_tokens=3)
+    if encoder.template.bos_ids:
+        encoder.template.__dict__["bos_ids"] = []
+    rows = [{"text": text} for text in SENTENCES]
+    seen: list[Tokens] = []
+    decoder_losses = Compression.decoder_losses
+
+    def watched(self: Compression, lm: Any, memory: Tensor, batch: Any) -> Any:
+        seen.append(batch["student"])
+        return decoder_losses(self, lm, memory, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compression, "decoder_losses", watched)
+        gap = Gap.of(objective, rows, encoder)
+    assert set(seen[0].input_ids[:, 0].tolist()) == {encoder.tokenizer.eos_token_id}
+    assert seen[0].predicting(Segment.TARGET)[:, 0].all() and gap.none > 0
+
+
+def test_what_has_no_gap() -> None:
+    assert held_out_of(Compression()) == 64 and held_out_of(Compression(held_out=0)) == 0
+    assert held_out_of(Contrastive()) == held_out_of(Bottleneck()) == 0
+    encoder, objective = nano(), Compression(**SHORT)
+    with pytest.raises(ValueError, match="1 held-out rows; the control needs another text"):
+        Gap.of(objective, rows_for(objective)[:1], encoder)
+    gap = replace(Gap.of(objective, rows_for(objective)[:2], encoder), none=1.0, context=1.0)
+    assert not gap.exists
+    with pytest.raises(ValueError, match="the loss is 1 with the context and 1 without; no gap"):
+        gap.shares(encoder)

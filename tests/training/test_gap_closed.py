@@ -1,0 +1,274 @@
+"""The share of the gap closed in runs: in `run.json` and the log, beside training and never in its way."""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embrew import build
+from embrew.evaluation.dev import dev_sets
+from embrew.inspection import inspect
+from embrew.modeling.encoder import Encoder
+from embrew.objectives.gap import Gap, Shares
+from embrew.recipe import Recipe
+from embrew.report.page import write_report
+from embrew.report.sections.scores import gaps_of
+from embrew.report.source import Source
+from embrew.training.monitoring import run_json
+from embrew.training.monitoring.gap_closed import MARGIN, GapClosed, has_trained
+from embrew.training.monitoring.scores import gap_words
+from embrew.training.trainer import StageTrainer
+from tests.conftest import SENTENCES
+from tests.report.subjects import subject
+from tests.training.test_stage_evaluation import log_of, stopped
+from tests.training.test_stages import equal, values
+from tests.training.unverified import train
+
+__all__ = ["values"]  # the fixture
+
+
+def compress(
+    values: dict[str, Any], folder: Path, *, copies: int = 3, evaluation: Any = None, **objective: Any
+) -> Recipe:
+    """The first stage, six steps with dropout, on 25 texts for each copy, of which one in twenty is set aside."""
+    texts = [f"{a} {b} Part {i}, {n}." for n in range(copies) for i, a in enumerate(SENTENCES) for b in SENTENCES]
+    (folder / "many.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, texts[0]]))
+    stage = {**values["stages"][0], "data": {"path": str(folder / "many.jsonl")}}
+    stage["objective"] = {**stage["objective"], "target": "same", **objective}
+    stage["training"] = {**stage["training"], "max_steps": 6, "learning_rate": 0.003, "logging_steps": 1}
+    given = {"evaluation": {"dev": ["unused"], **evaluation}} if evaluation else {}
+    return Recipe.from_values({**values, "stages": [stage], **given})
+
+
+def unscored(encoder: Encoder) -> dict[str, float]:
+    return {"dev": 0.5}
+
+
+def losses_of(recipe: Recipe, folder: Path, **how: Any) -> list[float]:
+    """Train; return every step's loss."""
+    found: list[float] = []
+    log = StageTrainer.log
+
+    def watched(self: StageTrainer, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        log(self, logs, *args, **kwargs)
+        found.extend([logs["loss"]] if "loss" in logs else [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageTrainer, "log", watched)
+        train(recipe, folder, **how)
+    return found
+
+
+def test_what_is_written_and_said(values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Start, evaluations and end; the figures of the saved encoder are those at the end, measured anew."""
+    recipe = compress(values, tmp_path, evaluation={"every": 2})
+    seen: list[str] = []
+    init = StageTrainer.__init__
+
+    def watched(self: StageTrainer, step: Any, args: Any, rows: Any, *more: Any) -> None:
+        seen.extend(rows["text"])
+        init(self, step, args, rows, *more)
+
+    with caplog.at_level(logging.INFO, logger="embrew"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageTrainer, "__init__", watched)
+        train(recipe, tmp_path / "run", evaluate=unscored)
+    log = log_of(tmp_path / "run")
+    found = log["gap"]["compress"]
+    assert found["texts"] == 75 // 20 and found["tokens"] > 30 and found["none"] > found["context"]
+    assert [point["step"] for point in found["curve"]] == [0, 2, 4, 6]
+    assert found["end"] == found["curve"][-3], "the first of three equal dev scores is kept"
+    assert log["kept"] == {"compress": 2}
+    assert log["scores"]["compress"] == {"dev": 0.5} and all(
+        p["scores"] == {"dev": 0.5} for p in log["curves"]["compress"]
+    )
+    texts = {json.loads(line)["text"] for line in (tmp_path / "many.jsonl").read_text().splitlines()}
+    held = sorted(texts - set(seen))
+    assert len(held) == 3 and len(set(seen)) == 72 and log["samples"]["compress"]["an_epoch"] == len(seen)
+    encoder = Encoder.from_pretrained(tmp_path / "run" / "compress", merge_adapter=False)
+    objective: Any = build.objective(recipe.stages[0].objective)
+    objective.setup(encoder)
+    gap = Gap.of(objective, [{"text": text} for text in held], encoder)
+    assert gap.none == pytest.approx(found["none"], rel=1e-5) and gap.context == pytest.approx(
+        found["context"], abs=1e-6
+    )
+    assert gap.shares(encoder).own == pytest.approx(found["end"]["share"], abs=1e-4)
+    start, two = found["curve"][:2]
+    lines = [line for line in caplog.messages if "share of the gap" in line]
+    assert lines[0] == "compress  3 texts are set aside, to measure the share of the gap closed"
+    said = gap_words(start["share"], start["other"])
+    assert lines[1] == f"compress  {said}, on 3 held-out texts, before training"
+    assert lines[2] == (
+        f"compress  step 2/6  dev 0.500 (base 0.500)  {gap_words(two['share'], two['other'])}  best so far"
+    )
+    before = f"{start['share']:.2f}".replace("-", "−")
+    assert f"compress  {gap_words(two['share'], two['other'])}, {before} before training" in lines
+
+
+def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of every step and weights, to the bit, under dropout; without it, and without evaluations."""
+    measured = losses_of(compress(values, tmp_path, evaluation={"at": "log"}), tmp_path / "with", evaluate=unscored)
+    assert len(log_of(tmp_path / "with")["gap"]["compress"]["curve"]) == 5
+    monkeypatch.setattr(run_json, "at_start", lambda *_, **__: None)
+    plain = losses_of(compress(values, tmp_path), tmp_path / "without")
+    assert "gap" not in log_of(tmp_path / "without")
+    assert measured == plain and len(plain) == 6
+    equal(tmp_path / "with" / "compress", tmp_path / "without" / "compress")
+    more = losses_of(compress(values, tmp_path, held_out=0), tmp_path / "all")
+    assert more != plain, "without texts that are set aside, other batches are drawn"
+    assert "gap" not in log_of(tmp_path / "all")
+
+
+def test_the_share_chooses_the_step(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = iter([0.2, 0.6, 0.4, 0.5])
+    monkeypatch.setattr(GapClosed, "scores", lambda *_: {"gap": next(script), "gap_other": -0.1})
+    recipe = compress(values, tmp_path, evaluation={"every": 1, "metric": "gap", "patience": 2})
+    encoder = train(recipe, tmp_path / "run", evaluate=unscored)
+    log = log_of(tmp_path / "run")
+    assert log["kept"] == {"compress": 2} and encoder.steps == 2
+    assert log["gap"]["compress"]["end"] == {"step": 2, "share": 0.6, "other": -0.1}
+    assert [point["step"] for point in log["gap"]["compress"]["curve"]] == [0, 1, 2, 3, 4]
+
+
+def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], tmp_path: Path) -> None:
+    dev = tmp_path / "pairs"
+    dev.mkdir()
+    (dev / "dev.jsonl").write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 1}) + "\n")
+    assert dev_sets([str(dev)], metric="gap").metrics == ["dev", "pairs"]
+    with pytest.raises(ValueError, match="a dev set is called gap"):
+        dev_sets([str(dev.rename(tmp_path / "gap"))])
+    by_gap = {"dev": ["unused"], "every": 2, "metric": "gap"}
+    three = Recipe.from_values({**values, "evaluation": by_gap})
+    words = (
+        r"stage unsupervised: evaluation.metric=gap, the share of the gap closed, exists where the objective is comp"
+    )
+    for check in (build.check_recipe, lambda recipe: train(recipe, tmp_path / "run", evaluate=unscored)):
+        with pytest.raises(ValueError, match=words):
+            check(three)
+    build.check_recipe(Recipe.from_values({**values, "evaluation": {**by_gap, "stages": ["compress"]}}))
+    with pytest.raises(ValueError, match="stage compress: evaluation.metric=gap"):
+        build.check_recipe(compress(values, tmp_path, evaluation={"every": 2, "metric": "gap"}, held_out=0))
+    few = compress(values, tmp_path, copies=1, evaluation={"every": 2, "metric": "gap"})
+    with pytest.raises(
+        ValueError, match="stage compress: no share of the gap closed: no texts are set aside, since there"
+    ):
+        train(few, tmp_path / "few", evaluate=unscored)
+
+
+def test_too_few_texts_are_all_trained_on(
+    values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(compress(values, tmp_path, copies=1), tmp_path / "run")
+    log = log_of(tmp_path / "run")
+    assert "gap" not in log and log["samples"]["compress"]["an_epoch"] == 26
+    assert any("no share of the gap closed is measured: no texts are set aside" in line for line in caplog.messages)
+
+
+def test_where_the_context_tells_nothing(
+    values: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gap, "exists", False)
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(compress(values, tmp_path), tmp_path / "run")
+    assert log_of(tmp_path / "run")["gap"]["compress"].keys() == {"texts", "tokens", "none", "context"}
+    assert any("the whole context predicts the held-out texts no better" in line for line in caplog.messages)
+    assert inspect(tmp_path / "run").facts == ()
+
+
+@pytest.mark.parametrize("at", ["evaluation 4", "saving"])
+def test_stopped_and_resumed_is_never_stopped(at: str, values: dict[str, Any], tmp_path: Path) -> None:
+    recipe = compress(values, tmp_path, evaluation={"every": 2, "metric": "gap"})
+    train(recipe, tmp_path / "whole", evaluate=unscored)
+    stopped(recipe, tmp_path / "halves", at, unscored)
+    train(recipe, tmp_path / "halves", evaluate=unscored, resume=True)
+    whole, halves = (log_of(tmp_path / name) for name in ("whole", "halves"))
+    assert whole["gap"] == halves["gap"] and whole["kept"] == halves["kept"] and whole["samples"] == halves["samples"]
+    equal(tmp_path / "whole" / "compress", tmp_path / "halves" / "compress")
+
+
+def test_a_stage_that_an_earlier_version_began_keeps_its_rows(values: dict[str, Any], tmp_path: Path) -> None:
+    """There, `stage.json` names no number, and nothing was set aside."""
+    recipe = compress(values, tmp_path)
+    stopped(recipe, tmp_path / "run", 3, None)  # type: ignore[arg-type]
+    file = tmp_path / "run" / "compress.work" / "stage.json"
+    written = json.loads(file.read_text())
+    assert written.pop("held_out") == 64
+    file.write_text(json.dumps(written))
+    train(recipe, tmp_path / "run", resume=True)
+    log = log_of(tmp_path / "run")
+    assert log["samples"]["compress"]["an_epoch"] == 76 and "gap" not in log
+    assert "held_out" not in json.loads((tmp_path / "run" / "compress" / "stage.json").read_text())
+
+
+# ---- has it trained? ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "trained"),
+    [
+        (MARGIN, -0.2, True),
+        (MARGIN - 0.001, -0.2, False),
+        (0.3 + MARGIN + 0.001, 0.3, True),
+        (0.3 + MARGIN - 0.001, 0.3, False),
+        (-0.1, -0.6, False),
+        (0.9, 0.1, True),
+    ],
+)
+def test_a_stage_that_hardly_trained_is_named(
+    own: float, other: float, trained: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both controls count: no memory at all, and another text's."""
+    monkeypatch.setattr(GapClosed, "measured", lambda *_: Shares(own, other))
+    record: dict[str, Any] = {"curve": [{"step": 0, "share": -0.02, "other": 0.0}]}
+    closed = GapClosed("compress", None, record, bfloat16=False)  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        closed.finish(None, 300)  # type: ignore[arg-type]
+    assert has_trained(Shares(own, other)) == trained
+    warned = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
+    assert len(warned) == (0 if trained else 1)
+    assert all("compress  the memory tokens hardly help: share of the gap closed" in line for line in warned)
+    assert record["end"] == {"step": 300, "share": own, "other": other} == record["curve"][-1]
+    assert caplog.messages[0] == f"compress  {gap_words(own, other)}, −0.02 before training"
+
+
+def test_where_scores_are_shown(tmp_path: Path) -> None:
+    entry = {"curve": [{"step": 0, "share": 0.01, "other": 0.0}], "end": {"step": 300, "share": 0.23, "other": -0.05}}
+    log = {"scores": {}, "seconds": {}, "data": {}, "stages": ["compress", "later"], "gap": {"compress": entry}}
+    (tmp_path / "run.json").write_text(json.dumps(log))
+    words = "share of the gap closed 0.23 after step 300, 0.01 before (another text's memory −0.05)"
+    assert inspect(tmp_path).facts == (f"compress: {words}",)
+    assert Source(run=tmp_path, stage="later").gaps() == {"compress": entry} and Source().gaps() == {}
+    report = subject(["base", "other"], ["T1", "T2"])
+    assert gaps_of(report) == []
+    trained = Source(run=tmp_path, stage="later")
+    write_report(replace(report, sources={"base": (Source(),), "other": (trained, trained)}), tmp_path / "r.html")
+    page = html.unescape((tmp_path / "r.html").read_text())
+    for run in (1, 2):
+        assert f"<li><bdi>other</bdi>, run {run}, stage <bdi>compress</bdi>: {words}</li>" in page
+    found = json.loads((tmp_path / "r.json").read_text())["scores"]["gaps"]
+    assert [(one["model"], one["run"], one["found"]["end"]["share"]) for one in found] == [
+        ("other", 1, 0.23),
+        ("other", 2, 0.23),
+    ]
+    del entry["end"]
+    (tmp_path / "run.json").write_text(json.dumps(log))
+    assert "0.01 after step 0" in inspect(tmp_path).facts[0]
+
+
+def test_weights_are_read_by_no_one_else(values: dict[str, Any], tmp_path: Path) -> None:
+    """Full fine-tuning in bfloat16: the clone is the reference, before and after."""
+    values["encoder"]["lora"] = None
+    recipe = compress(values, tmp_path)
+    recipe.stages[0].training["bf16"] = True
+    train(recipe, tmp_path / "run")
+    found = log_of(tmp_path / "run")["gap"]["compress"]
+    assert [point["step"] for point in found["curve"]] == [0, 6]
+    assert found["curve"][0]["share"] != found["curve"][1]["share"]
+    assert not torch.is_autocast_enabled("cpu")
