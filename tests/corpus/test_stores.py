@@ -304,13 +304,30 @@ def test_a_store_without_locks_is_said(store: type[FakeStore], corpus: Path, cap
         ("ftp://host/x", "reads and writes local paths, s3://, gs://, hf://, file://"),
         ("s3:///", "names no bucket"),
         ("file://host/x", "names a host"),
+        ("gs://bucket/x::y", "'gs://bucket/x' is followed by '::'"),
+        ("gs://bucket/x::s3://KEY:SECRET@b/y", "followed by '::'"),
+        (Path("gs://bucket/x"), "'gs:/bucket/x' is a local path, .* give the URL as a string, gs://"),
+        ("file:/data/x", "give the URL as a string, file://"),
     ],
 )
-def test_urls_that_cannot_be_used(url: str, message: str, corpus: Path, tmp_path: Path):
+def test_urls_that_cannot_be_used(url: str | Path, message: str, corpus: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for places in ((url, tmp_path / "out"), (corpus, url)):
         with pytest.raises(ValueError, match=message) as raised:
             encode_corpus(Stub(), *places)
         assert "SECRET" not in str(raised.value) and "KEY" not in str(raised.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == [corpus.name], "nothing was written"
+
+
+def test_an_object_is_safe_from_names_that_begin_with_its_own(store: type[FakeStore], corpus: Path):
+    """fsspec takes what follows `::` for another file system, and would open the object before it."""
+    put("bucket/x", b"precious")
+    put("bucket/in/a.jsonl", corpus.read_bytes())
+    store.store["/bucket/in/a::b.jsonl"] = store.store.pop("/bucket/in/a.jsonl")
+    for places in ((corpus, "gs://bucket/x::y"), ("gs://bucket/in", "gs://bucket/out")):
+        with pytest.raises(ValueError, match="is followed by '::'"):
+            encode_corpus(Stub(), *places)
+    assert set(objects(store, "bucket")) == {"x", "in/a::b.jsonl"} and objects(store, "bucket")["x"] == b"precious"
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, corpus: Path, tmp_path: Path):

@@ -39,9 +39,19 @@ class StorePath:
 
     Attributes:
         url: `s3://bucket/key`, without a slash at the end.
+
+    Raises:
+        ValueError: `::` is in the URL, from the user or from a listing.
     """
 
     url: str
+
+    def __post_init__(self) -> None:
+        if "::" in self.url:  # fsspec would read and write the object whose name ends there
+            raise ValueError(
+                f"{self.url.partition('::')[0]!r} is followed by '::', which fsspec takes for a chain of URLs; "
+                "choose another prefix, or rename the object"
+            )
 
     def __str__(self) -> str:
         return self.url
@@ -160,16 +170,21 @@ def place_of(path: str | Path | StorePath) -> Place:
     """Return the place of a path or URL; `file://` URLs are local paths.
 
     Raises:
-        ValueError: the URL has another scheme, names no bucket, or holds credentials.
+        ValueError: the URL has another scheme, names no bucket, holds credentials or `::`, or was made a `Path`.
 
     Examples:
         >>> place_of("file:///data/corpus.jsonl"), place_of("s3://bucket/corpus/")
         (PosixPath('/data/corpus.jsonl'), StorePath(url='s3://bucket/corpus'))
     """
-    if not isinstance(path, str):
+    if isinstance(path, StorePath):
         return path
-    scheme, separator, rest = path.partition("://")
+    scheme, separator, rest = str(path).partition("://")
     if not separator:
+        if found := re.match(rf"({'|'.join((*SCHEMES, 'file'))}):/", str(path)):
+            raise ValueError(
+                f"{str(path)!r} is a local path, since pathlib leaves one slash of a URL; give the URL as a string, "
+                f"{found[1]}://…, or a folder of this name by its absolute path"
+            )
         return Path(path)
     if scheme == "file":
         if not rest.startswith("/"):
