@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset, DatasetDict
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.layout import REJECTS
@@ -134,7 +135,7 @@ def test_a_broken_file_stops_the_run_in_both_modes(tmp_path: Path, broken: tuple
     file, out = tmp_path / name, tmp_path / "out"
     file.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{re.escape(str(file))}.*{re.escape(reason)}"):
-        encode_corpus(Stub(), file, tmp_path / "strict", shard_rows=500)
+        encode_corpus(Stub(), file, tmp_path / "strict", shard_rows=500, show_progress_bar=True)
     with pytest.raises(ValueError, match=rf"{re.escape(str(file))}.*{re.escape(reason)}") as raised:
         encode_corpus(Stub(), file, out, shard_rows=500, on_bad_rows="skip")
     (read,) = re.findall(r"([\d,]+) rows were read until there", str(raised.value))
@@ -160,6 +161,29 @@ def test_the_rest_of_a_folder_is_not_encoded_without_a_broken_file(tmp_path: Pat
         encode_corpus(Stub(), folder, tmp_path / "out", shard_rows=500, on_bad_rows="skip")
     with pytest.raises(ValueError, match="is not complete"):
         read_vectors(tmp_path / "out")
+
+
+def test_rows_of_the_splits_of_a_saved_data_set_have_numbers_of_their_own(tmp_path: Path):
+    """Files of splits have the same names."""
+    splits = {name: Dataset.from_dict({"text": [f"{name} {i}" for i in range(3)]}) for name in ("train", "test")}
+    DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    summary = encode_corpus(Stub(), tmp_path / "saved", tmp_path / "out")
+    assert (summary.rows, summary.rejected) == (6, 0)
+    ids = read_vectors(tmp_path / "out").load()[0]
+    assert len({*ids}) == 6 and {name.split("/")[0] for name in ids} == {"train", "test"}
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder = tmp_path / "corpus of files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"text": "a"}\n')
+    encode_corpus(Stub(), folder, tmp_path / "alone")
+    assert not caplog.records
+    for name in ("b.csv", "D.JSONL", "sub/c.jsonl", "notes.md"):
+        (folder / name).write_text("text\nb\n")
+    encode_corpus(Stub(), folder, tmp_path / "out")
+    (said,) = {record.message for record in caplog.records}
+    assert said.startswith(f"{folder}: not read: D.JSONL, b.csv, sub/c.jsonl; of a folder")
 
 
 def test_whole_files_of_unusual_kinds_are_read_to_their_end(tmp_path: Path):

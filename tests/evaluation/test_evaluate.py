@@ -111,6 +111,24 @@ def test_hashes_of_sentence_transformers_follow_weights_and_prompts():
     assert len({model_hash(plain), model_hash(changed), model_hash(encoder(prompts={"query": "Q: "}))}) == 3
 
 
+def test_hashes_of_sentence_transformers_follow_the_settings_of_modules():
+    """Which change vectors, and no weight."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+
+    def of(*modules):
+        return model_hash(SentenceTransformer(modules=list(modules), device="cpu"))
+
+    pooled = [of(Pooling(4, pooling_mode=mode)) for mode in ("mean", "cls", "mean")]
+    assert pooled[0] == pooled[2] != pooled[1]
+    dense = []
+    for activation in (torch.nn.Tanh(), torch.nn.Identity(), torch.nn.Tanh()):
+        torch.manual_seed(0)
+        dense.append(of(Dense(2, 2, activation_function=activation)))
+    assert dense[0] == dense[2] != dense[1]
+
+
 def test_tables_are_times_one_hundred_and_end_with_the_mean(bag_of_words, sts_folder, retrieval_folder):
     header, rows = table(evaluate(bag_of_words, [sts_folder, retrieval_folder]))
     assert header == ["task", "split", "metric", "score", "size", "seconds"]

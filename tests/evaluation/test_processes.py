@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ from embrew.cli.console import rank as rank_of_process
 from embrew.evaluation import Processes, Result, evaluate
 from embrew.evaluation import processes as counters
 from embrew.evaluation.kinds import retrieval
+from embrew.evaluation.several import PARTS
 from tests.corpus.stub import Stub
 
 WORDS = ["red", "blue", "green", "cat", "dog", "bird", "lake", "hill", "road", "sun", "moon", "rain"]
@@ -101,6 +103,39 @@ def test_the_same_results_as_one_process(count: int, folders: list[Path], tmp_pa
     assert written(tmp_path / "several") == written(tmp_path / "one")
     assert sum(encoder.documents for encoder in encoders) == 93 + 31 + 3, "each document is encoded once"
     assert sum(encoder.documents > 0 for encoder in encoders) >= 2
+
+
+def test_one_launch_evaluates_several_models(folders: list[Path], tmp_path: Path):
+    """Each evaluation has counters of its own."""
+    store, found = HashStore(), {}
+
+    def run(rank: int) -> None:
+        processes = Processes(store, rank=rank, count=2)
+        found[rank] = [
+            evaluate(Encoder(), folders, output_dir=tmp_path / name, processes=processes) for name in ("one", "two")
+        ]
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    alone = plain(evaluate(Encoder(), folders, output_dir=tmp_path / "alone"))
+    assert [plain(results) for rank in range(2) for results in found[rank]] == [alone] * 4
+
+
+def test_two_evaluations_that_write_to_one_folder_are_an_error(folders: list[Path], tmp_path: Path):
+    """A part that another one has put beside those of this one."""
+    large = folders[2]
+
+    class Meanwhile(Encoder):
+        def encode_document(self, inputs: Sequence[str], **options: Any) -> np.ndarray:
+            for part in (tmp_path / "out" / PARTS).rglob("*.npz"):
+                shutil.copy(part, part.with_name(f"other-{part.name}"))
+            return super().encode_document(inputs, **options)
+
+    with pytest.raises(ValueError, match="another evaluation writes there too; give each its own output folder"):
+        evaluate(Meanwhile(), [large], output_dir=tmp_path / "out")
 
 
 def test_the_ranking_is_that_of_one_sort(folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -259,6 +259,16 @@ def test_hub_data_are_compared_by_revision() -> None:
     assert changed_inputs(of("org/pairs", None), of("org/pairs", None)) == []
 
 
+def test_a_folder_and_a_repository_of_the_hub_are_compared(tmp_path: Path) -> None:
+    """By the last part of their names they are the same; whether their files are, is not known."""
+    hub, files, missing = {"name": "tiny", "hub": "org/tiny"}, {"name": "tiny", "sha256": "1234"}, {"name": "tiny"}
+    for one, other in ((hub, files), (files, hub)):
+        assert changed_inputs({"encoder.model": one}, {"encoder.model": other}) == ["encoder.model"]
+    for one in (hub, files):
+        assert changed_inputs({"encoder.model": one}, {"encoder.model": missing}) == []
+        assert changed_inputs({"encoder.model": one}, {"encoder.model": {**one, "revision": None}}) == []
+
+
 @pytest.mark.parametrize("name", ["spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken"])
 def test_files_of_other_tokenizers_count(name: str, tmp_path: Path) -> None:
     recipe = Recipe.from_values({"encoder": {"model": str(tmp_path), "pooling": {"mode": "mean"}}, "stages": []})

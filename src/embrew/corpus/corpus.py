@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.corpus.ids import Ids
+from embrew.corpus.input_files import corpus_files
 from embrew.corpus.job import Job
 from embrew.corpus.layout import REJECTS
 from embrew.data.documents import Document
 from embrew.data.formats import records
-from embrew.data.reading import data_files, expand, find_file, require_regular
+from embrew.data.reading import expand
 from embrew.data.record import Bad, Record, named, same_name
 from embrew.data.rejects import Rejects, reject_file
-from embrew.files.stores import Place, place_of, readable
+from embrew.files.stores import Place, place_of
 
 MAX_CHARACTERS = 1_000_000
 MAX_BYTES = 8 * MAX_CHARACTERS  # of a line: a text of that length in escapes; longer lines are not held in memory
-ENDS = 1 << 16  # bytes at both ends of a file that are part of its fingerprint
 BLOCK = 1024  # rows whose ids are looked up together
 
 
@@ -42,51 +39,6 @@ class Shard(NamedTuple):
     number: int
     rows: list[Text]
     sha256: str
-
-
-def corpus_files(path: str | Place) -> list[Place]:
-    """Return the files of a corpus in order: the file, the `corpus` of a BEIR folder, or all data files of a folder."""
-    place = place_of(expand(str(path)))
-    require_regular(place)
-    if place.is_file():
-        return [place]
-    if place.is_dir():
-        corpus = find_file(place, "corpus")
-        return [corpus] if corpus else data_files(place)
-    raise FileNotFoundError(f"no file or folder {str(path)!r}; give a path, or a URL of s3://, gs:// or hf://")
-
-
-def fingerprint(files: Sequence[Place]) -> list[dict[str, Any]]:
-    """Return name, size and a hash of both ends of each file, to recognise another corpus without reading it all."""
-    prints = []
-    for path in files:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            digest = hashlib.sha256(file.read(ENDS))
-            file.seek(max(size - ENDS, 0))
-            digest.update(file.read(ENDS))
-        prints.append({"file": path.name, "bytes": size, "ends_sha256": digest.hexdigest()})
-    return prints
-
-
-def expected_rows(files: Sequence[Place]) -> int | None:
-    """Return the number of rows, with bad ones and blank lines.
-
-    None if the files have to be parsed for it, or read from a store.
-    """
-    import pyarrow.parquet as pq
-
-    total = 0
-    for path in files:
-        name = path.name.removesuffix(".gz")
-        if name.endswith(".parquet"):
-            total += pq.read_metadata(readable(path)).num_rows
-        elif name.endswith((".jsonl", ".txt")) and isinstance(path, Path):
-            with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
-                total += sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
-        else:
-            return None
-    return total
 
 
 @contextmanager
@@ -124,18 +76,31 @@ def read_texts(job: Job, rejects: Rejects, ids: Ids | None = None) -> Iterator[T
 def _rows(job: Job) -> Iterator[Text | Bad]:
     """Yield all rows of a corpus, good and bad, in order."""
     files = corpus_files(job.input)
+    names = _names(files, place_of(expand(str(job.input))))
     for file in files:
         empty = True
         for item in records(file, max_bytes=MAX_BYTES):
-            yield item if isinstance(item, Bad) else _text(item, job, alone=len(files) == 1)
+            yield item if isinstance(item, Bad) else _text(item, job, names[str(file)])
             empty = False
         if empty:
             yield Bad(str(file), 0, str(file), "holds no rows; leave the file out")
 
 
-def _text(record: Record, job: Job, *, alone: bool) -> Text | Bad:
-    """Return a row, or why it cannot be encoded."""
-    number = str(record.number) if alone else f"{Path(record.source).name}:{record.number}"
+def _names(files: Sequence[Place], folder: Place) -> dict[str, str]:
+    """Return what precedes row numbers in ids, by file: nothing where there is one file only, else its name.
+
+    Where several files have one name, as the splits of a saved data set, it is the path in the folder.
+    """
+    if len(files) == 1:
+        return {str(files[0]): ""}
+    if len({file.name for file in files}) == len(files):
+        return {str(file): f"{file.name}:" for file in files}
+    return {str(file): str(file).removeprefix(str(folder)).lstrip("/\\") + ":" for file in files}
+
+
+def _text(record: Record, job: Job, name: str) -> Text | Bad:
+    """Return a row, or why it cannot be encoded; its number after `name` is its id, where it has none."""
+    number = f"{name}{record.number}"
     lacks_text = False
     try:
         given = _id(record, job.id_column)

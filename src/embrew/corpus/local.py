@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from embrew.corpus.corpus import Shard, corpus_files, expected_rows, fingerprint, job_rejects, shards
+from embrew.corpus.corpus import Shard, job_rejects, shards
 from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
 from embrew.corpus.ids import Ids
+from embrew.corpus.input_files import corpus_files, expected_rows, fingerprint, say_unread
 from embrew.corpus.job import Job
 from embrew.corpus.layout import (
     REJECTS,
@@ -132,6 +133,7 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
         work: encodes the shards that are not among the given numbers and adds them to the manifest.
     """
     began = time.monotonic()
+    say_unread(str(job.input))
     with cleared(job.folder):
         asked = manifest
         manifest = resumed(asked, job)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from embrew.corpus.corpus import corpus_files, fingerprint
 from embrew.corpus.ids import UNIQUE
+from embrew.corpus.input_files import corpus_files, fingerprint
 from embrew.corpus.job import Job
 from embrew.corpus.layout import MANIFEST, manifest_name
 from embrew.files.checksums import digest_of

@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from embrew.corpus.corpus import Shard, Text, corpus_files, fingerprint, job_rejects, rows_sha256, shards
+from embrew.corpus.corpus import Shard, Text, job_rejects, rows_sha256, shards
 from embrew.corpus.hashes import hashes_name
+from embrew.corpus.input_files import corpus_files, fingerprint
 from embrew.corpus.job import Job
 from embrew.corpus.known import Known, Texts
 from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of

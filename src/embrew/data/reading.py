@@ -116,6 +116,16 @@ def data_files(folder: Place) -> list[Path] | list[Place]:
     raise FileNotFoundError(f"{folder} holds no data file; expected files ending in {known}, or a saved data set")
 
 
+def unread_files(folder: Path) -> list[str]:
+    """Return the data files of a folder and its subfolders that `data_files` leaves out, by path in the folder."""
+    if is_saved(folder):
+        return []
+    read = {*data_files(folder)}
+    endings = (*SUFFIXES, *TABLES)
+    others = (file for file in folder.rglob("*") if file.name.lower().endswith(endings) and file.is_file())
+    return sorted(file.relative_to(folder).as_posix() for file in others if file not in read)
+
+
 def _with_suffix(folder: Place, suffixes: tuple[str, ...]) -> list[Place]:
     """Return files by suffix, without the relevance judgements of BEIR."""
     files = [file for file in folder.glob("*") if file.name.endswith(suffixes) and not file.is_dir()]

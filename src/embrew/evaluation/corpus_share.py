@@ -104,6 +104,7 @@ class CorpusShare:
 
         Raises:
             FinishedByOthers: another process still ranks one.
+            ValueError: another evaluation has written to the folder meanwhile.
         """
         if not self._is_last:
             raise FinishedByOthers
@@ -111,7 +112,11 @@ class CorpusShare:
             assert best is not None, "all chunks are its own"
             return best
         found = [_read(path) for path in sorted(self._folder.glob("*.npz"))]
-        assert sorted(number for part in found for number in part.chunks) == list(range(self._total))
+        if sorted(number for part in found for number in part.chunks) != list(range(self._total)):
+            raise ValueError(
+                f"{self._folder} does not hold each part of the corpus once: another evaluation writes there too; give "
+                "each its own output folder"
+            )
         return reduce(lambda one, other: one.and_of(other, k), (part.best for part in found))
 
     def remove(self) -> None:

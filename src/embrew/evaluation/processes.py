@@ -24,6 +24,11 @@ class Processes:
         self.rank, self.count = rank, count
         self._store = store
         self._counters: Counter[str] = Counter()
+        self._evaluations = 0
+
+    def begin(self) -> None:
+        """Begin an evaluation, which has counters of its own; every process begins the same ones in the same order."""
+        self._evaluations += 1
 
     @classmethod
     def of_launch(cls) -> Processes:
@@ -41,28 +46,29 @@ class Processes:
     def add(self, name: str) -> int:
         """Add 1 to a counter of all processes; return what it was."""
         if self._store is not None:
-            return int(self._store.add(f"counter/{name}", 1)) - 1
-        self._counters[name] += 1
-        return self._counters[name] - 1
+            return int(self._store.add(self._key("counter", name), 1)) - 1
+        key = self._key("counter", name)
+        self._counters[key] += 1
+        return self._counters[key] - 1
 
     def decided(self, name: str, decide: Callable[[], Any]) -> Any:
         """Return what the process that asks first decides, as JSON; the others wait for it."""
         if self._store is None:
             return decide()
         if self.add(f"asked/{name}") == 0:
-            self._store.set(f"decided/{name}", json.dumps(decide()))
-        while not self._store.check([f"decided/{name}"]):
+            self._store.set(self._key("decided", name), json.dumps(decide()))
+        while not self._store.check([self._key("decided", name)]):
             time.sleep(POLL)
-        return json.loads(self._store.get(f"decided/{name}"))
+        return json.loads(self._store.get(self._key("decided", name)))
 
     def say(self, name: str) -> None:
         """Let all processes know something."""
         if self._store is not None:
-            self._store.set(f"said/{name}", "")
+            self._store.set(self._key("said", name), "")
 
     def is_said(self, name: str) -> bool:
         """Return whether a process has said it."""
-        return self._store is not None and bool(self._store.check([f"said/{name}"]))
+        return self._store is not None and bool(self._store.check([self._key("said", name)]))
 
     def meet(self) -> None:
         """Wait until all processes are here."""
@@ -70,3 +76,6 @@ class Processes:
             self.say("met")
         while self.count > 1 and not self.is_said("met"):
             time.sleep(POLL)
+
+    def _key(self, kind: str, name: str) -> str:
+        return f"{self._evaluations}/{kind}/{name}"

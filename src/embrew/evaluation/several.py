@@ -38,6 +38,7 @@ class Several:
                 f"{processes.count} processes share tasks through a folder; give --output DIR (output_dir), or start "
                 "one process"
             )
+        processes.begin()
         self._processes, self._folder, self._overwrite = processes, folder, overwrite
         self._mine: dict[str, bool] = {}
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 
+NOT_COMPUTED = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
+"""Entries of a model's configuration that its vectors do not depend on; weights tell their dtype."""
 SPECIAL = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 
 
 def model_hash(encoder: TextEncoder) -> str:
-    """Return the encoder's own `weights_hash()`, or the SHA-256 of weights, modules and prompts."""
+    """Return the encoder's own `weights_hash()`, or the SHA-256 of weights, modules, their settings, and prompts."""
     own = getattr(encoder, "weights_hash", None)
     if callable(own):
         return str(own())
@@ -21,11 +23,22 @@ def model_hash(encoder: TextEncoder) -> str:
         [type(module).__name__ for module in encoder] if hasattr(encoder, "__iter__") else [type(encoder).__name__]
     )
     digest.update(repr((modules, resolved_prompts(encoder), getattr(encoder, "max_seq_length", None))).encode())
+    if hasattr(encoder, "__iter__"):
+        settings = [_settings(module) for module in encoder]
+        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     state = encoder.state_dict() if hasattr(encoder, "state_dict") else {}
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """Return what a module of Sentence-Transformers computes with, apart from weights, such as its pooling mode."""
+    config = getattr(getattr(module, "auto_model", None), "config", None)
+    if config is not None:
+        return {name: value for name, value in config.to_diff_dict().items() if name not in NOT_COMPUTED}
+    return dict(module.get_config_dict()) if hasattr(module, "get_config_dict") else {}
 
 
 def tokenizer_sha256(encoder: Any) -> str | None:

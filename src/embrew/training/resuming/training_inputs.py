@@ -118,11 +118,14 @@ class TrainingInputs:
 def changed_inputs(ours: Mapping[str, Identity], theirs: Mapping[str, Identity]) -> list[str]:
     """Return the keys of data sets or models that differ from `theirs`, the inputs of an earlier training.
 
-    A value that is unknown on one side, such as the sha256 of missing files, is not compared.
+    A value that is unknown on one side, such as the sha256 of missing files, is not compared. Files of a folder and a
+    repository of the Hub differ: whether they hold the same is not known.
     """
     return [key for key in ours if key in theirs and _differ(ours[key], theirs[key])]
 
 
 def _differ(one: Identity, other: Identity) -> bool:
+    if any("hub" in a and b.get("sha256") is not None and "hub" not in b for a, b in ((one, other), (other, one))):
+        return True
     both = [name for name in ("sha256", "hub", "revision") if one.get(name) is not None and other.get(name) is not None]
     return any(one[name] != other[name] for name in both)
