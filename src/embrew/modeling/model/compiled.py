@@ -20,8 +20,9 @@ OPTIONS = {"fallback_random": True}  # dropout draws what it draws without compi
 def compiled_layers(inner: Any) -> Iterator[None]:
     """Within this context, every layer of a model without its head is compiled, for any number of rows and tokens.
 
-    Modules, weights and the names in state dicts stay as they are. Layers share their graphs. Dropout draws the same
-    numbers as without compilation, so that gradient caching and activation checkpointing replay them.
+    Modules, weights and the names in state dicts stay as they are. Layers share their graphs. Dropout on a LoRA's input
+    draws the same numbers as without compilation; on a CPU, dropout of attention weights draws others. Gradient caching
+    and activation checkpointing replay both.
     """
     layers = layers_of(inner)
     with torch._dynamo.config.patch(recompile_limit=LIMIT, accumulated_recompile_limit=4 * LIMIT):

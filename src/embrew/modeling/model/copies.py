@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class Copies:
-    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty."""
+    """A copy of a weight in another dtype, until the weight changes. Copied or pickled, it is empty.
+
+    A change through `weight.data` is not noticed, since PyTorch does not count it.
+    """
 
     def __init__(self) -> None:
         self._kept: tuple[Any, Tensor] | None = None

@@ -79,8 +79,8 @@ def dropped_positions(count: int, probability: float) -> Tensor:
     return torch.from_numpy(positions[: np.searchsorted(positions, count)])
 
 
-class CompiledDropout(nn.Dropout):
-    """Dropout that draws in compiled code what `Mask.draw` draws, in the same order; elsewhere PyTorch's own.
+class SameDropout(nn.Dropout):
+    """Dropout that draws what `Mask.draw` draws, in compiled code and without compilation, in the same order.
 
     Attributes:
         number: differs between the dropouts of one decoder layer. Compilation would make one draw of those that read
@@ -91,8 +91,8 @@ class CompiledDropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input with dropout."""
-        if not (self.training and self.p and torch.compiler.is_compiling()):
-            return super().forward(input)
+        if not (self.training and self.p):
+            return input
         return input * _kept(input, self.p, self.number) / (1 - self.p)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from embrew.modeling.model.copies import Copies
-from embrew.modeling.model.fast_dropout import CompiledDropout, Mask
+from embrew.modeling.model.fast_dropout import Mask, SameDropout
 from embrew.shaped import kind_of
 
 TOGETHER = (
@@ -51,7 +51,8 @@ class LoraLinear(PeftLinear):
         if dtype is None:
             output: Tensor = super().forward(x, *args, **kwargs)
             return output
-        how = torch.is_grad_enabled(), dtype, self.disable_adapters, self.training
+        version = None if x.is_inference() else x._version  # inference tensors have none
+        how = torch.is_grad_enabled(), dtype, self.disable_adapters, self.training, version
         kept = _WAITING.take(self, x, how)
         if kept is not None:
             return kept
@@ -110,10 +111,10 @@ def use_lora_linear(model: nn.Module) -> None:
             if type(child) is PeftLinear:
                 child.__class__ = LoraLinear
                 child.__dict__ |= {"together": [child], "copies": Copies()}
-                number = numbers.setdefault(re.sub(r"\d+", "", f"{path}.{name}"), len(numbers))
+                number = numbers.setdefault(re.sub(r"\.\d+(?=\.)", "", f"{path}.{name}"), len(numbers))
                 for dropout in child.lora_dropout.values():
                     if type(dropout) is nn.Dropout:
-                        dropout.__class__ = CompiledDropout
+                        dropout.__class__ = SameDropout
                         dropout.__dict__["number"] = number
         for names in TOGETHER:
             found = [children[name] for name in names if isinstance(children.get(name), LoraLinear)]
