@@ -26,13 +26,14 @@ Rows = dict[str, dict[str, list[float]]]
 
 
 def trained(bug: Bug, plan: dict[str, Any], seed: int, work: Path) -> tuple[Recipe, Path]:
-    """Train the bug's row; only training has the bug."""
-    (entry,) = [entry for entry in plan["rows"] if entry["row"] == bug.row]
+    """Train the bug's row, in its first entry's stages; only training has the bug."""
+    entry = next(entry for entry in plan["rows"] if entry["row"] == bug.row)
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
+    kept = [stage for stage in recipe.stages if stage.name in entry.get("stages", [stage.name])]
     folder = work / file_name(bug.name) / str(seed) / "model"
     with bug.planted():
-        stages.train(recipe, folder, resume=folder.exists())
+        stages.train(recipe.model_copy(update={"stages": kept}), folder, resume=folder.exists())
     return recipe, folder
 
 
@@ -40,7 +41,7 @@ def scores(bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seed: in
     """Return the scores of the bug's row after each stage, named as in the results of its plan."""
     recipe, folder = trained(bug, plan, seed, work)
     found: Rows = {}
-    for stage in recipe.stages:
+    for stage in [stage for stage in recipe.stages if (folder / stage.name).exists()]:
         encoder: Any = build.open_model(str(folder / stage.name))
         if "split" in plan:
             values = accuracies(encoder, world, data / "relations", split=plan["split"], seed=seed)

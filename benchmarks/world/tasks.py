@@ -89,19 +89,16 @@ def _graded(world: World, entities: range, seed: int) -> list[dict[str, object]]
 def write_signs(world: World, folder: Path, *, seed: int) -> None:
     """A sign looks for texts about its entity; the corpus tells all signs, the pairs those of the train entities.
 
-    Below `folder`: `corpus.jsonl`, sign and statement of every entity, as query and positive; `texts.jsonl`, both as
-    one text; `pairs.jsonl`, signs and texts of the train entities; `retrieval`, signs of the others over the texts of
-    all entities; `naming`, signs and a statement that names the entity, to be generated.
+    Below `folder`: `corpus.jsonl`, sign and names of every entity, as query and positive; `texts.jsonl`, both as one
+    text; `pairs.jsonl`, signs and texts of the train entities; `retrieval`, signs of the others over the texts of
+    all entities; `naming`, signs and the entity's names, to be generated.
     """
     rng = random.Random(f"signs {seed}")
-    told = []
-    for entity in range(len(world.entities)):
-        for relation in range(len(world.relations)):
-            for register in (0, 1):
-                for named in (0, 1):
-                    said = mention(world, entity, named)
-                    fact = statement(world, entity, relation, register, said, rng.randrange(2))
-                    told.append({"query": sign(world, entity), "positive": fact})
+    told = [
+        {"query": sign(world, entity), "positive": text}
+        for entity in range(len(world.entities))
+        for text in mentions(world, entity)
+    ]
     rng.shuffle(told)
     write_rows(folder / "corpus.jsonl", told)
     write_rows(folder / "texts.jsonl", ({"text": f"{row['query']} {row['positive']}"} for row in told))
@@ -122,7 +119,7 @@ def write_signs(world: World, folder: Path, *, seed: int) -> None:
     write_retrieval(
         folder / "retrieval", {name: texts[name] for names in shown.values() for name in names}, asked, judged
     )
-    named = {f"n{e}": statement(world, e, 0, 0, mention(world, e, 0), 0) for e in range(len(world.entities))}
+    named = {f"n{e}": mentions(world, e)[2] for e in range(len(world.entities))}
     judged = {s: {f"s{e}": [f"n{e}"] for e in splits[s]} for s in ("dev", "test", "train")}
     write_retrieval(folder / "naming", named, asked, judged)
 
