@@ -20,8 +20,17 @@ from embrew.training import stages
 from world.bugs import BUGS, Bug
 from world.demonstrated import accuracies
 from world.facts import World
+from world.readable import readable
 
 BATCH_TOKENS = 2048
+READABLE = {  # of plans whose first stage trains memories for the original LM
+    "world-llm2comp": {
+        "claim": "the original language model reads the memory",
+        "better": "distillation: compress",
+        "than": 30,
+        "task": "readable",
+    }
+}
 Rows = dict[str, dict[str, list[float]]]
 
 
@@ -51,9 +60,17 @@ def scores(bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seed: in
                 values[result.task] = result.main_score
                 for name in plan.get("also", {}).get(result.task, []):
                     values[f"{result.task}: {name}"] = result.scores[name]
+        if bug.plan in READABLE and stage.name == "compress":
+            values["readable"] = readable(encoder, held_out(data))
         label = f"{bug.row}: {stage.name}" if len(recipe.stages) > 1 else bug.row
         found[label] = {name: [value] for name, value in values.items()}
     return found
+
+
+def held_out(data: Path, count: int = 64) -> list[str]:
+    """Return descriptions that nothing was trained on."""
+    texts = [json.loads(line)["text"] for line in (data / "valid.jsonl").read_text().splitlines()]
+    return [text for text in texts if "?" not in text][:count]
 
 
 def noticed_by(claims: Sequence[dict[str, Any]], healthy: Rows, further: Rows, broken: Rows) -> list[str]:
@@ -79,7 +96,12 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
         known = json.loads(results.read_text())
         seed = known["seeds"][next(row for row in known["seeds"] if row.startswith(bug.row))][0]
         broken = scores(bug, plan, world, data, seed=seed, work=work / "bugs")
-        noticed = noticed_by(plan["claims"], known["rows"], known.get("also", {}), broken)
+        claims = list(plan["claims"])
+        if bug.plan in READABLE:
+            claims.append(READABLE[bug.plan])
+            whole: Any = build.open_model(str(work / bug.plan / file_name(bug.row) / str(seed) / "model" / "compress"))
+            known["rows"][f"{bug.row}: compress"]["readable"] = [readable(whole, held_out(data))]
+        noticed = noticed_by(claims, known["rows"], known.get("also", {}), broken)
         healthy = {row: known["rows"].get(row, {}) for row in broken}
         record["bugs"][bug.name] = {
             "plan": bug.plan, "row": bug.row, "seed": seed, "scores": broken, "healthy": healthy, "noticed_by": noticed,
