@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embrew.corpus.layout import MANIFEST
+from embrew.files import store_locks, store_requests
 from tests.conftest import SENTENCES
+from tests.corpus.stores import FakeStore, in_memory
 
 TEXTS = [f"{sentence * (1 + i % 4)} {i}" for i in range(12) for sentence in SENTENCES]
 
@@ -20,6 +22,18 @@ def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)))
     return path
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeStore]]:
+    """An empty store in memory, whose locks take less time."""
+    monkeypatch.setattr(store_requests, "PAUSE", 0.0)
+    monkeypatch.setattr(store_locks, "LEASE", 3.0)  # as long as a holder may be suspended on a busy machine
+    monkeypatch.setattr(store_locks, "RENEW", 0.05)
+    monkeypatch.setattr(store_locks, "CONFIRM", 0.05)
+    monkeypatch.setattr(store_locks, "SETTLE", 0.2)
+    with in_memory() as found:
+        yield found
 
 
 @pytest.fixture

@@ -48,6 +48,6 @@ if __name__ == "__main__":  # one run, for the tests that kill it
     from embrew.corpus import encode_corpus
     from embrew.files import store_locks
 
-    store_locks.LEASE, store_locks.RENEW = 3.0, 0.5
+    store_locks.LEASE, store_locks.RENEW, store_locks.SETTLE = 3.0, 0.5, 0.5
     corpus, output, wait = sys.argv[1:]
     encode_corpus(Stub(wait=float(wait)), corpus, output, shard_rows=10, precision="int8", on_bad_rows="skip")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +16,12 @@ from fsspec.registry import _registry
 
 from embrew.corpus import encode_corpus, holds_vectors, read_vectors, texts_of, update_corpus
 from embrew.corpus.layout import MANIFEST, REJECTS
-from embrew.files import store_errors, store_locks, store_requests, store_stream
-from embrew.files.locks import claimed
+from embrew.files import store_errors, store_locks, store_stream
 from embrew.files.stores import StorePath, place_of
 from tests.corpus.conftest import TEXTS
-from tests.corpus.stores import FakeStore, in_memory, objects
+from tests.corpus.stores import FakeStore, objects, put
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import content
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeStore]]:
-    monkeypatch.setattr(store_requests, "PAUSE", 0.0)
-    monkeypatch.setattr(store_locks, "LEASE", 3.0)  # as long as a holder may be suspended on a busy machine
-    monkeypatch.setattr(store_locks, "RENEW", 0.05)
-    with in_memory() as found:
-        yield found
-
-
-def put(name: str, data: bytes) -> None:
-    FakeStore().pipe_file(name, data)
 
 
 @pytest.mark.parametrize(("scheme", "precision"), [("gs", "int8"), ("hf", "float32")])
@@ -225,71 +209,6 @@ def test_a_corpus_that_is_replaced_while_it_is_read(store: type[FakeStore], corp
 
     with pytest.raises(ValueError, match=r"gs://bucket/c.jsonl.* changed"):
         encode_corpus(Replacing(), "gs://bucket/c.jsonl", "gs://bucket/out", shard_rows=25)
-
-
-def test_a_second_writer_is_refused_while_the_first_one_runs(store: type[FakeStore], corpus: Path):
-    with (
-        claimed(place_of("gs://bucket/out"), "encoding into"),
-        pytest.raises(FileExistsError, match=r"another process \(process \d+ on .*\) is encoding into gs://bucket/out"),
-    ):
-        encode_corpus(Stub(), corpus, "gs://bucket/out")
-    assert objects(store, "bucket/out") == {}
-    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60
-
-
-def test_of_several_writers_at_once_one_goes_on(store: type[FakeStore], corpus: Path, monkeypatch):
-    outcomes: list[object] = []
-
-    def run() -> None:
-        try:
-            outcomes.append(encode_corpus(Stub(wait=0.1), corpus, "gs://bucket/out", shard_rows=20).rows)
-        except FileExistsError as error:
-            outcomes.append(str(error))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes.count(60) == 1 and sum("another process" in str(one) for one in outcomes) == 3
-
-
-def test_the_lock_of_a_killed_process_is_taken_over(
-    store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(store_locks, "LEASE", 0.3)
-    put(f"bucket/out/{store_locks.LOCK}", b"0123456789abcdef elsewhere 77 4\n")
-    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60
-    assert "locked by process 77 on elsewhere; waiting" in caplog.text and "no longer runs" in caplog.text
-    assert store_locks.LOCK not in objects(store, "bucket/out")
-
-
-def test_a_process_that_was_suspended_stops_before_the_next_manifest(store: type[FakeStore], corpus: Path):
-    class Suspended(Stub):
-        def encode_document(self, inputs, **options):
-            if len(self.asked) == 2:
-                put(f"bucket/out/{store_locks.LOCK}", b"fedcba9876543210 elsewhere 78 0\n")
-            return super().encode_document(inputs, **options)
-
-    with pytest.raises(FileExistsError, match="another process took over gs://bucket/out"):
-        encode_corpus(Suspended(), corpus, "gs://bucket/out", shard_rows=10)
-    assert json.loads(objects(store, "bucket/out")[MANIFEST])["rows"] == 20
-    assert b"elsewhere" in objects(store, "bucket/out")[store_locks.LOCK], "the lock of the other is left"
-
-
-def test_a_created_lock_whose_answer_was_lost_is_ours(
-    store: type[FakeStore], corpus: Path, monkeypatch: pytest.MonkeyPatch
-):
-    real, lost = FakeStore.pipe_file, []
-
-    def pipe_file(self, path, value, mode="overwrite", **options):
-        real(self, path, value, mode=mode, **options)
-        if mode == "create" and not lost:
-            lost.append(path)
-            raise ConnectionResetError("after the object was written")
-
-    monkeypatch.setattr(FakeStore, "pipe_file", pipe_file)
-    assert encode_corpus(Stub(), corpus, "gs://bucket/out").rows == 60 and lost
 
 
 def test_a_store_without_locks_is_said(store: type[FakeStore], corpus: Path, caplog: pytest.LogCaptureFixture):

@@ -14,8 +14,7 @@ from embrew.corpus.layout import MANIFEST, manifest_name
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
-from embrew.files.store_locks import check_lease
-from embrew.files.stores import Place, StorePath
+from embrew.files.stores import Place
 from embrew.files.writing import write_json
 from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
@@ -79,8 +78,6 @@ class Manifest:
         Raises:
             FileExistsError: another process took over the folder, in a store.
         """
-        if isinstance(folder, StorePath):
-            check_lease(folder)
         values = {
             "format": VECTORS.newest,
             "complete": self.complete,

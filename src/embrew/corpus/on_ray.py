@@ -25,6 +25,7 @@ from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
 from embrew.corpus.shards import encode_options_of, shard_vectors, use_recorded_overhead, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
+from embrew.files.store_locks import helping, holder_of
 from embrew.files.stores import Place, place_of
 from embrew.text_encoder.interface import TextEncoder
 
@@ -58,6 +59,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
     tries = ray.remote(_Tries).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
 
     def work(manifest: Manifest, keep: set[int]) -> End:
+        holder = holder_of(job.folder)
         if manifest.dimensions is None:
             settle(
                 manifest,
@@ -73,7 +75,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                 .map_batches(
                     _read,
                     batch_size=None,
-                    fn_kwargs={"job": job, "manifest": manifest, "keep": keep},
+                    fn_kwargs={"job": job, "manifest": manifest, "keep": keep, "holder": holder},
                     num_cpus=0.5,  # differs from that of the actors, so that Ray does not merge the two steps
                 )
                 .map_batches(
@@ -85,6 +87,7 @@ def encode_corpus_on_ray(open_encoder: Opener, input: str | Place, output: str |
                         "job": job,
                         "manifest": manifest,
                         "tries": tries,
+                        "holder": holder,
                     },
                     **each,
                 )
@@ -134,11 +137,14 @@ def _first_vectors(open_encoder: Opener, job: Job, manifest: Manifest) -> np.nda
     return shard_vectors(encoder, first, job, encode_options_of(encoder, job, show_progress_bar=False))
 
 
-def _read(_: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[int]) -> Iterator[dict[str, np.ndarray]]:
+def _read(
+    _: dict[str, np.ndarray], *, job: Job, manifest: Manifest, keep: set[int], holder: str | None
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield shards, one per row, since Ray never splits a row over two blocks."""
-    for item in unfinished(job, manifest, keep):
-        packed = {"end": item} if isinstance(item, End) else {"shard": item}
-        yield {"packed": np.array([json.dumps(packed)], dtype=object)}
+    with helping(job.folder, holder):
+        for item in unfinished(job, manifest, keep):
+            packed = {"end": item} if isinstance(item, End) else {"shard": item}
+            yield {"packed": np.array([json.dumps(packed)], dtype=object)}
 
 
 class _Tries:
@@ -156,9 +162,9 @@ class _Tries:
 class _Encode:
     """An actor with an encoder on one device."""
 
-    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any) -> None:
+    def __init__(self, open_encoder: Opener, job: Job, manifest: Manifest, tries: Any, holder: str | None) -> None:
         self.encoder = open_encoder()
-        self.tries = tries
+        self.tries, self.holder = tries, holder
         self.job = job
         self.manifest = manifest
         use_recorded_overhead(self.encoder, manifest)
@@ -177,7 +183,8 @@ class _Encode:
                 shard = Shard(number, [Text(*row) for row in rows], sha256)
                 vectors = shard_vectors(self.encoder, shard, self.job, self.options)
                 settle(self.manifest, vectors, self.job)
-                entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
+                with helping(self.job.folder, self.holder):
+                    entry = write_shard(shard, vectors, self.job, self.manifest.ranges)
                 packed = {"number": number, "entry": asdict(entry)}
             done.append(json.dumps(packed))
         return {"done": np.array(done, dtype=object)}

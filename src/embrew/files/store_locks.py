@@ -3,7 +3,9 @@
 The object is created with a condition (`If-None-Match: *` on S3): of several processes, one succeeds. The holder
 rewrites it every `RENEW` seconds. Another process that finds it reads it again for `LEASE` seconds: if it changes, the
 process is refused; if not, the holder was killed, and the lock is taken over. No clocks of two machines are compared.
-A process that was only suspended finds another holder before it writes the next manifest, and stops.
+Of two processes that take it over, or create it on a server that ignores the condition, one finds the object of the
+other when it reads it again, `SETTLE` or `CONFIRM` seconds later. A process that was only suspended, and one that was
+late all the same, finds another holder before its next write, and stops.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from embrew.files.stores import StorePath
+from embrew.files.store_requests import guards
+from embrew.files.stores import Place, StorePath
 
 logger = logging.getLogger(__name__)
 
 LOCK = "__embrew__/lock"
 LEASE = 30.0  # seconds
 RENEW = 8.0  # seconds
+CONFIRM = 0.5  # seconds until an object that was created is read again
+SETTLE = 5.0  # the same after a takeover: longer than the request with which another process removes the old object
 UNLOCKED = ("hf",)
 """Stores without a conditional write, where moreover each write is a commit."""
 
@@ -43,45 +48,61 @@ def leased(folder: StorePath, doing: str) -> Iterator[None]:
         return
     lock = _Lock(folder, doing)
     lock.acquire()
-    _held[folder] = lock
     try:
-        yield
+        with _guarded(lock):
+            yield
     except ConnectionError:  # the store does not answer; the next run takes the lock over
         lock.ended.set()
         raise
     finally:
-        del _held[folder]
         if not lock.ended.is_set():
             lock.release()
 
 
-def check_lease(folder: StorePath) -> None:
-    """Raise if another process took over the lock of this process.
+def holder_of(folder: Place) -> str | None:
+    """Return what `helping` needs in other processes; None if this process holds no lock on the prefix."""
+    lock = _held.get(folder) if isinstance(folder, StorePath) else None
+    return lock.holder if lock else None
 
-    Raises:
-        FileExistsError: it did.
-    """
-    if folder in _held:
-        _held[folder].check()
+
+@contextmanager
+def helping(folder: Place, holder: str | None) -> Iterator[None]:
+    """Write under a prefix for the process that locked it: each write is refused once that one has lost the lock."""
+    if not isinstance(folder, StorePath) or holder is None:
+        yield
+        return
+    with _guarded(_Lock(folder, "", holder)):
+        yield
+
+
+@contextmanager
+def _guarded(lock: _Lock) -> Iterator[None]:
+    """Check a lock before each write under its prefix."""
+    _held[lock.folder], guards[lock.folder.url] = lock, lock.check
+    try:
+        yield
+    finally:
+        _held.pop(lock.folder, None)
+        guards.pop(lock.folder.url, None)
 
 
 class _Lock:
     """A lock object, and the thread that rewrites it."""
 
-    def __init__(self, folder: StorePath, doing: str) -> None:
+    def __init__(self, folder: StorePath, doing: str, holder: str = "") -> None:
         self.folder, self.doing = folder, doing
         self.object = folder / LOCK
-        self.holder = secrets.token_hex(8)
+        self.holder = holder or secrets.token_hex(8)
         self.beats = 0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._renew, daemon=True)
 
     def acquire(self) -> None:
         """Create the object, or take over that of a killed process."""
-        seen, since = b"", 0.0
-        while not self._create():
+        seen, since, pause = b"", 0.0, CONFIRM
+        while not self._create(pause):
             found = self._read()
-            if found is None or self._is_mine(found):  # released meanwhile, or the answer to the request was lost
+            if found is None:  # released meanwhile
                 continue
             if not seen:
                 seen, since = found, time.monotonic()
@@ -98,14 +119,15 @@ class _Lock:
                 )
             elif time.monotonic() - since > LEASE:
                 logger.warning("%s: %s no longer runs; its lock is removed", self.folder, _name(found))
-                self.object.unlink(missing_ok=True)
+                if self._read() == seen:
+                    self.object.unlink(missing_ok=True)
+                pause = SETTLE
             time.sleep(LEASE / 30)
         self.thread.start()
 
     def check(self) -> None:
         """Raise if the object is no longer that of this process."""
-        found = self._read()
-        if found is None or not self._is_mine(found):
+        if not self._is_held():
             raise FileExistsError(
                 f"another process took over {self.folder}, since this one did not answer for {LEASE:.0f} s; its "
                 "finished shards are kept"
@@ -116,25 +138,25 @@ class _Lock:
         self.ended.set()
         self.thread.join()
         try:
-            found = self._read()
-            if found is not None and self._is_mine(found):
+            if self._is_held():
                 self.object.unlink(missing_ok=True)
         except OSError as error:
             logger.warning("%s: the lock is not removed (%s); the next run waits %.0f s", self.folder, error, LEASE)
 
-    def _create(self) -> bool:
-        try:
-            self.object.create(self._content())
-        except FileExistsError:
-            found = self._read()
-            return found is not None and self._is_mine(found)
-        return True
+    def _create(self, pause: float) -> bool:
+        """Create the object if there is none; return whether it is that of this process, now and after a pause."""
+        if self._read() is None:  # asked, since a server may ignore the condition
+            with suppress(FileExistsError):  # of another process; or of this one, if the first answer was lost
+                self.object.create(self._content())
+        if not self._is_held():
+            return False
+        time.sleep(pause)
+        return self._is_held()
 
     def _renew(self) -> None:
         while not self.ended.wait(RENEW):
             try:
-                found = self._read()
-                if found is None or not self._is_mine(found) or self.ended.is_set():
+                if not self._is_held() or self.ended.is_set():
                     return
                 self.beats += 1
                 self.object.write_bytes(self._content())
@@ -144,8 +166,9 @@ class _Lock:
     def _content(self) -> bytes:
         return f"{self.holder} {socket.gethostname()} {os.getpid()} {self.beats}\n".encode()
 
-    def _is_mine(self, found: bytes) -> bool:
-        return found.startswith(self.holder.encode())
+    def _is_held(self) -> bool:
+        found = self._read()
+        return found is not None and found.startswith(self.holder.encode())
 
     def _read(self) -> bytes | None:
         try:

@@ -16,14 +16,24 @@ PAUSE = 0.5  # seconds before the second try; doubled for each further one
 
 Found = TypeVar("Found")
 
+guards: dict[str, Callable[[], None]] = {}
+"""By URL of a prefix, what is called before each write under it: raises if this process may no longer write there."""
 
-def repeated(url: str, call: Callable[[], Found]) -> Found:
+
+def repeated(url: str, call: Callable[[], Found], *, writes: bool = False) -> Found:
     """Return what `call` returns; call it again where it fails for a moment.
+
+    Args:
+        url: the object, for guards and messages.
+        call: the request.
+        writes: whether it changes the object; the guards of prefixes that hold it are called before each try.
 
     Raises:
         OSError, ImportError: it failed `TRIES` times, or for good; the message names the URL, and says what to do.
     """
     for number in range(1, TRIES + 1):
+        for guard in [found for prefix, found in guards.items() if writes and url.startswith(f"{prefix}/")]:
+            guard()
         try:
             return call()
         except Exception as error:

@@ -116,7 +116,7 @@ class StorePath:
 
     def write_bytes(self, data: bytes) -> None:
         """Write an object; an earlier one is replaced."""
-        self._do(lambda store, path: store.pipe_file(path, data))
+        self._do(lambda store, path: store.pipe_file(path, data), writes=True)
 
     def create(self, data: bytes) -> None:
         """Write an object if there is none (`If-None-Match: *` on S3).
@@ -124,12 +124,17 @@ class StorePath:
         Raises:
             FileExistsError: there is one. It may be this one, if the answer to the first try was lost.
         """
-        self._do(lambda store, path: store.pipe_file(path, data, mode="create"))
+        try:
+            self._do(lambda store, path: store.pipe_file(path, data, mode="create"))
+        except OSError as error:
+            if type(error) is OSError and self.is_file():  # s3fs, where a server's answer names no condition
+                raise FileExistsError(f"{self}: exists already") from error
+            raise
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove an object."""
         try:
-            self._do(lambda store, path: store.rm_file(path))
+            self._do(lambda store, path: store.rm_file(path), writes=True)
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -143,7 +148,7 @@ class StorePath:
         Raises:
             OSError: the store has another number of bytes than the file.
         """
-        self._do(lambda store, path: store.put_file(str(file), path))
+        self._do(lambda store, path: store.put_file(str(file), path), writes=True)
         if self.stat().st_size != file.stat().st_size:
             raise OSError(f"{self}: {self.stat().st_size} of {file.stat().st_size} bytes arrived; try again")
 
@@ -157,9 +162,9 @@ class StorePath:
         except FileNotFoundError:
             return ""
 
-    def _do(self, call: Callable[[Any, str], Found]) -> Found:
+    def _do(self, call: Callable[[Any, str], Found], *, writes: bool = False) -> Found:
         """Call a function with the file system and the path in it; again, if it fails for a moment."""
-        return repeated(self.url, lambda: call(*opened(self.url)))
+        return repeated(self.url, lambda: call(*opened(self.url)), writes=writes)
 
 
 Place = Path | StorePath
