@@ -100,11 +100,11 @@ def expected(objective: Compression, encoder: Encoder, original: Any) -> dict[st
         "other": [torch.cat([first, memory], 1) for memory in others],
     }
     found = {}
-    for name, befores in readings.items():
+    for name, preceding in readings.items():
         total = 0.0
         for kind in targets[0]:
             divergences, likelihoods = [], []
-            for before, whole, target in zip(befores, readings["context"], targets, strict=True):
+            for before, whole, target in zip(preceding, readings["context"], targets, strict=True):
                 ids = target[kind]
                 student, teacher = log_q(before, ids), log_q(whole, ids)
                 kl = (teacher.exp() * (teacher - student)).sum(-1)
