@@ -295,6 +295,62 @@ def test_which_errors_are_tried_again():
     assert store_errors.explained(disk, "s3://b/x") is disk
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('Could not connect to "http://user:hunter2@minio:9000/b/k"', 'Could not connect to "http://…@minio:9000/b/k"'),
+        ("for url https://user:hunter2@host/x?sig=hunter2", "for url https://…@host/x?…"),
+        ("at http://user:hun@ter/hunter2@host/x", "at http://…@host/x"),
+        ("at http://hunter2@host", "at http://…@host"),
+        ("at http://minio:9000/b/name@v1", "at http://minio:9000/b/name@v1"),
+        ("Bearer hunter2 is expired", "Bearer … is expired"),
+        ("Invalid header value b'Bearer hunter2\\n'", "Invalid header value b'Bearer …\\n'"),
+        ("{'Authorization': 'Basic hunter2=='}", "{'Authorization': '…'}"),
+        ("the token hf_hunter2 is not valid", "the token hf_… is not valid"),
+        ("not enough of the bearers", "not enough of the bearers"),
+        (
+            "The authorization header is malformed; the region 'a' is wrong",
+            "header is malformed; the region 'a' is wrong",
+        ),
+        ("hf://datasets/me/texts@main/c.jsonl", "hf://datasets/me/texts@main/c.jsonl"),
+    ],
+)
+def test_messages_hold_no_credentials(said: str, shown: str):
+    for error in (
+        ConnectionError(said),
+        OSError(said),
+        PermissionError(said),
+        FileNotFoundError(said),
+        ValueError(said),
+    ):
+        message = str(store_errors.explained(error, "s3://b/k"))
+        assert shown in message and "hunter2" not in message
+
+
+def test_an_object_of_the_hub_that_is_replaced_is_seen(monkeypatch: pytest.MonkeyPatch):
+    """The Hub's file system keeps listings, whatever it is asked for."""
+    from huggingface_hub import HfFileSystem
+    from huggingface_hub.hf_api import RepoFile
+
+    files = {"c.jsonl": 10}
+
+    def tree(*given, **options):
+        return iter([RepoFile(path=name, size=size, oid=f"{size}", type="file") for name, size in files.items()])
+
+    HfFileSystem.clear_instance_cache()
+    store = HfFileSystem(use_listings_cache=False)
+    monkeypatch.setattr(store, "_repo_and_revision_exist", lambda *given, **options: (True, None))
+    monkeypatch.setattr(store._api, "list_repo_tree", tree)
+    folder = place_of("hf://datasets/me/texts")
+    assert isinstance(folder, StorePath)
+    assert (folder / "c.jsonl").stat().st_size == 10 and list(folder.iterdir()) == [folder / "c.jsonl"]
+    files.update({"c.jsonl": 20, "d.jsonl": 5})
+    assert (folder / "c.jsonl").stat().st_size == 20 and (folder / "d.jsonl").exists()
+    files["e.jsonl"] = 1
+    assert len(list(folder.iterdir())) == 3
+    HfFileSystem.clear_instance_cache()
+
+
 def test_places():
     assert place_of("s3://b//c/") == StorePath("s3://b/c") and place_of("s3://b/c").name == "c"
     assert str(place_of("s3://b/c") / "d") == "s3://b/c/d" and place_of("s3://b/c").parent == StorePath("s3://b")

@@ -23,6 +23,14 @@ NO_CREDENTIALS = (
 REPLACED = ("FileExpired",)
 PACKAGES = {"s3": "s3", "gs": "gs"}
 """Extras of embrew by scheme; `hf` needs none."""
+SECRETS = (
+    (r"\?[^\s\"')]+", "?…"),  # query strings, which may hold signatures
+    (r"//[^\s/:@]+:(?!\d+/)\S*@|//[^\s/]*@", "//…@"),  # user and password of a URL, also with a slash in it
+    (r"(?i)\b(bearer)\s+[^\s\"',\\]+", r"\1 …"),
+    (r"(?i)\b(authorization['\"]?\s*[:=]\s*b?['\"]?)(?!bearer)[^\"',}]+", r"\1…"),
+    (r"\bhf_[A-Za-z0-9]+", "hf_…"),
+)
+"""Patterns of what may hold a credential in an error's message, and what is shown in its place."""
 
 
 def is_transient(error: Exception) -> bool:
@@ -69,7 +77,9 @@ def explained(error: Exception, url: str, *, tries: int = 1) -> Exception:
         return ConnectionError(
             f"{url}: no answer, or an error of the store, in {tries} tries ({said}); try again later"
         )
-    return OSError(f"{url}: {said}") if not isinstance(error, ValueError | TypeError) else error
+    if isinstance(error, ValueError | TypeError):
+        return error if _hidden(str(error)) == str(error) else ValueError(f"{url}: {said}")
+    return OSError(f"{url}: {said}")
 
 
 def _bucket(rest: str) -> str:
@@ -77,10 +87,15 @@ def _bucket(rest: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error's message, without query strings, which may hold signatures."""
+    """Return the first line of an error's message, without credentials."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    first = next(iter(text.splitlines()), "") or type(error).__name__
-    return re.sub(r"\?[^\s\"')]+", "?…", first)[:200]
+    return _hidden(next(iter(text.splitlines()), "") or type(error).__name__)[:200]
+
+
+def _hidden(text: str) -> str:
+    for pattern, shown in SECRETS:
+        text = re.sub(pattern, shown, text)
+    return text
 
 
 def _status(error: Exception) -> int | None:

@@ -49,4 +49,6 @@ def opened(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     store, path = url_to_fs(url, use_listings_cache=False)
+    if url.startswith("hf://"):  # keeps listings all the same
+        store.invalidate_cache(str(path))
     return store, str(path)
