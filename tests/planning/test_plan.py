@@ -90,7 +90,7 @@ def test_memory_by_hand():
 
 
 def pairs(folder, tmp_path, **changes):
-    rows = [{"query": text, "positive": text[5:], "negative": text[::-1]} for text in SENTENCES * 3]
+    rows = [{"query": text, "positive": text[5:], "negative": text[::-1]} for text in SENTENCES * 4]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     stage = {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": str(tmp_path / "pairs.jsonl")}}
     training = {"max_steps": 2, "learning_rate": 0.01, **changes.pop("training", {})}

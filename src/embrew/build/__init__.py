@@ -5,18 +5,20 @@ from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_
 from embrew.build.objectives import objective
 from embrew.build.opening import open_model
 from embrew.build.precision import Arithmetic, arithmetic, autocasts, opening_dtype
-from embrew.build.rows import datasets, order, rows
-from embrew.build.stages import set_recomputation, training_arguments
+from embrew.build.rows import datasets, order, rows, short_rows
+from embrew.build.stages import check_fills_batch, drops_last, set_recomputation, training_arguments
 
 __all__ = [
     "Arithmetic",
     "arithmetic",
     "autocasts",
     "carries_on",
+    "check_fills_batch",
     "check_recipe",
     "check_same_encoder",
     "check_stage",
     "datasets",
+    "drops_last",
     "encoder",
     "make_trainable",
     "objective",
@@ -25,5 +27,6 @@ __all__ = [
     "order",
     "rows",
     "set_recomputation",
+    "short_rows",
     "training_arguments",
 ]

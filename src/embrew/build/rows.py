@@ -61,7 +61,7 @@ def datasets(
         logger.info("%s  %s", stage.name, understood["columns"])
         for example in understood["examples"]:
             logger.info("    %s", row_text(example))
-        short = part if config.max_tokens is None else _short(part, config.max_tokens, encoder)
+        short = short_rows(part, config, encoder)
         place = None if keep is None else keep / str(number)
         parts[number] = built.precompute(built.prepare(short, encoder), encoder, place)
     return parts
@@ -155,7 +155,14 @@ def _without_reserved(part: Dataset, name: str) -> Dataset:
     return kept
 
 
-def _short(part: Dataset, max_tokens: int, encoder: Encoder) -> Dataset:
+def short_rows(part: Dataset, config: DataConfig, encoder: Encoder) -> Dataset:
+    """Return the rows whose texts have at most `max_tokens` of a data set's settings; all, where it has none.
+
+    Raises:
+        ValueError: no row is left.
+    """
+    if (max_tokens := config.max_tokens) is None:
+        return part
     keep = set(range(len(part)))
     for column in ("text", "query", "positive"):
         if column in part.column_names:

@@ -70,7 +70,7 @@ def training_arguments(
         given["per_device_train_batch_size"] = stage.batch.size // world_size()
     if autocast and not {"bf16", "fp16"} & given.keys():
         given["bf16"] = True
-    given.setdefault("dataloader_drop_last", isinstance(built, EmbeddingObjective))
+    given["dataloader_drop_last"] = drops_last(stage, built)
     if every is not None:
         given |= {"eval_strategy": "steps", "eval_steps": every}
     try:
@@ -84,6 +84,17 @@ def training_arguments(
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"stage {stage.name}: training: {error}") from None
+
+
+def drops_last(stage: StageConfig, built: Objective) -> bool:
+    """Return whether the rows of an epoch that do not fill a batch are left out: by default, where it is compared."""
+    return bool(stage.training.get("dataloader_drop_last", isinstance(built, EmbeddingObjective)))
+
+
+def check_fills_batch(stage: StageConfig, rows: int, needed: int) -> None:
+    """Raise ValueError where a stage has fewer rows than a batch that must be full, of all processes together."""
+    if rows < needed:
+        raise ValueError(f"stage {stage.name}: {rows} rows, fewer than one batch of {needed}; lower batch.size")
 
 
 def set_recomputation(args: TrainingArguments, recompute: bool) -> None:

@@ -149,6 +149,7 @@ def _table(plan: RecipePlan) -> Table:
     row(f"fits {_gb(plan.device.memory)}", lambda stage: "yes" if stage.fits else "no")
     row("micro-batch", lambda stage: _micro_batch(stage, stage.run.rows))
     row("largest that fits", lambda stage: _micro_batch(stage, stage.most))
+    row("activation checkpointing", lambda stage: "on" if stage.run.recompute else "off")
     row("KB saved per token and layer", lambda stage: f"{stage.saved / 1e3:.3g}")
     table.add_row("All devices together")
     row("parameters, millions", lambda stage: f"{stage.static.parameters / 1e6:,.1f}")

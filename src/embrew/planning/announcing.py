@@ -40,16 +40,19 @@ class Announcer:
         rows: Dataset,
         order: MixedOrder | None,
         recompute: bool,
+        sharded: bool,
     ) -> None:
         """Log three lines about stage `index`; or why there are none."""
         name = self.recipe.stages[index].name
         try:
-            place = device_here(encoder.device)
-            run = StageRun.of(self.recipe, index, count=len(rows), processes=world_size(), kind=encoder.device.type)
+            processes = world_size()
+            place = device_here(encoder.device).shared(processes)
+            run = StageRun.of(self.recipe, index, count=len(rows), processes=processes, kind=place.kind, order=order)
             taken = None
             if place.kind == "cpu":  # the weights are there already
                 taken = taken_by_process() - Static.of(encoder, objective).weights
-            stage = Stage(encoder, objective, rows, order, replace(run, recompute=recompute), place, taken=taken)
+            run = replace(run, recompute=recompute)
+            stage = Stage(encoder, objective, rows, order, run, place, taken=taken, sharded=sharded)
             lines = _lines(stage.plan(utilization=UTILIZATION, measured=True, search=False), place)
         except Exception as error:  # a plan helps, and must not keep anyone from training
             logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)

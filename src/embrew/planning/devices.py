@@ -34,6 +34,10 @@ class Device:
     float32: float | None = None
     kind: str = "cuda"
 
+    def shared(self, processes: int) -> Device:
+        """Return the device as each of some processes has it: those on a CPU share the machine's memory."""
+        return replace(self, memory=self.memory // processes) if self.kind == "cpu" else self
+
     def speed(self, arithmetic: str) -> float:
         """Return the largest number of operations per second in a dtype."""
         known = self.float32 if arithmetic == "float32" else self.bfloat16

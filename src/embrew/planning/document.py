@@ -61,6 +61,7 @@ def _stage(stage: StagePlan) -> dict[str, Any]:
         },
         "fits": stage.fits,
         "sharded": memory.sharded,
+        "activation_checkpointing": bool(stage.run.recompute),
         "micro_batch": stage.run.rows,
         "largest_micro_batch": stage.most,
         "tokens_per_step": stage.tokens,

@@ -52,11 +52,12 @@ def plan_recipe(
 
     Raises:
         FileNotFoundError: the model's configuration is not at hand.
-        ValueError: a recipe without stages, an unknown device, a batch that the devices do not divide.
+        ValueError: a recipe without stages, an unknown device, a batch that the devices do not divide or that the rows
+            of a stage do not fill.
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
-    place, parts = device(gpu), Parts.of(recipe)
+    place, parts = device(gpu).shared(processes), Parts.of(recipe)
     notes = []
     if not parts.own_config:
         notes.append(
@@ -64,13 +65,14 @@ def plan_recipe(
         )
     if not parts.own_tokenizer:
         notes.append("its tokenizer is not on this machine: nano's counts the tokens of templates and texts")
+    notes += _not_planned(recipe)
     plans = []
     for index, settings in enumerate(recipe.stages):
         objective = build.objective(settings.objective)
         planned = plan_encoder(recipe, index, objective, parts, place.kind)
-        rows, order, measured = stage_rows(recipe, index, objective, planned.encoder, tokens)
+        rows, order, measured = stage_rows(recipe, index, objective, planned.encoder, tokens, processes)
         count = len(rows) if measured else declared_rows(settings)
-        run = StageRun.of(recipe, index, count=count, processes=processes, kind=place.kind)
+        run = StageRun.of(recipe, index, count=count, processes=processes, kind=place.kind, order=order)
         stage = Stage(
             planned.encoder,
             objective,
@@ -84,3 +86,18 @@ def plan_recipe(
         )
         plans.append(stage.plan(utilization=utilization, measured=measured))
     return RecipePlan(plans, place, processes, utilization, notes)
+
+
+def _not_planned(recipe: Recipe) -> list[str]:
+    """Return notes of settings that change memory and time, and that a plan does not follow."""
+    notes = []
+    kernel = recipe.encoder.attn_implementation
+    if kernel not in (None, "sdpa"):
+        notes.append(
+            f"encoder.attn_implementation={kernel} is not counted: attention is planned as sdpa computes it"
+            + ("; eager keeps all attention weights, and takes more" if kernel == "eager" else "")
+        )
+    compiled = [stage.name for stage in recipe.stages if stage.training.get("torch_compile")]
+    if compiled:
+        notes.append(f"{', '.join(compiled)}: torch_compile is not counted; compiled layers take other memory and time")
+    return notes

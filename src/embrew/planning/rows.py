@@ -23,7 +23,7 @@ MADE = 64  # rows that are made up
 
 
 def stage_rows(
-    recipe: Recipe, index: int, objective: Objective, encoder: Encoder, tokens: int | None = None
+    recipe: Recipe, index: int, objective: Objective, encoder: Encoder, tokens: int | None = None, processes: int = 1
 ) -> tuple[Dataset, MixedOrder | None, bool]:
     """Return rows, their order, and whether they are those of the stage's data."""
     stage = recipe.stages[index]
@@ -32,10 +32,13 @@ def stage_rows(
         return objective.prepare(Dataset.from_list([row] * MADE), encoder), None, False
     logging.getLogger("embrew").debug("reading the data of %s", stage.name)
     parts = [
-        objective.prepare(build.rows(config, objective, max_rows=config.max_rows), encoder) for config in stage.datasets
+        objective.prepare(
+            build.short_rows(build.rows(config, objective, max_rows=config.max_rows), config, encoder), encoder
+        )
+        for config in stage.datasets
     ]
     parts, _ = set_aside(parts, held_out_of(objective))
-    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed)
+    order = build.order(stage, [len(part) for part in parts], objective, seed=recipe.seed, processes=processes)
     return parts[0] if len(parts) == 1 else concatenate_datasets(parts), order, True
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from embrew import build
+from embrew.data.mixing import MixedOrder
 from embrew.recipe import Recipe
 from embrew.training.gradcache import Chunks
 
@@ -36,7 +37,7 @@ class StageRun:
         processes: number of devices.
         steps: optimiser steps; None: unknown.
         arithmetic: dtype of matrix products.
-        recompute: activation checkpointing; `auto`: where activations do not fit.
+        recompute: activation checkpointing; `auto`: where activations do not fit, which `Stage` decides.
         moments: bytes of the optimiser's state per trained weight.
         seed: of the recipe.
     """
@@ -59,11 +60,28 @@ class StageRun:
         return AUTOCAST[self.arithmetic]
 
     @classmethod
-    def of(cls, recipe: Recipe, index: int, *, count: int | None, processes: int, kind: str) -> StageRun:
-        """Return the run of stage `index`; `count` is the number of its rows, None if that is unknown.
+    def of(
+        cls,
+        recipe: Recipe,
+        index: int,
+        *,
+        count: int | None,
+        processes: int,
+        kind: str,
+        order: MixedOrder | None = None,
+    ) -> StageRun:
+        """Return the run of stage `index`.
+
+        Args:
+            recipe: with the stage.
+            index: of the stage.
+            count: of its rows; None: unknown.
+            processes: number of devices.
+            kind: type of the devices.
+            order: of the rows of several data sets, of which an epoch may leave some out.
 
         Raises:
-            ValueError: the number of devices does not divide the global batch.
+            ValueError: the number of devices does not divide the global batch, or the rows do not fill it.
         """
         stage = recipe.stages[index]
         training, batch = stage.training, stage.batch
@@ -79,12 +97,15 @@ class StageRun:
                 chunks = Chunks(rows=batch.mini_batch_size, tokens=batch.mini_batch_num_tokens)
         accumulation = int(training.get("gradient_accumulation_steps", 1))
         steps = int(training.get("max_steps", -1))
-        if steps < 0:
-            per_step = rows * processes * accumulation
-            epochs = float(training.get("num_train_epochs", 3.0))
-            steps_known = None if count is None else math.ceil(epochs * max(1, count // per_step))
-        else:
-            steps_known = steps
+        drops = build.drops_last(stage, build.objective(stage.objective))
+        if drops and count is not None:
+            build.check_fills_batch(stage, count, rows * processes)
+        steps_known = steps if steps > 0 else None
+        if steps <= 0 and count is not None:  # as transformers' Trainer counts them
+            drawn = count if order is None else len(order)
+            batches = drawn // (rows * processes) if drops else math.ceil(drawn / (rows * processes))
+            an_epoch = max(1, math.ceil(batches / accumulation))
+            steps_known = math.ceil(float(training.get("num_train_epochs", 3.0)) * an_epoch)
         return cls(
             name=stage.name,
             method=str(stage.objective["type"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from embrew.data.mixing import MixedOrder
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.quantized import quantized_layers
 from embrew.objectives import Objective
 from embrew.planning.devices import CONTEXT, Device
 from embrew.planning.memory import Memory, Static
@@ -20,6 +21,7 @@ from embrew.training.gradcache import Chunks
 from embrew.training.largest_batch import largest_batch
 from embrew.training.step_cost import How, StepCost, step_cost, without_values
 
+AUTO = "auto"  # of activation_checkpointing: where activations do not fit
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
 SAMPLED = 64  # rows of a batch that are counted; what more of them take is on a line
 
@@ -82,6 +84,7 @@ class Stage:
         taken: bytes of a device that are used before there is a weight; None: by CUDA.
         spared: bytes that quantised weights take less than those of the encoder.
         widest: bytes of the largest weight that is dequantised for a product.
+        sharded: whether weights are sharded (FSDP2); None: where whole ones do not fit several devices.
     """
 
     def __init__(
@@ -96,20 +99,28 @@ class Stage:
         taken: int | None = None,
         spared: int = 0,
         widest: int = 0,
+        sharded: bool | None = None,
     ) -> None:
         self.encoder, self.objective, self.run, self.device = encoder, objective, run, device
         self.taken = (CONTEXT if taken is None else taken) + widest
         if device.kind == "cpu" and run.autocast is not None:
             self.taken += KERNELS
-        self.shardable = not spared  # FSDP2 does not shard 4-bit weights
+        if run.processes == 1 or spared or quantized_layers(encoder.backbone):  # FSDP2 does not shard 4-bit weights
+            sharded = False
+        self.sharded = sharded
         found = largest_batch(rows, run.rows, max_length=max(encoder.max_length.values()), order=order, seed=run.seed)
         self.mean = found.mean
         self.batch = self._precomputed(_evenly(found.rows, SAMPLED) if run.chunks is None else found.rows)
         self.static = Static.of(
             encoder, objective, spared=spared, itemsize=None if run.autocast is None else run.autocast.itemsize
         )
-        self.counted = self._cost(self.batch, run.chunks)
-        self.fewer = self._fewer() if run.rows > len(self.batch) else None
+        auto = run.recompute == AUTO
+        if auto:
+            self.run = replace(run, recompute=False)
+        self._count()
+        if auto and self._memory(self._of_rows(run.rows)).peak > device.memory:
+            self.run = replace(run, recompute=True)
+            self._count()
 
     def plan(self, *, utilization: float, measured: bool, search: bool = True) -> StagePlan:
         """Return the plan; without `search`, the largest micro-batch is not looked for."""
@@ -130,7 +141,7 @@ class Stage:
         )
 
     def _memory(self, cost: StepCost) -> Memory:
-        """Return the memory of plain data parallelism; of several devices, sharded where that does not fit."""
+        """Return the memory, sharded or not as the run is; if that is open, sharded where whole weights do not fit."""
 
         def of(sharded: bool) -> Memory:
             return Memory.of(
@@ -143,9 +154,15 @@ class Stage:
                 sharded=sharded,
             )
 
+        if self.sharded is not None:
+            return of(self.sharded)
         plain = of(False)
-        one_copy = self.run.processes == 1 or not self.shardable
-        return plain if one_copy or plain.peak <= self.device.memory else of(True)
+        return plain if plain.peak <= self.device.memory else of(True)
+
+    def _count(self) -> None:
+        """Count a step of the sampled rows; of fewer, where the micro-batch has more rows."""
+        self.counted = self._cost(self.batch, self.run.chunks)
+        self.fewer = self._fewer() if self.run.rows > len(self.batch) else None
 
     def _of_rows(self, rows: int) -> StepCost:
         """Return the cost of a micro-batch of the stage's size, of which some rows were counted."""

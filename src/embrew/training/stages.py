@@ -44,8 +44,8 @@ from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"
-Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
-"""Stage, encoder, objective, rows, their order, whether activations are recomputed."""
+Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool, bool], None]
+"""Stage, encoder, objective, rows, their order, whether activations are recomputed, whether weights are sharded."""
 
 
 def train(
@@ -195,7 +195,8 @@ class Run:
         rows, order, held = self._rows(index, encoder, args, begun, held_out)
         self._decide_recomputation(index, encoder, rows, order, args)
         if self.announce is not None and self.process.is_main_process:
-            self.announce(index, encoder, self.objectives[index], rows, order, bool(args.activation_checkpointing))
+            recompute = bool(args.activation_checkpointing)
+            self.announce(index, encoder, self.objectives[index], rows, order, recompute, self.sharded)
         overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
         if overheads:
             self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
@@ -263,11 +264,8 @@ class Run:
         rows = parts[0] if len(parts) == 1 else concatenate_datasets(parts)
         sizes = [len(part) for part in parts]
         order = build.order(stage, sizes, objective, seed=self.recipe.seed, processes=begun)
-        needed = args.per_device_train_batch_size * self.process.num_processes
-        if args.dataloader_drop_last and len(rows) < needed:
-            raise ValueError(
-                f"stage {stage.name}: {len(rows)} rows, fewer than one batch of {needed}; lower batch.size"
-            )
+        if args.dataloader_drop_last:
+            build.check_fills_batch(stage, len(rows), args.per_device_train_batch_size * self.process.num_processes)
         logger.info("%s  %d rows, %s", stage.name, len(rows), _trainable(encoder))
         self.results.values.setdefault("arithmetic", {})[stage.name] = self.arithmetic[stage.name]
         if args.bf16:
