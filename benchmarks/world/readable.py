@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from embrew import Encoder
 from embrew.objectives import Compression
 from embrew.objectives.frozen_decoder import memory_states
+from world.bugs import adapter_on
 
 ROWS = 16  # per batch
+
+
+def measures(folder: Path, texts: Sequence[str]) -> dict[str, float]:
+    """Return `readable` of a saved encoder, and `for the original LM`: that less the same for the LM with the adapter.
+
+    The second is above 0 where memories were trained for the original LM, and below where for the LM that was being
+    trained itself.
+    """
+    encoder = Encoder.from_pretrained(folder, merge_adapter=False)
+    original = readable(encoder, texts)
+    with adapter_on():
+        adapted = readable(encoder, texts)
+    return {"readable": original, "for the original LM": original - adapted}
 
 
 @torch.no_grad()
