@@ -215,6 +215,26 @@ def test_what_is_proposed_is_accepted(full, model_folder, tmp_path, monkeypatch)
         assert any("quantization=nf4" in one for one in proposed) is offered
 
 
+def test_batches_of_unequal_texts_are_counted_whole(tmp_path, monkeypatch):
+    """One positive of eight is nine times as long as the others; a line through fewer of 128 rows is another plan."""
+    from embrew.planning import stage
+
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]
+    rows = [{"query": words[i % 9], "positive": " ".join(words) * (9 if i % 8 == 0 else 1)} for i in range(256)]
+    settings = {"training": {"max_steps": 1}, "batch": {"size": 128}}
+    lengths = {"max_length": {"query": 128, "document": 128}}
+    recipe = recipe_of("nano", tmp_path / "unequal.jsonl", rows, stage=settings, **lengths)
+    counted = []
+    cost = stage.step_cost
+    monkeypatch.setattr(stage, "step_cost", lambda *given: counted.append(given) or cost(*given))
+    plan = plan_recipe(recipe, gpu="h100").stages[0]
+    (encoder, objective, batch, how), *_ = counted
+    assert plan.memory.gradients == 4 * plan.static.trained
+    real = cost(encoder, objective, batch, how)
+    step = 1.05 * max(real.forward, real.backward)  # 5 % of fragments
+    assert plan.memory.activations == pytest.approx(step - plan.memory.gradients, rel=1e-6)
+
+
 def test_settings_that_a_plan_does_not_follow_are_noted(model_folder, tmp_path):
     folder = model_folder("llama")
     assert not any("not counted" in note for note in plan_recipe(pairs(folder, tmp_path), gpu="h100").notes)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from embrew import build
 from embrew.planning.devices import Device, device
 from embrew.planning.encoders import Parts, plan_encoder
-from embrew.planning.rows import declared_rows, stage_rows
+from embrew.planning.rows import MADE, declared_rows, stage_rows
 from embrew.planning.run import StageRun
-from embrew.planning.stage import UTILIZATION, Stage, StagePlan
+from embrew.planning.stage import SAMPLED, UTILIZATION, Stage, StagePlan
 from embrew.planning.taken import taken_by_process
 from embrew.recipe import Recipe
 
@@ -83,6 +83,7 @@ def plan_recipe(
             taken=taken_by_process() if place.kind == "cpu" else None,
             spared=planned.spared,
             widest=planned.widest,
+            sampled=SAMPLED if measured else MADE,
         )
         plans.append(stage.plan(utilization=utilization, measured=measured))
     return RecipePlan(plans, place, processes, utilization, notes)

@@ -19,7 +19,7 @@ from embrew.recipe import DataConfig, Recipe, StageConfig
 
 WORD = "word "  # one token in most vocabularies
 END = ". Word word"  # a second sentence, which llama2vec needs
-MADE = 64  # rows that are made up
+MADE = 64  # rows that are made up, all alike
 
 
 def stage_rows(

@@ -23,7 +23,7 @@ from embrew.training.step_cost import How, StepCost, step_cost, without_values
 
 AUTO = "auto"  # of activation_checkpointing: where activations do not fit
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
-SAMPLED = 64  # rows of a batch that are counted; what more of them take is on a line
+SAMPLED = 256  # rows of a batch that are counted, of a device; what more of them take is on a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,7 @@ class Stage:
         spared: bytes that quantised weights take less than those of the encoder.
         widest: bytes of the largest weight that is dequantised for a product.
         sharded: whether weights are sharded (FSDP2); None: where whole ones do not fit several devices.
+        sampled: number of rows that are counted.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Stage:
         spared: int = 0,
         widest: int = 0,
         sharded: bool | None = None,
+        sampled: int = SAMPLED,
     ) -> None:
         self.encoder, self.objective, self.run, self.device = encoder, objective, run, device
         self.taken = (CONTEXT if taken is None else taken) + widest
@@ -110,7 +112,7 @@ class Stage:
         self.sharded = sharded
         found = largest_batch(rows, run.rows, max_length=max(encoder.max_length.values()), order=order, seed=run.seed)
         self.mean = found.mean
-        self.batch = self._precomputed(_evenly(found.rows, SAMPLED) if run.chunks is None else found.rows)
+        self.batch = self._precomputed(_evenly(found.rows, sampled) if run.chunks is None else found.rows)
         self.static = Static.of(
             encoder, objective, spared=spared, itemsize=None if run.autocast is None else run.autocast.itemsize
         )
