@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the world and of its documents (default: 0)")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help=f"to train on (default: {DOCUMENTS:,})")
     parser.add_argument("--model", type=Path, help="teacher: the model (default: OUT/teacher/model)")
+    parser.add_argument("--only", default="", help="epic: a pattern of `ROW, seed N`: train these only")
     parser.add_argument("--work", type=Path, default=Path("runs/evidence"), help="folder of what is trained")
     parser.add_argument("--output", type=Path, default=harness.RESULTS, help="folder of the result files")
     arguments = parser.parse_args()
@@ -56,7 +57,7 @@ def main() -> int:
         from world import epic_control
 
         for plan in arguments.names:
-            epic_control.run(Path(plan), world, arguments.out, **places)
+            epic_control.run(Path(plan), world, arguments.out, **places, only=arguments.only)
         return 0
     if arguments.command == "bugs":
         from world import planted

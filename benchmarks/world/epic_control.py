@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,20 @@ def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str)
     return found
 
 
-def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path) -> None:
-    """Run what is left of a plan and write `PLAN.json` and `PLAN.md`."""
+def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, only: str = "") -> None:
+    """Run what is left of a plan and write `PLAN.json` and `PLAN.md`.
+
+    With `only`, a pattern of `ROW, seed N`, other rows are taken as far as they are finished.
+    """
     plan = read_plan(plan_file, PLAN_KEYS, ROW_KEYS)
     values: dict[str, dict[str, list[float]]] = {}
     seeds: dict[str, list[int]] = {}
     for entry in plan["rows"]:
         for seed in entry["seeds"]:
             folder = work / plan_file.stem / file_name(entry["row"]) / str(seed)
+            finished = (folder / f"scores-{plan['split']}.json").exists()
+            if not finished and not re.search(only, f"{entry['row']}, seed {seed}"):
+                continue
             found = score(recipe_of(entry, plan, seed), folder, world, data, split=plan["split"])
             print(entry["row"], seed, {name: round(100 * value, 1) for name, value in found.items()}, flush=True)
             for name, value in found.items():
