@@ -21,6 +21,11 @@ def result(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def has_result(name: str) -> bool:
+    """Return whether `benchmarks/results/NAME.json` exists."""
+    return (RESULTS / f"{name}.json").exists()
+
+
 def page_of(name: str) -> str:
     """Return the path that pages cite for a result: its Markdown file, if it has one."""
     return f"`benchmarks/results/{name}.{'md' if (RESULTS / f'{name}.md').exists() else 'json'}`"
@@ -123,9 +128,13 @@ class Column:
             return NOT_MEASURED
         if isinstance(value, str):
             return value
+        if isinstance(value, list) and all(isinstance(part, str) for part in value):
+            return "; ".join(value) or "none"
         numbers = [self.scale * number for number in (value if isinstance(value, list) else [value])]
         if self.show == "count":
             return str(len(numbers))
+        if self.show == "each":
+            return ", ".join(format(number, self.format) for number in numbers)
         mean = format(statistics.fmean(numbers), self.format)
         if len(numbers) == 1:
             return mean

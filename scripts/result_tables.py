@@ -2,7 +2,8 @@
 
     python scripts/result_tables.py [--check]
 
-`docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md) holds
+`docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md, the small
+world's README.md) holds
 `<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. In a sentence,
 `<!-- value: NAME :: ROW :: COLUMN -->` and `<!-- /value -->` hold one cell. With `--check` nothing is written, and the
 exit status is 1 if a text differs.
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from result_cells import NOT_MEASURED, Column, Row, filled, find, page_of, path_of, result
+from result_cells import NOT_MEASURED, Column, Row, filled, find, has_result, page_of, path_of, result
+from result_plans import to_come
 
 from embrew.config.yaml_text import parse_yaml
 
@@ -32,7 +34,9 @@ NO_TEXT = "–"
 
 def pages() -> list[Path]:
     """Return the files that may hold tables."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+    benchmarks = ROOT / "benchmarks"
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(benchmarks.glob("*.md"))]
+    return [*found, *sorted((benchmarks / "world").glob("*.md"))]
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Table:
             content = find(result(file), path_of(column.at or self.at))
             value, ends = column.value(content, row), column.ends(content, row)
         except (KeyError, TypeError, FileNotFoundError) as error:
+            if to_come(error, file, column.path_in(row, column.path)):
+                return "0" if column.show == "count" else NOT_MEASURED
             where = f"table {self.name}, {label} :: {name}"
             raise ValueError(f"{where}: {file}.json has no {column.path_in(row, column.path)} ({error})") from error
         between = " to ".join(column.text(end) for end in ends)
@@ -89,8 +95,8 @@ class Table:
         by_date: dict[str, list[str]] = {}
         for row in self.rows.values():
             for column in self.columns.values():
-                if row.otherwise is None and column is not None:
-                    file = self.file_of(row, column)
+                file = self.file_of(row, column) if row.otherwise is None and column is not None else None
+                if file is not None and has_result(file):
                     files = by_date.setdefault((result(file).get("date") or "")[:10], [])
                     files += [] if page_of(file) in files else [page_of(file)]
         if not by_date:

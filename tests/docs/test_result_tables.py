@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, imported anew."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    for name in ("result_cells", "result_tables"):
+    for name in ("result_cells", "result_plans", "result_tables"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("result_tables")
 
@@ -166,6 +166,48 @@ def test_the_name_of_a_row_within_keys_and_files(tables: ModuleType, documents: 
     (results / "ours-step.json").write_text(json.dumps(STEP))
     cells = tables.definitions(BY_STAGE)["stages"].cells()["ours"]
     assert cells == {"first": "0.3 ± 0.1", "milliseconds": "1111.6", "gain": "+0.20 ± 0.00"}
+
+
+PLAN = """
+rows:
+  - {row: "later", recipe: mine, judge: [align], tokens: [all, concat], shots: [0, 5]}
+  - {row: "ours", stages: [first, last]}
+"""
+PLANNED = """
+new:
+  file: scores
+  at: rows
+  first: method
+  columns: {STS: sts, by seed: {path: sts, show: each}, seeds: {path: sts, show: count}}
+  rows: {ours: "ours, stage: 1", later: "later: align, 5 shots"}
+"""
+
+
+def test_a_planned_row_is_not_measured_and_another_is_an_error(
+    tables: ModuleType, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = documents / "plans"
+    plans.mkdir()
+    (plans / "scores.yaml").write_text(PLAN)
+    monkeypatch.setattr(sys.modules["result_plans"], "PLANS", plans)
+    cells = tables.definitions(PLANNED)["new"].cells()
+    assert cells["ours"] == {"STS": "0.4 ± 0.1", "by seed": "0.3, 0.5", "seeds": "2"}
+    assert cells["later"] == {"STS": "not measured", "by seed": "not measured", "seeds": "0"}
+    for wrong in ("later: aligned, 5 shots", "later, 6 shots", "latest"):
+        with pytest.raises(ValueError, match="has no"):
+            tables.definitions(PLANNED.replace("later: align, 5 shots", wrong))["new"].cells()
+    (documents / "benchmarks" / "results" / "scores.json").unlink()
+    sys.modules["result_cells"].result.cache_clear()
+    with pytest.raises(ValueError, match="ours, stage: 1"):  # the plan has no such row either
+        tables.definitions(PLANNED)["new"].cells()
+    table = tables.definitions(PLANNED.replace("ours, stage: 1", "ours: last"))["new"]
+    assert {cell for row in table.cells().values() for cell in row.values()} == {"not measured", "0"}
+    assert table.source() == ""
+
+
+def test_a_list_of_words(tables: ModuleType) -> None:
+    assert tables.Column().text(["one claim", "another"]) == "one claim; another"
+    assert tables.Column().text([]) == "none"
 
 
 @pytest.mark.parametrize(

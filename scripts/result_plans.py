@@ -1,0 +1,50 @@
+"""Rows that the plans of `benchmarks/plans` will measure. Used by `result_tables.py` and `result_orderings.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from embrew.config.yaml_text import parse_yaml
+
+ROOT = Path(__file__).parents[1]
+PLANS = ROOT / "benchmarks" / "plans"
+RECIPES = ROOT / "src" / "embrew" / "recipes"
+
+
+@cache
+def planned(name: str) -> frozenset[str]:
+    """Return the rows that `benchmarks/plans/NAME.yaml` gives to its result file; none if there is no such plan."""
+    path = PLANS / f"{name}.yaml"
+    return frozenset(row for entry in rows_of(path) for row in labels(entry)) if path.exists() else frozenset()
+
+
+def to_come(error: Exception, name: str, path: list[Any]) -> bool:
+    """Return whether a path is missing in `benchmarks/results/NAME.json` since its row is planned and was not run."""
+    missing = path if isinstance(error, FileNotFoundError) else error.args[:1]
+    return any(isinstance(part, str) and part in planned(name) for part in missing)
+
+
+def labels(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield the names under which the scores of a plan's row are kept: by stage, memory tokens and demonstrations."""
+    stages = entry.get("judge") or entry.get("stages") or stages_of(entry.get("recipe"))
+    for label in [entry["row"], *(f"{entry['row']}: {stage}" for stage in stages)]:
+        yield label
+        yield from (f"{label}, {tokens}" for tokens in entry.get("tokens", []))
+        yield from (f"{label}, {count} shots" for count in entry.get("shots", []))
+
+
+def stages_of(recipe: str | None) -> list[str]:
+    """Return the names of a recipe's stages; none if it is not a file of this repository."""
+    for path in (RECIPES / f"{recipe}.yaml", ROOT / str(recipe)):
+        if recipe is not None and path.is_file():
+            return [stage["name"] for stage in rows_of(path, "stages")]
+    return []
+
+
+def rows_of(path: Path, key: str = "rows") -> list[dict[str, Any]]:
+    """Return a list of a YAML file."""
+    found: list[dict[str, Any]] = parse_yaml(path.read_text(encoding="utf-8"), source=path.name).get(key, [])
+    return found
