@@ -6,7 +6,8 @@ that a plan can be stopped and given again, and its parts can run beside each ot
 or plan has trained with the same settings is taken over. The table goes to `benchmarks/results/NAME.md` and `.json`.
 
 `also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
-runs what is expected; see `claims.py`.
+runs what is expected; see `claims.py`. Stages that measure the share of the gap closed have a table of it, and claims
+may name `gap: share` and `gap: other` (another text's memory).
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -47,6 +48,7 @@ from embrew.training.resuming.reuse import reuse_stages
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims")
+GAP = ("share", "other")
 ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens", "shots", "prompt")
 
 
@@ -58,6 +60,7 @@ class Judged:
     seed: int
     backbone: str
     results: list[Result]
+    gap: dict[str, float] | None = None
 
 
 def main() -> None:
@@ -134,7 +137,14 @@ def run(
                         encoder = build.encoder(recipe.model_copy(update={"encoder": untrained}))
                 backbone = encoder.describe()["base"]["sha256"] or "unknown"
                 results = judge(shot(pooled_over(encoder, tokens, plan), entry, suite, count), suite, results_folder)
-                yield Judged(label + said, seed, backbone, results)
+                yield Judged(label + said, seed, backbone, results, gap_of(folder / "model", name))
+
+
+def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
+    """The share of the gap that a stage has closed at its end, own and other memory; None where not measured."""
+    file = folder / "run.json"
+    measured = json.loads(file.read_text()).get("gap", {}).get(stage) if file.exists() else None
+    return {name: measured["end"][name] for name in GAP} if measured and measured["end"] else None
 
 
 def complete(folder: Path, suite: Any) -> bool:
@@ -188,10 +198,17 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         for row, several in rows.items()
     }
     further = {row: also(several, plan.get("also", {})) for row, several in rows.items()}
+    gaps = {
+        row: {f"gap: {name}": [found.gap[name] if found.gap else None for found in several] for name in GAP}
+        for row, several in rows.items()
+        if any(found.gap for found in several)
+    }
     record = {"title": plan["title"], "suite": plan["suite"], **around, "rows": values}
     if plan.get("also"):
         record["also"] = further
-    settled = settle(plan.get("claims", []), values, further)
+    if gaps:
+        record["gap"] = gaps
+    settled = settle(plan.get("claims", []), values, {row: further[row] | gaps.get(row, {}) for row in rows})
     if settled:
         record["claims"] = settled
     record["backbones"] = {row: several[0].backbone for row, several in rows.items()}
@@ -209,6 +226,7 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
         "",
         *depths_and_sizes(rows),
         *(["As they are, not times 100:", "", *further_grid(further), ""] if plan.get("also") else []),
+        *gap_table(gaps),
         *claims_table(settled),
         "- backbones, sha256: " + "; ".join(f"{row}: {several[0].backbone[:12]}" for row, several in rows.items()),
         *origin(around),
@@ -225,6 +243,21 @@ def claims_table(settled: list[dict[str, Any]]) -> list[str]:
         return []
     rows = [[one["claim"], one["criterion"], one["found"], f"**{one['verdict']}**"] for one in settled]
     return ["Written before the runs:", "", *table(["claim", "criterion", "found", "verdict"], rows), ""]
+
+
+def gap_table(gaps: dict[str, dict[str, list[float | None]]]) -> list[str]:
+    """The share of the gap closed, by rows whose last stage compresses; nothing where none does."""
+    if not gaps:
+        return []
+    rows = []
+    for row, measured in gaps.items():
+        rows.append([row, *(cell([v for v in measured[f"gap: {name}"] if v is not None], digits=2) for name in GAP)])
+    return [
+        "Share of the gap closed (0: no memory, 1: the text itself), on texts held out from training; as it is:",
+        "",
+        *table(["", "own memory", "another text's memory"], rows),
+        "",
+    ]
 
 
 def depths_and_sizes(rows: dict[str, list[Judged]]) -> list[str]:

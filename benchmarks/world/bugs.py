@@ -12,7 +12,7 @@ from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.frozen import FrozenLM
 from embrew.modeling.text.tokens import Segment
-from embrew.objectives import bottleneck, compression, conditional_alignment
+from embrew.objectives import bottleneck, compression, conditional_alignment, gap
 from embrew.objectives.demonstrations import DemonstratedPairs
 
 
@@ -45,6 +45,7 @@ def blind_memory() -> Iterator[None]:
     with (
         patch.object(compression, "memory_states", memory_states),
         patch.object(conditional_alignment, "memory_states", memory_states),
+        patch.object(gap, "memory_states", memory_states),
     ):
         yield
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 from claims import settle
+from evidence import gap_of
 from planned import expand, file_name
 from report import circumstances, origin, table
 
@@ -54,10 +55,21 @@ def trained(bug: Bug, plan: dict[str, Any], seed: int, work: Path) -> tuple[Reci
     return recipe, folder
 
 
-def scores(bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seed: int, work: Path) -> Rows:
-    """Return the scores of the bug's row after each stage, named as in the results of its plan."""
-    recipe, folder = trained(bug, plan, seed, work)
+def scores(bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seeds: Sequence[int], work: Path) -> Rows:
+    """Return the scores of the bug's row after each stage, one a seed, named as in the results of its plan."""
     found: Rows = {}
+    for seed in seeds:
+        for row, values in _scores(bug, plan, world, data, seed=seed, work=work).items():
+            for name, value in values.items():
+                found.setdefault(row, {}).setdefault(name, []).append(value)
+    return found
+
+
+def _scores(
+    bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seed: int, work: Path
+) -> dict[str, dict[str, float]]:
+    recipe, folder = trained(bug, plan, seed, work)
+    found: dict[str, dict[str, float]] = {}
     for stage in [stage for stage in recipe.stages if (folder / stage.name).exists()]:
         encoder: Any = build.open_model(str(folder / stage.name))
         if "split" in plan:
@@ -68,10 +80,12 @@ def scores(bug: Bug, plan: dict[str, Any], world: World, data: Path, *, seed: in
                 values[result.task] = result.main_score
                 for name in plan.get("also", {}).get(result.task, []):
                     values[f"{result.task}: {name}"] = result.scores[name]
+        measured = gap_of(folder, stage.name)
+        values |= {f"gap: {name}": share for name, share in (measured or {}).items()}
         if bug.plan in READABLE and stage.name == "compress":
             values |= measures(folder / stage.name, held_out(data))
         label = f"{bug.row}: {stage.name}" if len(recipe.stages) > 1 else bug.row
-        found[label] = {name: [value] for name, value in values.items()}
+        found[label] = values
     return found
 
 
@@ -81,15 +95,26 @@ def held_out(data: Path, count: int = 64) -> list[str]:
     return [text for text in texts if "?" not in text][:count]
 
 
-def noticed_by(claims: Sequence[dict[str, Any]], healthy: Rows, further: Rows, broken: Rows) -> list[str]:
-    """Return the claims that hold with the first seed of a control and not with the bug in its place."""
-    first = {row: {task: values[:1] for task, values in tasks.items()} for row, tasks in healthy.items()}
-    more = {row: {task: values[:1] for task, values in tasks.items()} for row, tasks in further.items()}
-    with_bug = {row: {t: v for t, v in broken.get(row, tasks).items() if ": " not in t} for row, tasks in first.items()}
-    more_bug = {row: {t: v for t, v in broken.get(row, tasks).items() if ": " in t} for row, tasks in more.items()}
-    before, after = settle(claims, first, more), settle(claims, with_bug, more_bug)
-    pairs = zip(before, after, strict=True)
-    return [one["claim"] for one, other in pairs if one["verdict"] == "holds" and other["verdict"] != "holds"]
+def noticed_by(claims: Sequence[dict[str, Any]], healthy: Rows, further: Rows, broken: Rows) -> dict[str, int]:
+    """Return the claims that hold with every seed of a control, and the number of seeds with which the bug breaks each.
+
+    The bug's scores stand in place of its rows' own; claims that it breaks with no seed are left out.
+    """
+
+    def with_bug(rows: Rows, *, also: bool) -> Rows:
+        found = {}
+        for row, tasks in rows.items():
+            found[row] = {name: values for name, values in broken.get(row, tasks).items() if (": " in name) is also}
+        return found
+
+    before = settle(claims, healthy, further)
+    after = settle(claims, with_bug(healthy, also=False), with_bug(further, also=True))
+    broke = {
+        one["claim"]: sum(not difference > float(one.get("by", 0.0)) for difference in other["differences"])
+        for one, other in zip(before, after, strict=True)
+        if one["verdict"] == "holds"
+    }
+    return {claim: count for claim, count in broke.items() if count}
 
 
 def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Path, output: Path) -> None:
@@ -102,19 +127,26 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
             continue
         plan = yaml.safe_load((plans / f"{bug.plan}.yaml").read_text())
         known = json.loads(results.read_text())
-        seed = known["seeds"][next(row for row in known["seeds"] if row.startswith(bug.row))][0]
-        broken = scores(bug, plan, world, data, seed=seed, work=work / "bugs")
+        seeds = known["seeds"][next(row for row in known["seeds"] if row.startswith(bug.row))]
+        broken = scores(bug, plan, world, data, seeds=seeds, work=work / "bugs")
         claims = list(plan["claims"])
         if bug.plan in READABLE:
             claims += READABLE[bug.plan]
-            whole = work / bug.plan / file_name(bug.row) / str(seed) / "model" / "compress"
-            more = {name: [value] for name, value in measures(whole, held_out(data)).items()}
-            known["rows"][f"{bug.row}: compress"] |= more
-        noticed = noticed_by(claims, known["rows"], known.get("also", {}), broken)
-        healthy = {row: known["rows"].get(row, {}) for row in broken}
+            for seed in seeds:
+                whole = work / bug.plan / file_name(bug.row) / str(seed) / "model" / "compress"
+                for name, value in measures(whole, held_out(data)).items():
+                    known["rows"][f"{bug.row}: compress"].setdefault(name, []).append(value)
+        further = {row: known.get("also", {}).get(row, {}) | known.get("gap", {}).get(row, {}) for row in known["rows"]}
+        noticed = noticed_by(claims, known["rows"], further, broken)
+        healthy = {row: known["rows"].get(row, {}) | further.get(row, {}) for row in broken}
         record["bugs"][bug.name] = {
-            "plan": bug.plan, "row": bug.row, "seed": seed, "scores": broken, "healthy": healthy, "noticed_by": noticed,
-        }  # fmt: skip
+            "plan": bug.plan,
+            "row": bug.row,
+            "seeds": seeds,
+            "scores": broken,
+            "healthy": healthy,
+            "noticed_by": noticed,
+        }
         print(bug.name, broken, noticed, flush=True)
     around = circumstances(f"WORLD={data} python benchmarks/small_world.py bugs")
     record = {**around, "bugs": record["bugs"]}
@@ -122,21 +154,26 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
     rows = []
     for name, found in record["bugs"].items():
         for row, tasks in found["scores"].items():
-            for task, (value,) in tasks.items():
+            for task, values in tasks.items():
                 whole = found["healthy"].get(row, {}).get(task)
                 if whole is not None:
-                    said = ", ".join(f"{100 * one:.1f}" for one in whole)
-                    rows.append([name, row, task, f"{100 * value:.1f}", said])
-    verdicts = [[name, "; ".join(found["noticed_by"]) or "**not noticed**"] for name, found in record["bugs"].items()]
+                    form = "{:.3g}" if ": " in task else "{:.1f}"
+                    factor = 1 if ": " in task else 100
+                    shown = [", ".join(form.format(factor * one) for one in several) for several in (values, whole)]
+                    rows.append([name, row, task, *shown])
+    verdicts = []
+    for name, found in record["bugs"].items():
+        said = [f"{claim} ({count} of {len(found['seeds'])} seeds)" for claim, count in found["noticed_by"].items()]
+        verdicts.append([name, "; ".join(said) or "**not noticed**"])
     lines = [
         "# Planted bugs in the small world's controls",
         "",
-        "Each bug is planted once, in training only, in a control's row with its first seed. A control notices it if a "
-        "claim of its plan that holds with this seed no longer does.",
+        "Each bug is planted in training only, in a control's row with each of its seeds. A control notices it if a "
+        "claim of its plan that holds with every seed no longer does with the bug in that row.",
         "",
         *table(["bug", "claims that no longer hold"], verdicts),
         "",
-        "Scores times 100, beside those of every seed without the bug:",
+        "Scores times 100 by seed (those with a colon in their name as they are):",
         "",
         *table(["bug", "row", "task", "with the bug", "without"], rows),
         "",

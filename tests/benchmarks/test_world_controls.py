@@ -240,9 +240,10 @@ def test_a_bug_is_noticed_by_claims_that_no_longer_hold():
         {"claim": "never", "better": "b", "than": "a", "task": "t"},
         {"claim": "writes", "better": "a", "than": 5, "task": "t: perplexity", "lower": True},
     ]
-    healthy, further = {"a": {"t": [0.9, 0.1]}, "b": {"t": [0.3, 0.2]}}, {"a": {"t: perplexity": [2.0, 9.0]}}
-    broken = {"a": {"t": [0.4], "t: perplexity": [3.0]}}
-    assert noticed_by(claims, healthy, further, broken) == ["far"]
-    broken = {"a": {"t": [0.1], "t: perplexity": [6.0]}}
-    assert noticed_by(claims, healthy, further, broken) == ["far", "near", "writes"]
-    assert noticed_by(claims, healthy, further, {}) == []
+    healthy, further = {"a": {"t": [0.9, 0.8]}, "b": {"t": [0.3, 0.2]}}, {"a": {"t: perplexity": [2.0, 3.0]}}
+    broken = {"a": {"t": [0.4, 0.5], "t: perplexity": [3.0, 4.0]}}
+    assert noticed_by(claims, healthy, further, broken) == {"far": 1}
+    broken = {"a": {"t": [0.1, 0.2], "t: perplexity": [6.0, 4.0]}}
+    assert noticed_by(claims, healthy, further, broken) == {"far": 2, "near": 2, "writes": 1}
+    assert noticed_by(claims, healthy, further, {}) == {}
+    assert noticed_by(claims, {**healthy, "a": {"t": [0.9, 0.3]}}, further, broken) == {"near": 2, "writes": 1}
