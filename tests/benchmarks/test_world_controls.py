@@ -30,7 +30,7 @@ PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
 NAMES = sorted(path.stem for path in PLANS.glob("world-*.yaml"))
 WORLD = make_world(0)
 TASKS = {
-    "world-llm2comp": {"paraphrase", "similarity"},
+    "world-llm2comp": {"paraphrase", "similarity", "gap: share", "gap: other"},
     "world-lbr": {"signs", "naming", "naming: perplexity", "naming: perplexity_text"},
     "world-autoregembed": {"following"},
     "world-epic": {*CONDITIONS, "followed"},
