@@ -144,7 +144,7 @@ def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
     """The share of the gap that a stage has closed at its end, own and other memory; None where not measured."""
     file = folder / "run.json"
     measured = json.loads(file.read_text()).get("gap", {}).get(stage) if file.exists() else None
-    return {name: measured["end"][name] for name in GAP} if measured and measured["end"] else None
+    return {name: measured["end"][name] for name in GAP} if measured and "end" in measured else None
 
 
 def complete(folder: Path, suite: Any) -> bool:
