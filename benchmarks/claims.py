@@ -5,6 +5,7 @@ Keys of a claim:
     better: a row as the table names it.
     than: another row, whose score of the same seed is compared; or a number, in the table's units.
     task: a task, an average, or, of `also`, `task: score`.
+    than_task: of the other row, where it is another one, such as a control's; `than` may then be the same row.
     by: the least difference in points (scores times 100; scores of `also` as they are); 0 without it.
     lower: lower scores are better (perplexity).
 
@@ -18,7 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KEYS = ("claim", "better", "than", "task", "by", "lower")
+KEYS = ("claim", "better", "than", "task", "than_task", "by", "lower")
 Scores = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 
@@ -48,9 +49,11 @@ def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[s
     task, by, other = claim["task"], float(claim.get("by", 0.0)), claim["than"]
     ours = _seeds(claim["better"], task, scores, further)
     number = isinstance(other, int | float)
-    theirs = [float(other)] if number else _seeds(other, task, scores, further)
+    than_task = claim.get("than_task", task)
+    theirs = [float(other)] if number else _seeds(other, than_task, scores, further)
     side = "below" if claim.get("lower") else "above"
     criterion = f"{task}: {claim['better']} {side} {other:g}" if number else f"{task}: {claim['better']} {side} {other}"
+    criterion += f", {than_task}" if than_task != task else ""
     criterion += f" by more than {by:g}, every seed" if by else ", every seed"
     found: dict[str, Any] = {**claim, "criterion": criterion, "differences": []}
     if not ours or not theirs:

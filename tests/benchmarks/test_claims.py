@@ -40,6 +40,15 @@ def test_lower_is_better():
     assert verdict(better="b", than="a", task="t: perplexity", lower=True) == ("reversed", [-6, -1])
 
 
+def test_a_row_beside_its_own_control():
+    further = {"a": {"t: right": [3.0, 4.0], "t: other": [5.0, 4.5], "t: none": [3.5, 3.5]}}
+    claim = {"claim": "x", "better": "a", "than": "a", "task": "t: right", "lower": True}
+    kept, lost = settle([{**claim, "than_task": f"t: {name}"} for name in ("other", "none")], {}, further)
+    assert (kept["verdict"], kept["differences"]) == ("holds", [2.0, 0.5])
+    assert (lost["verdict"], lost["differences"]) == ("not resolved", [0.5, -0.5])
+    assert kept["criterion"] == "t: right: a below a, t: other, every seed"
+
+
 def test_what_was_not_run_is_not_measured():
     assert verdict(better="a", than="missing") == ("not measured", [])
     assert verdict(better="missing", than=1) == ("not measured", [])

@@ -11,7 +11,7 @@ from embrew import build
 from embrew.recipe import Recipe
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
-ROWS = {"lbr": 10, "lbr-attention": 4, "lbr-code": 5, "lbr-ratio": 6}
+ROWS = {"lbr": 10, "lbr-400": 4, "lbr-attention": 4, "lbr-code": 5, "lbr-ratio": 6}
 
 
 def plan_of(name):
@@ -52,3 +52,18 @@ def test_rows_share_what_they_have_in_common():
         assert rows[first].stage_hash(0) == causal.stage_hash(0) == both_ways.stage_hash(0)
         assert rows[first].stage_hash(1) == causal.stage_hash(1) != both_ways.stage_hash(1)
     assert rows["GL + CL"].encoder.template == "{instruction}{text}\n" == rows["LLM"].encoder.template
+
+
+def test_the_memory_is_judged_beside_its_controls():
+    """The recipe as it is, in float32; three seeds of each row; claims name rows after a stage, and known scores."""
+    plan, rows = plan_of("lbr-400"), recipes("lbr-400")
+    assert [stage.training["max_steps"] for stage in rows["IB-GL + CL"].stages] == [400, 60]
+    assert not any(stage.training.get("bf16") for recipe in rows.values() for stage in recipe.stages)
+    assert plan["dtype"] == "float32"
+    seeds = {name: [seed for row in plan["rows"] if row["row"] == name for seed in row["seeds"]] for name in rows}
+    assert set(map(tuple, seeds.values())) == {(42, 43, 44)}
+    names = {f"{row['row']}: {stage}" for row in plan["rows"] for stage in row.get("stages", ["learn", "represent"])}
+    known = {"medquad_retrieval", *(f"medquad_generation: {score}" for score in plan["also"]["medquad_generation"])}
+    for claim in plan["claims"]:
+        assert {claim["better"], claim["than"]} <= names
+        assert {claim["task"], claim.get("than_task", claim["task"])} <= known

@@ -12,9 +12,11 @@ from embrew.data.beir import read_beir
 from embrew.evaluation import evaluate, find_task
 from embrew.evaluation.kinds.generation import choose, evaluate_generation, held_out
 from embrew.evaluation.scoring import check_settings
+from embrew.evaluation.told import others
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.generation import target_rows, target_scores
-from embrew.modeling.text.tokens import Segment
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.text.tokens import Segment, Tokens
 
 pytest.importorskip("sacrebleu")
 pytest.importorskip("rouge_score")
@@ -57,10 +59,103 @@ def test_perplexity_and_reconstruction(make_encoder):
     assert found["reconstruction"] == pytest.approx(right / tokens)
 
 
+def predicted_by(encoder, pairs):
+    """Perplexity and share of likeliest tokens of `(read, target)` ids, row by row through the library's own model."""
+    losses, right = [], []
+    for read, target in pairs:
+        with torch.no_grad():
+            logits = encoder.backbone.causal_lm(torch.tensor([read + target])).logits[0, len(read) - 1 : -1].double()
+        chosen = logits.log_softmax(-1)[range(len(target)), target]
+        losses += (-chosen).tolist()
+        right += [int(row.argmax()) == token for row, token in zip(logits, target, strict=True)]
+    return math.exp(sum(losses) / len(losses)), sum(right) / len(right)
+
+
+def test_what_another_text_and_none_tell(make_encoder, tokenizer):
+    """Without a bottleneck, of two questions: each answer after the other question, and after BOS."""
+    encoder = make_encoder(attention="causal", memory_tokens=0)
+    found = evaluate_generation(encoder, ASKED[:2], ANSWERS[:2], max_new_tokens=2)
+
+    def ids(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    one, two = ([tokenizer.bos_token_id, *ids(text)] for text in ASKED[:2])
+    first, second = ([*ids(text), tokenizer.eos_token_id] for text in ANSWERS[:2])
+    read = encoder.template.rows(ASKED[:2], instruction=encoder.prompts["query"], max_length=512)
+    assert [row.ids for row in read] == [one, two]
+    bos = [tokenizer.bos_token_id]
+    for ending, pairs in {
+        "": [(one, first), (two, second)],
+        "_other": [(two, first), (one, second)],
+        "_none": [(bos, first), (bos, second)],
+    }.items():
+        perplexity, accuracy = predicted_by(encoder, pairs)
+        assert found[f"perplexity{ending}"] == pytest.approx(perplexity, rel=1e-5)
+        assert found[f"accuracy{ending}"] == pytest.approx(accuracy)
+    assert len({found[f"perplexity{ending}"] for ending in ("", "_other", "_none")}) == 3
+
+
+def test_what_another_memory_and_none_tell(make_encoder):
+    """Through the bottleneck, of two questions: the other's memory by rows of that question; without it as above."""
+    encoder = make_encoder(attention="causal", prompts={"query": "ask: ", "document": "read: "})
+    found = evaluate_generation(encoder, ASKED[:2], ANSWERS[:2], max_new_tokens=2)
+    for name, read, instruction, cut in (
+        ("perplexity", ASKED[1::-1], "ask: ", 0),
+        ("reconstruction", ANSWERS[1::-1], "read: ", 1),
+    ):
+        rows = target_rows(encoder, read, ANSWERS[:2], instruction=instruction, max_tokens=512, limit=512)
+        losses, right = zip(*target_scores(encoder, rows, source="memory"), strict=True)
+        if name == "perplexity":
+            assert found["perplexity_other"] == pytest.approx(math.exp(torch.cat(losses).double().mean()), rel=1e-6)
+            assert found["accuracy_other"] == pytest.approx(float(torch.cat(right).double().mean()))
+        else:
+            kept = torch.cat([row[:-1] for row in right])  # without EOS
+            assert found["reconstruction_other"] == pytest.approx(float(kept.double().mean()))
+        targets = [[i for i, s in zip(row.ids, row.segments, strict=True) if s == Segment.TARGET] for row in rows]
+        perplexity, accuracy = predicted_by(encoder, [([1], ids[: len(ids) - cut]) for ids in targets])
+        if name == "perplexity":
+            assert found["perplexity_none"] == pytest.approx(perplexity, rel=1e-5)
+            assert found["accuracy_none"] == pytest.approx(accuracy)
+        else:
+            assert found["reconstruction_none"] == pytest.approx(accuracy)
+
+
+def test_a_memory_is_needed_where_it_is_all_that_differs(make_encoder):
+    """Answers that only the question can tell: trained for a few steps, own memory beats another's and none."""
+    torch.manual_seed(0)
+    encoder = make_encoder(attention="causal")
+    questions, answers = ["one", "two", "three", "four"], ["cats sleep", "dogs bark", "fish swim", "the sea"]
+    rows = target_rows(encoder, questions, answers, instruction="", max_tokens=64, limit=64)
+    optimizer = torch.optim.Adam(encoder.requires_grad_(True).parameters(), lr=0.01)
+    tokens = Tokens.pad(rows)
+    for _ in range(60):
+        states = encoder.backbone.hidden_states(tokens, Attention("causal", bottleneck="visible"))
+        logits = encoder.backbone.causal_lm.lm_head(states[tokens.predicting(Segment.TARGET)])
+        loss = torch.nn.functional.cross_entropy(logits, tokens.input_ids[tokens.where(Segment.TARGET)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = evaluate_generation(encoder, questions, answers, instruction="", max_new_tokens=2)
+    assert found["perplexity"] < 2 < found["perplexity_other"]
+    assert found["perplexity"] < found["perplexity_none"]
+    assert found["accuracy"] > max(found["accuracy_other"], found["accuracy_none"])
+
+
+def test_another_is_never_a_row_itself(make_encoder):
+    for count in (2, 3, 7, 50):
+        for seed in range(20):
+            order = others(count, seed=seed)
+            assert sorted(order) == list(range(count)) and all(i != at for at, i in enumerate(order))
+    assert others(7, seed=1) == others(7, seed=1) != others(7, seed=2)
+    found = evaluate_generation(make_encoder(attention="causal"), ASKED[:1], ANSWERS[:1], max_new_tokens=1)
+    assert found["perplexity_other"] is found["accuracy_other"] is found["reconstruction_other"] is None
+    assert found["perplexity_none"] > 1
+
+
 def test_without_a_bottleneck_the_text_is_visible(make_encoder):
     encoder = make_encoder(attention="causal", memory_tokens=0)
     found = evaluate_generation(encoder, ASKED, ANSWERS, max_new_tokens=4)
-    assert found["source"] == "text" and found["reconstruction"] is None
+    assert found["source"] == "text" and found["reconstruction"] is found["reconstruction_none"] is None
     assert found["perplexity"] == found["perplexity_text"]
     with pytest.raises(ValueError, match="has no bottleneck"):
         evaluate_generation(encoder, ASKED, ANSWERS, source="memory")

@@ -83,6 +83,13 @@ def target_rows(
     ]
 
 
+def first_row(encoder: Embedder) -> Row:
+    """Return what precedes a target that reads no text: BOS; where there is none, EOS or the padding token."""
+    tokenizer = encoder.tokenizer
+    other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    return Row.of(encoder.template.bos_ids or [other or 0], Segment.PROMPT)
+
+
 def target_scores(
     encoder: Embedder, rows: Sequence[Row], *, source: Source, bos: Bos = "visible", batch_tokens: int = 4096
 ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.generation import first_row
 from embrew.modeling.model.reach import at_rest
-from embrew.modeling.text.tokens import Row, Segment, Tokens
+from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.compression import Compression
 from embrew.objectives.frozen_decoder import memory_states
 from embrew.objectives.reductions import UNIT_WEIGHTS
-from embrew.objectives.splitting import bos_row
 
 ROWS = 8  # of a batch
 
@@ -144,7 +144,7 @@ def _readings(
 ) -> dict[str, Tokens]:
     """Return students that read the whole context as text, or BOS alone, in place of the memory."""
     parts = objective.parts(rows, encoder)
-    alone = [_first(encoder)] * len(rows)
+    alone = [first_row(encoder)] * len(rows)
     return _moved(
         {
             "student" + suffix: Tokens.pad([a + b for a, b in zip(parts.read if whole else alone, of, strict=True)])
@@ -152,14 +152,6 @@ def _readings(
         },
         encoder,
     )
-
-
-def _first(encoder: Encoder) -> Row:
-    """Return BOS; where there is none, EOS, which stands between texts, or the padding token."""
-    tokenizer = encoder.tokenizer
-    other = tokenizer.pad_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    bos = bos_row(encoder)
-    return bos if bos.ids else Row.of([other or 0], Segment.PROMPT)
 
 
 def _moved(batch: Mapping[str, Tokens], encoder: Encoder) -> dict[str, Any]:

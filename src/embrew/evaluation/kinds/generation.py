@@ -1,7 +1,7 @@
 """Generation: the answers an encoder still generates, compared with held-out ones, and the perplexity of those.
 
-*Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L); perplexities and a reconstruction rate are added. The paper does
-not name its tokenisation; here it is the default of sacreBLEU and rouge-score.
+*Learn Before Represent*, Table 2 (BLEU-4, ROUGE-L); perplexities, accuracies and a reconstruction rate are added. The
+paper does not name its tokenisation; here it is the default of sacreBLEU and rouge-score.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from embrew.data.beir import RetrievalData, is_beir, read_beir
 from embrew.evaluation.instructed import Instructed, inner
 from embrew.evaluation.rows import task_rows
 from embrew.evaluation.task import Columns, Evaluate, Evaluated, Task, TaskKind
+from embrew.evaluation.told import Told, predicted, told
 from embrew.text_encoder.interface import TextEncoder
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.generation import Bos, Source
+    from embrew.modeling.text.tokens import Row
 
 Answered = tuple[list[str], list[str]]  # questions, and the answer of each
 
@@ -58,6 +61,7 @@ def prepare(
             bos=bos,
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
+            seed=seed,
             **{key: options[key] for key in ("batch_tokens", "show_progress_bar") if key in options},
         )
         return scores, {"queries": len(asked)}
@@ -76,15 +80,20 @@ def evaluate_generation(
     max_new_tokens: int = 128,
     batch_size: int = 16,
     batch_tokens: int = 4096,
+    seed: int = 42,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
     """Return scores of what an `Encoder` generates greedily after each question; the main one is ROUGE-L.
 
     * `rouge_l`: mean F-measure of the longest common subsequence; `bleu_4`: corpus BLEU-4. Both 0 to 1.
     * `perplexity`: of the answers given what `source` says: the memory tokens alone, or the question.
-    * `perplexity_text`: of the answers given the question; the same if there is no bottleneck.
-    * `reconstruction`: share of the answers' tokens with the highest probability, given the memory of the answer itself
-      and the tokens before. None if there is no bottleneck.
+    * `accuracy`: share of the answers' tokens with the highest probability, given the same and the true tokens before.
+    * `perplexity_text`: given the question as text; equal to `perplexity` if there is no bottleneck.
+    * `reconstruction`: like `accuracy`, given the memory of the answer itself. None if there is no bottleneck.
+
+    `perplexity_other`, `accuracy_other` and `reconstruction_other` are controls: given the memory (or the text) of
+    another question, or answer, of the task. None if there is one question only. `perplexity_none`, `accuracy_none`
+    and `reconstruction_none`: given BOS only. What the memory tells about an answer is the difference to these.
 
     Args:
         encoder: a causal LM with causal attention.
@@ -96,6 +105,7 @@ def evaluate_generation(
         max_new_tokens: maximum length of an answer in tokens.
         batch_size: answers generated per batch.
         batch_tokens: padded tokens per batch when answers are scored.
+        seed: of the choice of another question for each answer.
         show_progress_bar: show a progress bar.
 
     Raises:
@@ -127,17 +137,19 @@ def evaluate_generation(
     common = {"max_tokens": encoder.max_length["query"], "limit": encoder.max_length["document"]}
     rows = target_rows(encoder, questions, answers, instruction=asked, **common)
 
-    def perplexity(read: Source) -> float:
-        return _perplexity(encoder, rows, read, bos, batch_tokens)
-
+    tell = partial(told, encoder, bos=bos, seed=seed, batch_tokens=batch_tokens)
+    answered = tell(rows, source=chosen)
+    again = tell(_answers_twice(encoder, answers), source="memory") if has_memory else {}
+    text = answered["own"] if chosen == "text" else predicted(encoder, rows, "text", bos, batch_tokens)
     found = rouge(written, answers)
     scores: dict[str, Any] = {
         "source": chosen,
         "rouge_l": math.fsum(found) / len(found),
         "bleu_4": bleu(written, answers),
-        "perplexity": perplexity(chosen),
-        "perplexity_text": perplexity("text"),
-        "reconstruction": _reconstruction(encoder, answers, bos, batch_tokens) if has_memory else None,
+        **_named("perplexity", answered, "perplexity"),
+        "perplexity_text": None if text is None else text.perplexity,
+        **_named("accuracy", answered, "accuracy"),
+        **_named("reconstruction", again, "accuracy"),
     }
     examples = {"score": found, "question": list(questions), "answer": written}
     return {"main_score": scores["rouge_l"], **scores, "examples": examples}
@@ -174,20 +186,14 @@ def choose(pairs: Answered, *, max_chars: int | None, count: int | None, seed: i
     return [pairs[0][i] for i in kept], [pairs[1][i] for i in kept]
 
 
-def _perplexity(encoder: Encoder, rows: Sequence[Any], source: Source, bos: Bos, batch_tokens: int) -> float:
-    """Return exp of the mean loss over all tokens of all answers."""
-    from embrew.modeling.generation import target_scores
-
-    total, tokens = 0.0, 0
-    for losses, _ in target_scores(encoder, rows, source=source, bos=bos, batch_tokens=batch_tokens):
-        total += float(losses.double().sum())
-        tokens += len(losses)
-    return math.exp(total / tokens)
+def _named(name: str, conditions: Mapping[str, Told | None], score: str) -> dict[str, float | None]:
+    """Return one score in each condition: `NAME`, `NAME_other`, `NAME_none`."""
+    keys = {"own": name, "other": f"{name}_other", "none": f"{name}_none"}
+    return {key: getattr(conditions.get(condition), score, None) for condition, key in keys.items()}
 
 
-def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_tokens: int) -> float:
-    """Return the share of text tokens with the highest probability, given the text's memory and the tokens before."""
-    from embrew.modeling.generation import target_scores
+def _answers_twice(encoder: Encoder, texts: Sequence[str]) -> list[Row]:
+    """Return rows of texts as documents, each followed by its own tokens, without EOS, as the target."""
     from embrew.modeling.text.tokens import Row, Segment
 
     limit, asked = encoder.max_length["document"], encoder.prompts["document"]
@@ -195,11 +201,7 @@ def _reconstruction(encoder: Encoder, texts: Sequence[str], bos: Bos, batch_toke
     for row in encoder.template.rows(texts, instruction=asked, max_length=limit):
         own = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
         rows.append(row + Row.of(own, Segment.TARGET))
-    right = tokens = 0
-    for _, found in target_scores(encoder, rows, source="memory", bos=bos, batch_tokens=batch_tokens):
-        right += int(found.sum())
-        tokens += len(found)
-    return right / max(tokens, 1)
+    return rows
 
 
 def _metrics() -> tuple[Any, Any]:
