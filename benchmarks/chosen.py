@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -140,7 +140,20 @@ def write(plan_file: Path, plan: dict[str, Any], found: dict[str, Choice], folde
     page = [f"# {plan['title']}", "", said, "", *table(header, rows), "", *origin(around)]
     (folder / f"{plan_file.stem}.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     choices = {task: vars(choice) for task, choice in found.items()}
-    write_json(folder / f"{plan_file.stem}.json", {"plan": plan, **around, "tasks": choices})
+    record = {"plan": plan, "suite": plan["suite"], **around, "tasks": choices, "rows": rows_of_choices(found)}
+    write_json(folder / f"{plan_file.stem}.json", record)
+
+
+def rows_of_choices(found: Mapping[str, Choice]) -> dict[str, dict[str, list[float]]]:
+    """Scores on the tasks' own splits by row and task, one value each, in the form of the other result files."""
+    rows = {
+        "all off": {task: [choice.test[0]] for task, choice in found.items()},
+        "all on": {task: [choice.test[max(choice.test)]] for task, choice in found.items()},
+        "chosen on dev": {task: [choice.test[choice.chosen]] for task, choice in found.items()},
+    }
+    for scores in rows.values():
+        scores["mean over tasks"] = [statistics.fmean(value for (value,) in scores.values())]
+    return rows
 
 
 if __name__ == "__main__":

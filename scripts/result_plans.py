@@ -14,11 +14,24 @@ PLANS = ROOT / "benchmarks" / "plans"
 RECIPES = ROOT / "src" / "embrew" / "recipes"
 
 
+def plan_of(name: str) -> Path:
+    """Return the path of the plan of a result file; `PLAN-collapse` has the rows of PLAN."""
+    return PLANS / f"{name.removesuffix('-collapse')}.yaml"
+
+
 @cache
 def planned(name: str) -> frozenset[str]:
     """Return the rows that `benchmarks/plans/NAME.yaml` gives to its result file; none if there is no such plan."""
-    path = PLANS / f"{name}.yaml"
+    path = plan_of(name)
     return frozenset(row for entry in rows_of(path) for row in labels(entry)) if path.exists() else frozenset()
+
+
+@cache
+def untrained(name: str) -> frozenset[str]:
+    """Return the rows of `benchmarks/plans/NAME.yaml` that are scored as they are: recipes without a stage."""
+    path = plan_of(name)
+    entries = rows_of(path) if path.exists() else []
+    return frozenset(entry["row"] for entry in entries if entry.get("stages", stages_of(entry.get("recipe"))) == [])
 
 
 def to_come(error: Exception, name: str, path: list[Any]) -> bool:
@@ -29,19 +42,19 @@ def to_come(error: Exception, name: str, path: list[Any]) -> bool:
 
 def labels(entry: dict[str, Any]) -> Iterator[str]:
     """Yield the names under which the scores of a plan's row are kept: by stage, memory tokens and demonstrations."""
-    stages = entry.get("judge") or entry.get("stages") or stages_of(entry.get("recipe"))
+    stages = entry.get("judge") or entry.get("stages") or stages_of(entry.get("recipe")) or []
     for label in [entry["row"], *(f"{entry['row']}: {stage}" for stage in stages)]:
         yield label
         yield from (f"{label}, {tokens}" for tokens in entry.get("tokens", []))
         yield from (f"{label}, {count} shots" for count in entry.get("shots", []))
 
 
-def stages_of(recipe: str | None) -> list[str]:
-    """Return the names of a recipe's stages; none if it is not a file of this repository."""
+def stages_of(recipe: str | None) -> list[str] | None:
+    """Return the names of a recipe's stages; None if it is not a file of this repository."""
     for path in (RECIPES / f"{recipe}.yaml", ROOT / str(recipe)):
         if recipe is not None and path.is_file():
             return [stage["name"] for stage in rows_of(path, "stages")]
-    return []
+    return None
 
 
 def rows_of(path: Path, key: str = "rows") -> list[dict[str, Any]]:

@@ -5,12 +5,14 @@
 `docs/tables.yaml` defines tables; its head explains the keys. A page (README.md, docs/, benchmarks/*.md, the small
 world's README.md) holds
 `<!-- table: NAME -->` and `<!-- /table -->`, and what is between them is replaced. In a sentence,
-`<!-- value: NAME :: ROW :: COLUMN -->` and `<!-- /value -->` hold one cell. With `--check` nothing is written, and the
-exit status is 1 if a text differs.
+`<!-- value: NAME :: ROW :: COLUMN -->` and `<!-- /value -->` hold one cell. `docs/orderings.yaml` defines the papers'
+orderings; `<!-- orderings: PART -->` and `<!-- /orderings -->` hold some of them with computed verdicts. With `--check`
+nothing is written, and the exit status is 1 if a text differs. It is always 1 if no sentence explains a verdict.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -19,16 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from result_cells import NOT_MEASURED, Column, Row, filled, find, has_result, page_of, path_of, result
+from result_orderings import read_orderings
 from result_plans import to_come
+from result_report import HELD, Report
 
 from embrew.config.yaml_text import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 DEFINITIONS = ROOT / "docs" / "tables.yaml"
+ORDERINGS = ROOT / "docs" / "orderings.yaml"
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
 VALUE = re.compile(r"<!-- value: ([\w-]+) :: (.+?) :: (.+?) -->.*?<!-- /value -->")
 NUMBER = re.compile(r"^-?\d+(\.\d+)?")
-MARKER = re.compile(r"<!-- /?(?:table|value)\b.*?-->")
+MARKER = re.compile(r"<!-- /?(?:table|value|orderings)\b.*?-->")
 NO_TEXT = "–"
 
 
@@ -170,24 +175,30 @@ def regenerated(text: str, tables: Mapping[str, Table], used: set[str]) -> str:
             )
         return f"<!-- value: {found[1]} :: {row} :: {column} -->{table.cell(row, column)}<!-- /value -->"
 
-    if unpaired := MARKER.findall(VALUE.sub("", TABLE.sub("", text))):
+    if unpaired := MARKER.findall(VALUE.sub("", TABLE.sub("", HELD.sub("", text)))):
         raise ValueError(f"markers without a counterpart: {unpaired}")
-    text = TABLE.sub(
-        lambda found: f"<!-- table: {found[1]} -->\n\n{known(found[1]).markdown()}\n\n<!-- /table -->", text
-    )
-    return VALUE.sub(value, text)
+    return VALUE.sub(value, TABLE.sub(table, text))
+
+
+def report_from(page: Path) -> str | None:
+    """Return the path of the report as a page links it; None for the documentation, whose site has no benchmarks."""
+    report = ROOT / "benchmarks" / "evidence.md"
+    if page.is_relative_to(ROOT / "docs"):
+        return None
+    return "" if page == report else Path(os.path.relpath(report, page.parent)).as_posix()
 
 
 def main(*, check: bool) -> int:
     """Write all pages, or name those that differ; return the exit status."""
     tables, used = definitions(DEFINITIONS.read_text(encoding="utf-8")), set[str]()
+    report = Report(read_orderings(ORDERINGS) if ORDERINGS.exists() else ())
     differ = []
     for table in tables.values():
         table.cells()  # also of tables that sentences use a cell of
     for page in pages():
         old = page.read_text(encoding="utf-8")
         try:
-            new = regenerated(old, tables, used)
+            new = regenerated(report.written(old, report_from(page)), tables, used)
         except ValueError as error:
             raise ValueError(f"{page.relative_to(ROOT)}: {error}") from error
         if new != old:
@@ -198,7 +209,9 @@ def main(*, check: bool) -> int:
         raise ValueError(f"tables of docs/tables.yaml that no page holds: {sorted(unused)}")
     if differ:
         sys.stdout.write(f"{'differ from benchmarks/results' if check else 'written'}: {', '.join(differ)}\n")
-    return int(check and bool(differ))
+    unexplained = report.problems()
+    sys.stdout.write("".join(f"{problem}\n" for problem in unexplained))
+    return int(bool(unexplained) or (check and bool(differ)))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MODULES = ("result_cells", "result_plans", "result_scores", "result_orderings", "result_report", "result_tables")
 
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, imported anew."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    for name in ("result_cells", "result_plans", "result_tables"):
+    for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("result_tables")
 
@@ -107,6 +108,7 @@ def documents(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(sys.modules["result_cells"], "RESULTS", tmp_path / "benchmarks" / "results")
     monkeypatch.setattr(tables, "DEFINITIONS", tmp_path / "docs" / "tables.yaml")
+    monkeypatch.setattr(tables, "ORDERINGS", tmp_path / "docs" / "orderings.yaml")  # none
     return tmp_path
 
 
