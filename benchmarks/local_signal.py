@@ -1,0 +1,161 @@
+"""How far back a continuation looks: what a causal LM loses when it sees only the last tokens of a context.
+
+    python benchmarks/local_signal.py nano $EMBREW_DATA/wiki_paragraphs/valid.jsonl.gz --min-chars 400
+    python benchmarks/local_signal.py $WORLD/teacher/model $WORLD/valid.jsonl --name local-signal-world --context 16 --rows 16
+
+A text is split at a random token. KL is that of LLM2Comp's distillation, per predicted token: from the model that has read the
+whole context to the same model that has read its last k tokens (k = 0: BOS alone). The worth of a context is the NLL of a target
+without it less the NLL with it; the targets are the continuation, and the context itself, written again. Nothing is trained, and
+nothing of embrew's objectives is used: transformers' own forward, one text at a time. Results: `benchmarks/results/NAME.json`, `.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import RESULTS
+from report import circumstances, origin, table
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from embrew.modeling.storage.loading import ASSETS
+
+LAST = (0, 1, 2, 4, 8, 16, 32)
+BLOCK = 8  # predictions
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="`nano`, or a folder of a causal LM")
+    parser.add_argument("texts", type=Path, help="JSON lines with `text`, gzip or not")
+    parser.add_argument("--name", default="local-signal", help="of the result files")
+    parser.add_argument("--count", type=int, default=256, help="texts")
+    parser.add_argument("--context", type=int, default=32, help="the least tokens of a context")
+    parser.add_argument("--rows", type=int, default=32, help="predictions of a target")
+    parser.add_argument("--longest", type=int, default=128, help="tokens of a text, at most")
+    parser.add_argument("--min-chars", type=int, default=0, help="of a text")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    folder = str(ASSETS["nano"]) if arguments.model == "nano" else arguments.model
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    splits = split(tokenizer, read(arguments.texts, arguments.min_chars), arguments)
+    record = summary([measure(model, tokenizer.bos_token_id, *one) for one in splits])
+    words = f"python benchmarks/local_signal.py {arguments.model} {arguments.texts.name} --name {arguments.name}"
+    record |= {**circumstances(words), "texts": len(splits), "seed": arguments.seed}
+    (RESULTS / f"{arguments.name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    (RESULTS / f"{arguments.name}.md").write_text(page(record, arguments))
+
+
+def read(path: Path, min_chars: int) -> list[str]:
+    """Return the texts of a file that have so many characters."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        texts = [json.loads(line)["text"] for line in file]
+    return [text for text in texts if len(text) >= min_chars]
+
+
+def split(tokenizer: Any, texts: list[str], given: argparse.Namespace) -> list[tuple[list[int], list[int]]]:
+    """Return contexts and targets: token ids, split at a random place that leaves both their least lengths."""
+    rng = random.Random(given.seed)
+    rng.shuffle(texts)
+    found: list[tuple[list[int], list[int]]] = []
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"][: given.longest]
+        if len(ids) >= given.context + given.rows:
+            at = rng.randint(given.context, len(ids) - given.rows)
+            found.append((ids[:at], ids[at : at + given.rows]))
+        if len(found) == given.count:
+            return found
+    raise SystemExit(f"{len(found)} texts have {given.context + given.rows} tokens; {given.count} are wanted")
+
+
+@torch.no_grad()
+def predictions(model: Any, before: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Return log-probabilities of every token of a target `(rows, vocabulary)`, float32."""
+    logits = model(torch.tensor([[*before, *target[:-1]]])).logits[0, len(before) - 1 :]
+    return logits.float().log_softmax(-1)
+
+
+def nll(scores: Tensor, target: Sequence[int]) -> float:
+    """Return the mean negative log-probability of the target's tokens."""
+    return -float(scores.gather(1, torch.tensor(target)[:, None]).mean())
+
+
+def measure(model: Any, bos: int, context: list[int], target: list[int]) -> dict[str, Any]:
+    """Return KL by k and row, and the worth of the context to the continuation and to the same text, for one text."""
+    whole = predictions(model, [bos, *context], target)
+    divergences, losses = {}, {}
+    for k in LAST:
+        if k > len(context):
+            continue
+        seen = predictions(model, [bos, *context[len(context) - k :]], target)
+        divergences[k] = (whole.exp() * (whole - seen)).sum(-1).tolist()
+        losses[k] = nll(seen, target)
+    return {
+        "kl": divergences,
+        "continuation": losses[0] - nll(whole, target),
+        "same": nll(predictions(model, [bos], context), context)
+        - nll(predictions(model, [bos, *context], context), context),
+    }
+
+
+def summary(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return means over texts: KL by k, over all predictions and by blocks of them, the share closed, and the contexts' worth."""
+    found: dict[str, Any] = {"last": {}}
+    for k in LAST:
+        several = [one["kl"][k] for one in measured if k in one["kl"]]
+        if len(several) < len(measured):
+            continue
+        rows = [statistics.fmean(column) for column in zip(*several, strict=True)]
+        blocks = [statistics.fmean(rows[i : i + BLOCK]) for i in range(0, len(rows), BLOCK)]
+        found["last"][str(k)] = {"kl": statistics.fmean(rows), "blocks": blocks}
+    none = found["last"]["0"]["kl"]
+    for one in found["last"].values():
+        one["share"] = 1 - one["kl"] / none
+    for name in ("continuation", "same"):
+        found[name] = statistics.fmean(one[name] for one in measured)
+    return found
+
+
+def page(record: dict[str, Any], given: argparse.Namespace) -> str:
+    """The Markdown file."""
+    count = len(record["last"]["0"]["blocks"])
+    header = [
+        "last tokens of the context",
+        "KL",
+        "share of the gap",
+        *(f"{i * BLOCK + 1}–{(i + 1) * BLOCK}" for i in range(count)),
+    ]
+    rows = [
+        [k, f"{one['kl']:.3f}", f"{one['share']:.2f}", *(f"{block:.3f}" for block in one["blocks"])]
+        for k, one in record["last"].items()
+    ]
+    lines = [
+        "# How far back a continuation looks",
+        "",
+        f"{given.model}: {record['texts']} texts, contexts of at least {given.context} tokens, {given.rows} predictions. KL "
+        "in nats per prediction, from the model that has read the whole context to the same model that has read its last tokens; "
+        "then the same by predictions, counted from the split.",
+        "",
+        *table(header, rows),
+        "",
+        f"The context is worth {record['continuation']:.2f} nats per token to its continuation, and {record['same']:.2f} to itself, "
+        "written again.",
+        "",
+        *origin(record),
+        f"- seed: {record['seed']}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
