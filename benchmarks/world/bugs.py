@@ -66,7 +66,7 @@ def foreign_demonstrations() -> Iterator[None]:
     """Demonstrations in training are those of another data set: the passages of a batch's rows are of another task.
 
     A batch holds one data set, so each row's passage is replaced, where it is embedded for demonstrations, by the first
-    negative of the row: a word of another relation.
+    negative of the row: a fact of another relation.
     """
     right = DemonstratedPairs.prompt_vectors
 

@@ -16,7 +16,7 @@ from embrew import build
 from embrew.files.writing import write_json
 from embrew.recipe import Recipe
 from embrew.training import stages
-from world.demonstrated import CONDITIONS, accuracies
+from world.demonstrated import CONDITIONS, accuracies, between_relations
 from world.facts import World
 
 PLAN_KEYS = ("title", "split", "set", "rows", "claims")
@@ -42,6 +42,19 @@ def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str)
     return found
 
 
+def before_training(recipe: Recipe, world: World) -> dict[str, float]:
+    """Return how much of the variance of embeddings lies between relations before training.
+
+    `passages`; `lone words`, the values' words without a sentence; `random`, what random vectors would have.
+    """
+    encoder = build.encoder(recipe).eval()
+    return {
+        "passages": between_relations(encoder, world),
+        "lone words": between_relations(encoder, world, alone=True),
+        "random": (len(world.relations) - 1) / (len(world.relations) * world.sizes.values - 1),
+    }
+
+
 def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, only: str = "") -> None:
     """Run what is left of a plan and write `PLAN.json` and `PLAN.md`.
 
@@ -63,16 +76,22 @@ def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, 
             seeds.setdefault(entry["row"], []).append(seed)
     settled = settle(plan.get("claims", []), values)
     around = circumstances(f"WORLD={data} python benchmarks/small_world.py epic {plan_file}")
-    record = {"title": plan["title"], "split": plan["split"], **around, "rows": values, "seeds": seeds}
+    start = before_training(recipe_of(plan["rows"][0], plan, plan["rows"][0]["seeds"][0]), world)
+    record = {"title": plan["title"], "split": plan["split"], **around, "rows": values, "seeds": seeds, "start": start}
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / f"{plan_file.stem}.json", {**record, "claims": settled})
     lines = [
         f"# {plan['title']}",
         "",
-        f"How often the nearest word is the value that is meant, times 100, {plan['split']} entities; means over "
-        "seeds, ± the standard deviation where there are several.",
+        f"How often the nearest passage is the one that is meant, times 100, {plan['split']} entities; means over "
+        "seeds, ± the standard deviation where there are several. `between relations`: how much of the variance of "
+        "passages' embeddings lies between relations.",
         "",
-        *grid(values, [*CONDITIONS, "followed"]),
+        *grid(values, [*CONDITIONS, "followed", "between relations"]),
+        "",
+        "Before training, of the variance of embeddings lies between relations, times 100: "
+        + ", ".join(f"{name} {100 * share:.1f}" for name, share in start.items())
+        + ".",
         "",
         *claims_table(settled),
         *origin(around),

@@ -134,25 +134,38 @@ def mentions(world: World, entity: int) -> list[str]:
     return [f"{name} .", f"{alias} .", *both]
 
 
+def passage(world: World, relation: int, value: int) -> str:
+    """Return the sentence that states a value of a relation, of an entity that it does not name."""
+    return world.relations[relation].statements[0].format(m=PRONOUNS[0], v=world.values[relation][value][0])
+
+
+def passage_of(world: World, entity: int, relation: int) -> str:
+    """Return the passage that is true of an entity."""
+    return passage(world, relation, world.entities[entity].values[relation])
+
+
 def write_relations(world: World, folder: Path, *, seed: int, scenes: int = 2) -> None:
-    """A text that names an entity looks for the word of one of its values; which relation is meant, it does not say.
+    """A text that names an entity looks for a passage that is true of it; which relation is meant, it does not say.
 
     Below `folder`, per relation: `NAME.jsonl`, texts of the train entities (also after a scene, `scenes` times each)
-    with the word, and the same entity's words of other relations as negatives; `NAME`, retrieval over the words of all
-    relations. A value is always told by its first word.
+    with the passage, and one of another relation, true of the same entity, as negative; `NAME`, retrieval over the
+    passages of all relations.
+
+    A passage is a sentence and not the value's word alone: after a lone word, the teacher's states do not tell one
+    relation from another, and a demonstration that does not show its relation cannot tell which one is meant.
     """
     splits, count = split_of(world), len(world.relations)
-    words = {f"r{r}-{i}": f"{pair[0]} ." for r, values in enumerate(world.values) for i, pair in enumerate(values)}
+    passages = {f"r{r}-{v}": passage(world, r, v) for r, values in enumerate(world.values) for v in range(len(values))}
     for r, relation in enumerate(world.relations):
         rng = random.Random(f"relations {seed} {r}")
         rows = []
         for entity in splits["train"]:
-            others = [f"{world.value(entity, o, 0)} ." for o in range(count) if o != r]
+            others = [passage_of(world, entity, o) for o in range(count) if o != r]
             for text in mentions(world, entity):
                 shown = [scene(world, entity, Drawn(rng)) for _ in range(scenes)]
                 for query in (text, *(f"{before} {text}" for before in shown)):
-                    row = {"query": query, "positive": f"{world.value(entity, r, 0)} .", "negatives": others}
-                    rows.append(row)
+                    positive, negatives = passage_of(world, entity, r), [rng.choice(others)] if others else []
+                    rows.append({"query": query, "positive": positive, "negatives": negatives})
         rng.shuffle(rows)
         write_rows(folder / f"{relation.name}.jsonl", rows)
         queries = {f"e{e}-{i}": text for e in range(len(world.entities)) for i, text in enumerate(mentions(world, e))}
@@ -164,7 +177,7 @@ def write_relations(world: World, folder: Path, *, seed: int, scenes: int = 2) -
             }
             for s in ("dev", "test")
         }
-        write_retrieval(folder / relation.name, words, queries, judged)
+        write_retrieval(folder / relation.name, passages, queries, judged)
 
 
 # ---- what follows from a text --------------------------------------------------------------------------------------
