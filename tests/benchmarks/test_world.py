@@ -234,11 +234,45 @@ def test_entities_of_pairs_are_not_looked_for(made):
             assert entities == set(splits[split])
 
 
+SAID = (
+    "it lives in (.*) .",
+    "it works as (.*) .",
+    "it eats mostly (.*) .",
+    "it keeps one (.*) .",
+    "it carries a (.*) .",
+)
+
+
+def said(passage):
+    """The relation and the word of a passage."""
+    ((relation, word),) = [(r, m[1]) for r, said in enumerate(SAID) if (m := re.fullmatch(said, passage))]
+    return relation, word
+
+
+def test_pairs_of_a_relation_are_true_of_the_entity_that_the_text_names(made):
+    texts = []
+    for r, relation in enumerate(RELATIONS):
+        found = rows(made / "relations" / f"{relation.name}.jsonl")
+        for row in found:
+            (entity,) = {e.names: e for e in WORLD.entities if set(e.names) & set(row["query"].split())}.values()
+            truth = [WORLD.values[o][entity.values[o]][0] for o in range(5)]
+            assert said(row["positive"]) == (r, truth[r])
+            ((other, word),) = map(said, row["negatives"])
+            assert other != r
+            assert word == truth[other]
+            assert not set(row["query"].split()) & set(VALUES)
+        assert {said(row["negatives"][0])[0] for row in found} == set(range(5)) - {r}
+        texts.append({row["query"] for row in found if not re.match("nearby|signs", row["query"])})
+    assert all(one == texts[0] for one in texts)  # a text does not tell which relation is meant
+    assert len(texts[0]) == 32 * 6
+
+
 def test_what_is_relevant_is_what_the_facts_say(made):
     for r, relation in enumerate(RELATIONS):
         folder = made / "relations" / relation.name
         asked = {row["_id"]: row["text"] for row in rows(folder / "queries.jsonl")}
-        words = {row["_id"]: row["text"].split()[0] for row in rows(folder / "corpus.jsonl")}
+        words = {row["_id"]: said(row["text"])[1] for row in rows(folder / "corpus.jsonl")}
+        assert len(words) == len(set(words.values())) == 40
         for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
             query, document, _ = line.split("\t")
             (entity,) = {e.names: e for e in WORLD.entities if set(e.names) & set(asked[query].split())}.values()

@@ -12,11 +12,11 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from world.bugs import BUGS, adapter_on, blind_memory, foreign_demonstrations, no_bottleneck
-from world.demonstrated import CONDITIONS, demonstrations
+from world.demonstrated import CONDITIONS, between, between_relations, demonstrations
 from world.facts import make_world
 from world.language import sign, text_of
 from world.planted import noticed_by
-from world.tasks import mentions, split_of
+from world.tasks import mentions, passage_of, split_of
 from world.tokenizer import make_tokenizer
 
 from embrew import Encoder, build
@@ -33,7 +33,7 @@ TASKS = {
     "world-llm2comp": {"paraphrase", "similarity", "gap: share", "gap: other"},
     "world-lbr": {"signs", "naming", "naming: perplexity", "naming: perplexity_text"},
     "world-autoregembed": {"following"},
-    "world-epic": {*CONDITIONS, "followed"},
+    "world-epic": {*CONDITIONS, "followed", "between relations"},
 }
 
 
@@ -81,12 +81,16 @@ def test_all_plans_are_there():
 # ---- demonstrations ------------------------------------------------------------------------------------------------
 
 
+VERBS = ("lives in", "works as", "eats mostly", "keeps one", "carries a")
+
+
 def test_demonstrations_are_right_or_wrong_as_they_say():
     train = split_of(WORLD)["train"]
     owner = {text: WORLD.entities[e] for e in train for text in mentions(WORLD, e)}
 
     def true_of(pair, relation):
-        return WORLD.values[relation][owner[pair.query].values[relation]][0] == pair.passage.removesuffix(" .")
+        value = WORLD.values[relation][owner[pair.query].values[relation]][0]
+        return pair.passage == f"it {VERBS[relation]} {value} ."
 
     for relation in range(5):
         shown = {name: demonstrations(WORLD, relation, name, seed=3) for name in CONDITIONS}
@@ -101,6 +105,31 @@ def test_demonstrations_are_right_or_wrong_as_they_say():
         assert shown["right"] != demonstrations(WORLD, relation, "right", seed=4)
     with pytest.raises(ValueError, match="choose from none, right, shuffled, foreign"):
         demonstrations(WORLD, 0, "wrong", seed=0)
+
+
+class Looked:
+    """An encoder that looks vectors up."""
+
+    def __init__(self, vectors):
+        self.vectors = vectors
+
+    def encode(self, texts):
+        return torch.tensor([self.vectors[text] for text in texts])
+
+
+def test_variance_between_groups():
+    encoder = Looked({"a": [0.0, 3.0], "b": [2.0, 3.0], "c": [10.0, 3.0], "d": [12.0, 3.0]})
+    assert between(encoder, [["a", "b"], ["c", "d"]]) == pytest.approx(100 / 104)  # 4 · 5² of 6² + 4² + 4² + 6²
+    assert between(encoder, [["a", "d"], ["b", "c"]]) == pytest.approx(0)
+    assert between(encoder, [["b"], ["d", "c", "a"]]) == pytest.approx((16 + 3 * (4 / 3) ** 2) / 104)
+
+
+@pytest.mark.parametrize(("alone", "shares"), [(False, 1.0), (True, 0.0)])
+def test_what_passages_and_lone_words_tell_of_the_relation(alone, shares):
+    """Passages are looked up by their verb, lone words by the number of their value."""
+    vectors = {f"it {verb} {pair[0]} .": [float(r)] for r, verb in enumerate(VERBS) for pair in WORLD.values[r]}
+    vectors |= {f"{pair[0]} .": [float(v)] for values in WORLD.values for v, pair in enumerate(values)}
+    assert between_relations(Looked(vectors), WORLD, alone=alone) == pytest.approx(shares)
 
 
 # ---- bugs ----------------------------------------------------------------------------------------------------------
@@ -201,8 +230,8 @@ def test_foreign_demonstrations_are_the_negatives(teacher):
         teacher, template="{instruction}{text}{eos}", pooling=Pooling("last"), demonstrations=Demonstrations()
     )
     rows = [
-        {"query": mentions(WORLD, e)[0], "positive": f"{WORLD.value(e, 0, 0)} .", "instruction": None, "data_set": 1,
-         "negatives": [f"{WORLD.value(e, r, 0)} ." for r in (1, 2)]}
+        {"query": mentions(WORLD, e)[0], "positive": passage_of(WORLD, e, 0), "instruction": None, "data_set": 1,
+         "negatives": [passage_of(WORLD, e, r) for r in (1, 2)]}
         for e in range(4)
     ]  # fmt: skip
     objective = Epic(demonstrations=3)
