@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from result_cells import page_of, result
+from result_cells import has_result, page_of, result
 from result_scores import KEYS, Comparison, comparisons
 from verdicts import AGAINST, FOR, MISSING, NOT_MEASURED, OPEN, REFUTED, REPRODUCED, UNRESOLVED, VERDICTS, combine
 
@@ -17,7 +17,7 @@ from embrew.config.yaml_text import parse_yaml
 
 PLACES = {"nano": "nano", "world": "small world"}
 ORDERING = ("method", "claim", "paper", "setting", *PLACES)
-OWN = ("compare", "why", "part", "cannot", "on")
+OWN = ("compare", "why", "part", "cannot", "on", "until")
 DECIDING = {REPRODUCED: FOR, REFUTED: AGAINST}
 MARKED = re.compile(r"<!-- value: .*?<!-- /value -->|`[^`]*`")
 FIGURE = re.compile(r"(?<![\w-])\d+(?![\dA-Z])")
@@ -142,6 +142,8 @@ def _ordering(number: int, given: Mapping[str, Any], names: Mapping[str, str]) -
 
 def _place(name: str, given: Mapping[str, Any], names: Mapping[str, str]) -> Place:
     """Return an ordering's comparisons on nano or in the small world."""
+    if "until" in given and not has_result(given["file"]):
+        given = {**given, **given["until"]}
     common = {key: value for key, value in given.items() if key not in OWN}
     _known(common, KEYS, name)
     why, cannot, compared = given.get("why", {}), given.get("cannot", ""), given.get("compare", [])

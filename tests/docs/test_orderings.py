@@ -231,6 +231,20 @@ def test_a_planned_row_fills_in_by_itself(tables: ModuleType, documents: Path) -
     assert "- small world: **not resolvable here**. Left open: the seeds disagree." in page_of(documents)
 
 
+def test_another_file_stands_in_until_there_is_a_result(tables: ModuleType, documents: Path) -> None:
+    given = json.loads(json.dumps(ORDERINGS))
+    given["orderings"]["1"]["nano"] |= {"file": "longer", "until": {"file": "scores"}}
+    (documents / "docs" / "orderings.yaml").write_text(json.dumps(given))
+    assert tables.main(check=False) == 0
+    assert "Source: `benchmarks/results/scores.json` (2026-11-21)." in page_of(documents)
+    longer = {**changed(theirs=[0.60, 0.55, 0.50]), "date": "2026-11-23"}
+    (documents / "benchmarks" / "results" / "longer.json").write_text(json.dumps(longer))
+    (documents / "benchmarks" / "plans" / "longer.yaml").write_text(PLAN)
+    assert tables.main(check=False) == 0
+    assert "`benchmarks/results/longer.json` (2026-11-23)" in page_of(documents)
+    assert "Left open: the seeds disagree (1 of 2)." in page_of(documents)
+
+
 def test_a_part_of_a_claim_is_said(tables: ModuleType, documents: Path) -> None:
     given = json.loads(json.dumps(ORDERINGS))
     given["orderings"]["1"]["nano"]["part"] = "the first half."
