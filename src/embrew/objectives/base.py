@@ -75,6 +75,10 @@ class Objective:
         """
         return unit_weights(self.counts(batch), batch, device)
 
+    def concern(self, figures: Mapping[str, float]) -> str | None:
+        """Return a warning about the loss and its logged parts, means over some steps; None if nothing is wrong."""
+        return None
+
     def __call__(self, encoder: Encoder, batch: dict[str, Any]) -> dict[str, Tensor]:
         """Return `loss`, a scalar with gradient, and detached parts for the log."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")

@@ -31,6 +31,7 @@ from embrew.recipe import Recipe, StageConfig
 from embrew.training import activation_memory, pass_overheads, sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
+from embrew.training.monitoring.concerns import loss_lines
 from embrew.training.monitoring.evaluation_steps import samples_per_step
 from embrew.training.monitoring.run_json import RUN, RunResults
 from embrew.training.monitoring.scores import Evaluate
@@ -211,6 +212,7 @@ class Run:
         with compiled_layers(encoder.backbone.inner) if stage.training.get("torch_compile") else nullcontext():
             steps = trainer.fit(newest)
         self.results.add_counts(stage.name, steps=trainer.state.global_step)
+        self.results.values.setdefault("losses", {})[stage.name] = loss_lines(trainer.state.log_history)
         self.results.values["seconds"][stage.name] = round(time.perf_counter() - began, 1)
         if self.sharded:  # open the encoder again, and write the trained tensors into it
             trained = trained_tensors(trainer.step)

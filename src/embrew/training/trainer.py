@@ -28,6 +28,7 @@ from embrew.files.disk_errors import writing_to
 from embrew.objectives.reductions import UNIT_WEIGHTS, weights_of_units
 from embrew.training.checkpointing_trainer import CheckpointingTrainer
 from embrew.training.finite import check_finite
+from embrew.training.monitoring.concerns import Concerns
 from embrew.training.monitoring.evaluation_steps import EvaluateAtSteps, samples_per_step
 from embrew.training.monitoring.log_lines import LogLines
 from embrew.training.monitoring.progress import TrainingProgress
@@ -87,6 +88,7 @@ class StageTrainer(CheckpointingTrainer):
         if self.progress is not None:
             self.add_callback(self.progress)
         self.add_callback(LogLines(name))
+        self.add_callback(Concerns(name, step.objective))
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(Path(str(args.output_dir)).with_suffix(TENSORBOARD))

@@ -61,6 +61,7 @@ class RunResults:
             of them; `command`, which started the run.
             `rejected`: rows of each file that cannot be read and are skipped, by stage.
             `samples`: rows per step and per epoch of each stage, and its steps.
+            `losses`: the log lines of each stage: step, loss and its parts, means since the line before.
             `sets`: kind, split, size and metric of the dev and guard sets.
             `gap`: of compression stages, the share of the gap closed, see `gap_closed`.
         reserved: sorted fingerprints of dev rows that were split off training rows; None if there are none.

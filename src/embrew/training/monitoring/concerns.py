@@ -1,0 +1,86 @@
+"""Warnings about parts of the loss while a stage is trained, from its log lines."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from embrew.objectives import Objective
+
+logger = logging.getLogger(__name__)
+LINES = 3  # log lines; by default a line is a tenth of the stage
+
+
+class Concerns(TrainerCallback):
+    """Warn once in a stage of what `Objective.concern` says of the loss over the last `LINES` log lines.
+
+    A line holds means over its steps, micro-batches and processes, which were read from the device for the log; nothing
+    else is read. A stage with fewer lines is looked at at its end, over those that it has. The lines are those of the
+    Trainer's history, which a checkpoint holds: a resumed stage warns of what the uninterrupted one would, and not
+    again of what was said before.
+    """
+
+    def __init__(self, name: str, objective: Objective) -> None:
+        self.name, self.objective = name, objective
+        self.said: bool | None = None  # None: nothing is known of the lines before
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Look at the last lines, in the first process."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs:
+            return
+        lines = loss_lines(state.log_history)
+        if self.said is None:
+            ends = range(LINES, len(lines))
+            self.said = any(self.objective.concern(means(lines[end - LINES : end])) for end in ends)
+        if len(lines) >= LINES:
+            self._look(lines[-LINES:])
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Look at the lines of a stage that has only a few."""
+        lines = loss_lines(state.log_history)
+        if state.is_world_process_zero and 0 < len(lines) < LINES:
+            self._look(lines)
+
+    def _look(self, lines: Sequence[Mapping[str, float]]) -> None:
+        concern = None if self.said else self.objective.concern(means(lines))
+        if concern:
+            self.said = True
+            logger.warning("%s  %s (mean of the log lines until step %d)", self.name, concern, lines[-1]["step"])
+
+
+def loss_lines(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the log lines of a stage: step, loss and its parts.
+
+    >>> loss_lines([{"loss": 2.0, "express": 1.5, "epoch": 0.1, "step": 10}, {"eval_dev": 0.4, "step": 10}])
+    [{'step': 10, 'loss': 2.0, 'express': 1.5}]
+    """
+    others = ("step", "epoch", "learning_rate", "grad_norm")
+    return [
+        {"step": line["step"], **{name: value for name, value in line.items() if name not in others}}
+        for line in log_history
+        if "loss" in line
+    ]
+
+
+def means(lines: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of what all lines have.
+
+    >>> means([{"loss": 2.0, "express": 1.0}, {"loss": 4.0}])
+    {'loss': 3.0}
+    """
+    return {
+        name: statistics.fmean(line[name] for line in lines) for name in lines[0] if all(name in one for one in lines)
+    }
