@@ -14,6 +14,8 @@ Keys of a plan:
     against: the row that all others are tested against, example by example, at half the depth and `size`.
     drawn: rows that have a heat map, and whose first seed is tested and drawn by t-SNE.
     texts: data whose texts are drawn by t-SNE.
+    criterion: columns whose mean chooses among rows that are called `NAME, SETTING`: a setting for each name. Of equal
+        ones the first in the plan is taken.
     dtype: of judging; training is float32.
     set, rows: as in `evidence.py`; a recipe without stages is judged as it is.
     trained: settings of all rows that are trained.
@@ -23,22 +25,22 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from planned import cell, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
+from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
 from embrew import build
 from embrew.analysis import read_texts, surface_plots, truncation_of, vector_chunks
 from embrew.analysis.surface import Surface
 from embrew.analysis.surface_scores import surface_of
 from embrew.analysis.truncation import Truncation
-from embrew.evaluation import Result, evaluate, read_suite
+from embrew.evaluation import evaluate, read_suite
 from embrew.evaluation.report import read_result
-from embrew.evaluation.uncertainty import compare
 from embrew.files.writing import atomic_path
 from embrew.modeling.cutting import cut
 from embrew.modeling.encoder import Encoder
@@ -57,6 +59,7 @@ KEYS = (
     "against",
     "drawn",
     "texts",
+    "criterion",
     "dtype",
     "set",
     "trained",
@@ -64,17 +67,6 @@ KEYS = (
 )
 ROW_KEYS = ("row", "recipe", "set", "seeds")
 TEXTS = 3000  # drawn by t-SNE
-
-
-@dataclass(frozen=True)
-class Found:
-    """One row with one seed: its surface; if it is drawn, its plane and its results at half the depth and `size`."""
-
-    row: str
-    seed: int
-    surface: Surface
-    halved: list[Result]
-    plane: Truncation | None
 
 
 def main() -> None:
@@ -134,7 +126,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         with np.load(drawn) as arrays:
             dim, width = arrays["sizes"].tolist()
             plane = Truncation(arrays["whole"], arrays["truncated"], dim, width)
-    return Found(entry["row"], seed, surface, results, plane)
+    return Found(entry["row"], seed, surface, results, plane, terms_of(folder / "model"))
 
 
 def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
@@ -150,27 +142,6 @@ def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path
     return build.open_model(str(folder / "model" / recipe.stages[-1].name), dtype=plan["dtype"])  # type: ignore[return-value]
 
 
-def figures(found: Found, plan: dict[str, Any]) -> dict[str, float]:
-    """What the table says of one row and seed, scores times 100."""
-    surface, size = found.surface, plan["size"]
-    small, half = surface.dims.index(size), surface.layers.index(surface.depth // 2)
-    means = 100 * surface.means
-    shallow, shallow_small = surface.shallow_average(), surface.shallow_average(size)
-    assert shallow is not None
-    assert shallow_small is not None
-    reached = [layer for layer, score in zip(surface.layers, means[:, -1], strict=True) if score >= plan["score"]]
-    return {
-        "last layer": means[-1, -1],
-        "≺Avg": 100 * shallow,
-        f"last layer, {size} dimensions": means[-1, small],
-        f"≺Avg, {size} dimensions": 100 * shallow_small,
-        "half the depth": means[half, -1],
-        f"half the depth, {size} dimensions": means[half, small],
-        f"first layer of {plan['score']}": reached[0] if reached else float("nan"),
-        **({"t-SNE distance": 100 * found.plane.share} if found.plane else {}),
-    }
-
-
 def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: list[str], folder: Path) -> None:
     """Tables, heat maps and planes."""
     around = circumstances(f"python benchmarks/surfaces.py benchmarks/plans/{plan_file.name}")
@@ -178,7 +149,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
     for one in found:
         rows.setdefault(one.row, []).append(one)
     values = {row: [figures(one, plan) for one in several] for row, several in rows.items()}
-    columns = list(next(iter(values.values()))[0])
+    columns = list(dict.fromkeys(column for several in values.values() for one in several for column in one))
     body = [
         [
             row,
@@ -190,6 +161,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         for row, several in values.items()
     ]
     tests = tested(rows, plan["against"])
+    best = chosen(values, plan) if plan.get("criterion") else {}
     record = {
         "title": plan["title"],
         "suite": plan["suite"],
@@ -198,6 +170,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         "seeds": {row: [one.seed for one in several] for row, several in rows.items()},
         "surfaces": {row: [one.surface.summary() for one in several] for row, several in rows.items()},
         "tests": tests,
+        **({"chosen": best} if best else {}),
     }
     name = plan_file.stem
     (folder / f"{name}.json").write_text(json.dumps(record) + "\n")
@@ -210,6 +183,7 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         "",
         *table(["", *columns], body),
         "",
+        *([f"Chosen by {criterion(plan)}: {'; '.join(best.values())}.", ""] if best else []),
         *(pictured(name, plan, drawn[0]) if drawn else []),
         *(compared(plan, found[0], tests) if tests else []),
         *origin(around),
@@ -223,54 +197,6 @@ def write(plan_file: Path, plan: dict[str, Any], found: list[Found], missing: li
         surface_plots.plot_surfaces([(one.row, one.surface, None) for one in drawn], folder / f"{name}.svg")
         planes = [(one.row, one.plane) for one in drawn if one.plane]
         surface_plots.plot_truncations(planes, folder / f"{name}-tsne.png")
-
-
-def pictured(name: str, plan: dict[str, Any], found: Found) -> list[str]:
-    """Both pictures."""
-    texts = len(found.plane.whole) if found.plane else 0
-    return [
-        f"![scores over layers and dimensions, time and bytes]({name}.svg)",
-        "",
-        f"t-SNE distance: of a text's whole vector and its first {plan['size']} dimensions, in percent of the mean "
-        f"distance between {texts:,} different texts.",
-        "",
-        f"![whole and truncated vectors]({name}-tsne.png)",
-        "",
-    ]
-
-
-def compared(plan: dict[str, Any], found: Found, tests: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Every row's paired tests."""
-    return [
-        f"`{plan['against']}` less each row, times 100, at half the depth and {plan['size']} dimensions, first seed "
-        "(95 % interval and two-sided p by paired bootstrap over a task's pairs):",
-        "",
-        *table(["", *(task.name for task in found.surface.tasks)], [[row, *said(t)] for row, t in tests.items()]),
-        "",
-    ]
-
-
-def tested(rows: dict[str, list[Found]], against: str) -> dict[str, list[dict[str, float]]]:
-    """Paired tests of one row, first seed, against every other row's, task by task."""
-    if against not in rows:
-        return {}
-    better = {result.task: result for result in rows[against][0].halved}
-    made: dict[str, list[dict[str, float]]] = {}
-    for row, several in rows.items():
-        if row != against and several[0].halved:
-            order = [task.name for task in several[0].surface.tasks]
-            worse = {result.task: result for result in several[0].halved}
-            differences = [compare(worse[name], better[name]) for name in order]
-            made[row] = [vars(difference) for difference in differences if difference is not None]
-    return made
-
-
-def said(differences: list[dict[str, float]]) -> list[str]:
-    """Differences in words."""
-    return [
-        f"{100 * d['difference']:+.1f} ({100 * d['low']:+.1f} to {100 * d['high']:+.1f}, p {d['p_value']:.3f})"
-        for d in differences
-    ]
 
 
 if __name__ == "__main__":
