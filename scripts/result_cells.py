@@ -13,6 +13,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 NOT_MEASURED = "not measured"
+NO_TEXT = "–"  # does not apply
 
 
 @cache
@@ -101,6 +102,7 @@ class Column:
     minus: Any = None
     show: str = "mean"
     best: str | None = None
+    align: str = "right"
 
     def path_in(self, row: Row, given: Any) -> list[Any]:
         """Return a path of the column within a row: `{row}` stands for the row's path, which else comes first."""
@@ -130,9 +132,12 @@ class Column:
             return value
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return "; ".join(value) or "none"
-        numbers = [self.scale * number for number in (value if isinstance(value, list) else [value])]
+        given = value if isinstance(value, list) else [value]
         if self.show == "count":
-            return str(len(numbers))
+            return str(len(given))
+        numbers = [self.scale * number for number in given if number is not None]
+        if not numbers:
+            return NO_TEXT
         if self.show == "each":
             return ", ".join(format(number, self.format) for number in numbers)
         mean = format(statistics.fmean(numbers), self.format)

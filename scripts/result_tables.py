@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from result_cells import NOT_MEASURED, Column, Row, filled, find, has_result, page_of, path_of, result
+from result_cells import NO_TEXT, NOT_MEASURED, Column, Row, filled, find, has_result, page_of, path_of, result
 from result_orderings import read_orderings
 from result_plans import to_come
 from result_report import HELD, Report
@@ -34,7 +34,6 @@ TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- /table -->", re.DOTALL)
 VALUE = re.compile(r"<!-- value: ([\w-]+) :: (.+?) :: (.+?) -->.*?<!-- /value -->")
 NUMBER = re.compile(r"^-?\d+(\.\d+)?")
 MARKER = re.compile(r"<!-- /?(?:table|value|orderings)\b.*?-->")
-NO_TEXT = "–"
 
 
 def pages() -> list[Path]:
@@ -88,6 +87,11 @@ class Table:
         between = " to ".join(column.text(end) for end in ends)
         return column.text(value) + (f" ({between})" if between else "")
 
+    def left(self, name: str) -> bool:
+        """Return whether a column holds words, which begin at its left."""
+        column = self.columns[name]
+        return column is not None and column.align == "left"
+
     def file_of(self, row: Row, column: Column) -> str:
         """Return the name of the result file that a cell is read from."""
         file = row.file or column.file or self.file
@@ -114,7 +118,7 @@ class Table:
         """Return the table and its source."""
         lines = [
             f"| {self.first} | " + " | ".join(self.columns) + " |",
-            "|---|" + "---:|" * len(self.columns),
+            "|---|" + "".join("---|" if self.left(name) else "---:|" for name in self.columns),
             *(f"| {label} | " + " | ".join(cells.values()) + " |" for label, cells in self.cells().items()),
         ]
         return "\n".join([*lines, "", self.source()]).rstrip()
@@ -125,6 +129,14 @@ def labelled(given: Mapping[str, Any] | list[str]) -> Mapping[str, Any]:
     return given if isinstance(given, Mapping) else {label: label for label in given}
 
 
+def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row for each object of a list, called by its key `each`; one that was not measured without a result."""
+    key, file = given["each"], given["file"]
+    if not has_result(file):
+        return {"no results yet": None}
+    return {str(one[key]): {"path": {key: one[key]}} for one in find(result(file), path_of(given.get("at")))}
+
+
 def table_of(name: str, given: Mapping[str, Any]) -> Table:
     """Return the table that `docs/tables.yaml` describes."""
     common = {key: given[key] for key in ("scale", "format") if key in given}
@@ -133,14 +145,14 @@ def table_of(name: str, given: Mapping[str, Any]) -> Table:
         own = spec if isinstance(spec, Mapping) else {"path": spec}
         columns[label] = None if spec is None else Column(**{**common, **own})
     rows: dict[str, Row] = {}
-    for label, spec in labelled(given["rows"]).items():
+    for label, spec in (listed(given) if "each" in given else labelled(given["rows"])).items():
         row = Row(**spec) if isinstance(spec, Mapping) else Row(path=spec)
         if row.path in (None, "") and row.file is None:
             row = replace(row, otherwise="" if row.path == "" else NOT_MEASURED)
         rows[label] = row
         if unknown := set(row.cells) - set(columns):
             raise ValueError(f"table {name}, row {label}: no columns {sorted(unknown)}; columns are {list(columns)}")
-    unknown = set(given) - {"first", "file", "at", "columns", "rows", *common}
+    unknown = set(given) - {"first", "file", "at", "columns", "each" if "each" in given else "rows", *common}
     if unknown:
         raise ValueError(f"table {name}: unknown keys {sorted(unknown)}")
     return Table(name, given["first"], columns, rows, given.get("file"), given.get("at"))

@@ -207,6 +207,39 @@ def test_a_planned_row_is_not_measured_and_another_is_an_error(
     assert table.source() == ""
 
 
+EACH = """
+claims:
+  file: scores
+  at: claims
+  first: said before
+  columns: {verdict: {path: verdict, align: left}, off by: {path: differences, show: each}}
+  each: claim
+"""
+
+
+def test_a_row_for_each_object_of_a_list(tables: ModuleType, documents: Path) -> None:
+    claims = [
+        {"claim": "it rises", "verdict": "holds", "differences": [1.0, 2.0]},
+        {"claim": "it falls", "verdict": "reversed", "differences": [None, None]},
+    ]
+    path = documents / "benchmarks" / "results" / "scores.json"
+    path.write_text(json.dumps({"claims": claims}))
+    assert tables.definitions(EACH)["claims"].markdown().splitlines() == [
+        "| said before | verdict | off by |",
+        "|---|---|---:|",
+        "| it rises | holds | 1.0, 2.0 |",
+        "| it falls | reversed | – |",
+        "",
+        "Source: `benchmarks/results/scores.json`.",
+    ]
+    path.unlink()
+    assert tables.definitions(EACH)["claims"].cells() == {
+        "no results yet": {"verdict": "not measured", "off by": "not measured"}
+    }
+    with pytest.raises(ValueError, match=re.escape("unknown keys ['rows']")):
+        tables.definitions(EACH + "  rows: [it]\n")
+
+
 def test_a_list_of_words(tables: ModuleType) -> None:
     assert tables.Column().text(["one claim", "another"]) == "one claim; another"
     assert tables.Column().text([]) == "none"
