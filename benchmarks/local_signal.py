@@ -1,12 +1,14 @@
 """How far back a continuation looks: what a causal LM loses when it sees only the last tokens of a context.
 
     python benchmarks/local_signal.py nano $EMBREW_DATA/wiki_paragraphs/valid.jsonl.gz --min-chars 400
-    python benchmarks/local_signal.py $WORLD/teacher/model $WORLD/valid.jsonl --name local-signal-world --context 16 --rows 16
+    python benchmarks/local_signal.py $WORLD/teacher/model $WORLD/valid.jsonl --context 8 --rows 8 \\
+        --name local-signal-world
 
-A text is split at a random token. KL is that of LLM2Comp's distillation, per predicted token: from the model that has read the
-whole context to the same model that has read its last k tokens (k = 0: BOS alone). The worth of a context is the NLL of a target
-without it less the NLL with it; the targets are the continuation, and the context itself, written again. Nothing is trained, and
-nothing of embrew's objectives is used: transformers' own forward, one text at a time. Results: `benchmarks/results/NAME.json`, `.md`.
+A text is split at a random token. KL is that of LLM2Comp's distillation, per predicted token: from the model that has
+read the whole context to the same model that has read its last k tokens (k = 0: BOS alone). The worth of a context is
+the NLL of a target without it less the NLL with it; the targets are the continuation, and the context itself, written
+again. Nothing is trained, and none of embrew's objectives is used: transformers' own forward, one text at a time.
+Results: `benchmarks/results/NAME.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -50,10 +52,19 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     splits = split(tokenizer, read(arguments.texts, arguments.min_chars), arguments)
     record = summary([measure(model, tokenizer.bos_token_id, *one) for one in splits])
-    words = f"python benchmarks/local_signal.py {arguments.model} {arguments.texts.name} --name {arguments.name}"
+    arguments.shown = arguments.model if arguments.model == "nano" else Path(*Path(arguments.model).parts[-2:])
+    words = f"python benchmarks/local_signal.py {' '.join(map(str, said(arguments)))}"
     record |= {**circumstances(words), "texts": len(splits), "seed": arguments.seed}
     (RESULTS / f"{arguments.name}.json").write_text(json.dumps(record, indent=2) + "\n")
     (RESULTS / f"{arguments.name}.md").write_text(page(record, arguments))
+
+
+def said(given: argparse.Namespace) -> list[Any]:
+    """Return the command line, with the last two names of folders in place of this machine's paths."""
+    options = {"name": given.name, "count": given.count, "context": given.context, "rows": given.rows}
+    options |= {"longest": given.longest, "min-chars": given.min_chars, "seed": given.seed}
+    places = [given.shown, Path(*given.texts.parts[-2:])]
+    return [*places, *(f"--{name} {value}" for name, value in options.items())]
 
 
 def read(path: Path, min_chars: int) -> list[str]:
@@ -100,16 +111,16 @@ def measure(model: Any, bos: int, context: list[int], target: list[int]) -> dict
         seen = predictions(model, [bos, *context[len(context) - k :]], target)
         divergences[k] = (whole.exp() * (whole - seen)).sum(-1).tolist()
         losses[k] = nll(seen, target)
+    alone, again = (nll(predictions(model, before, context), context) for before in ([bos], [bos, *context]))
     return {
         "kl": divergences,
         "continuation": losses[0] - nll(whole, target),
-        "same": nll(predictions(model, [bos], context), context)
-        - nll(predictions(model, [bos, *context], context), context),
+        "same": alone - again,
     }
 
 
 def summary(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return means over texts: KL by k, over all predictions and by blocks of them, the share closed, and the contexts' worth."""
+    """Return means over texts: KL by k (all predictions, blocks of them, share closed) and what contexts are worth."""
     found: dict[str, Any] = {"last": {}}
     for k in LAST:
         several = [one["kl"][k] for one in measured if k in one["kl"]]
@@ -129,12 +140,7 @@ def summary(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def page(record: dict[str, Any], given: argparse.Namespace) -> str:
     """The Markdown file."""
     count = len(record["last"]["0"]["blocks"])
-    header = [
-        "last tokens of the context",
-        "KL",
-        "share of the gap",
-        *(f"{i * BLOCK + 1}–{(i + 1) * BLOCK}" for i in range(count)),
-    ]
+    blocks = [f"{i * BLOCK + 1}–{(i + 1) * BLOCK}" for i in range(count)]
     rows = [
         [k, f"{one['kl']:.3f}", f"{one['share']:.2f}", *(f"{block:.3f}" for block in one["blocks"])]
         for k, one in record["last"].items()
@@ -142,14 +148,15 @@ def page(record: dict[str, Any], given: argparse.Namespace) -> str:
     lines = [
         "# How far back a continuation looks",
         "",
-        f"{given.model}: {record['texts']} texts, contexts of at least {given.context} tokens, {given.rows} predictions. KL "
-        "in nats per prediction, from the model that has read the whole context to the same model that has read its last tokens; "
-        "then the same by predictions, counted from the split.",
+        f"{given.shown}: {record['texts']} texts, contexts of at least {given.context} tokens.",
+        f"KL in nats per prediction ({given.rows} of them),",
+        "from the model that has read the whole context to the same model that has read its",
+        "last tokens; then the same by predictions, counted from the split.",
         "",
-        *table(header, rows),
+        *table(["last tokens of the context", "KL", "share of the gap", *blocks], rows),
         "",
-        f"The context is worth {record['continuation']:.2f} nats per token to its continuation, and {record['same']:.2f} to itself, "
-        "written again.",
+        f"The context is worth {record['continuation']:.2f} nats per token to its continuation,",
+        f"and {record['same']:.2f} to itself, written again.",
         "",
         *origin(record),
         f"- seed: {record['seed']}",
