@@ -125,11 +125,13 @@ class Column:
         return [place[end] for end in self.range or () if place[end] is not None]
 
     def text(self, value: Any) -> str:
-        """Return a value as a cell: a number, the mean ± standard deviation of several, or a text as it is."""
+        """Return a value as a cell: a number, the mean ± standard deviation of several, words, or words with counts."""
         if value is None:
             return NOT_MEASURED
         if isinstance(value, str):
             return value
+        if isinstance(value, Mapping):
+            return "; ".join(f"{name} ({count})" for name, count in value.items()) or "none"
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             return "; ".join(value) or "none"
         given = value if isinstance(value, list) else [value]

@@ -130,11 +130,17 @@ def labelled(given: Mapping[str, Any] | list[str]) -> Mapping[str, Any]:
 
 
 def listed(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row for each object of a list, called by its key `each`; one that was not measured without a result."""
+    """Return a row for each object of a list, called by its key `each`, or each key of an object.
+
+    Without a result file there is one row, which says so.
+    """
     key, file = given["each"], given["file"]
     if not has_result(file):
         return {"no results yet": None}
-    return {str(one[key]): {"path": {key: one[key]}} for one in find(result(file), path_of(given.get("at")))}
+    found = find(result(file), path_of(given.get("at")))
+    if isinstance(found, Mapping):
+        return labelled(list(found))
+    return {str(one[key]): {"path": {key: one[key]}} for one in found}
 
 
 def table_of(name: str, given: Mapping[str, Any]) -> Table:

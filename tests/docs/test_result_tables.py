@@ -232,6 +232,9 @@ def test_a_row_for_each_object_of_a_list(tables: ModuleType, documents: Path) ->
         "",
         "Source: `benchmarks/results/scores.json`.",
     ]
+    path.write_text(json.dumps({"claims": {"by name": {"verdict": "open", "differences": [0.5]}}}))
+    sys.modules["result_cells"].result.cache_clear()
+    assert tables.definitions(EACH)["claims"].cells() == {"by name": {"verdict": "open", "off by": "0.5"}}
     path.unlink()
     assert tables.definitions(EACH)["claims"].cells() == {
         "no results yet": {"verdict": "not measured", "off by": "not measured"}
@@ -243,6 +246,8 @@ def test_a_row_for_each_object_of_a_list(tables: ModuleType, documents: Path) ->
 def test_a_list_of_words(tables: ModuleType) -> None:
     assert tables.Column().text(["one claim", "another"]) == "one claim; another"
     assert tables.Column().text([]) == "none"
+    assert tables.Column().text({"one claim": 2, "another": 3}) == "one claim (2); another (3)"
+    assert tables.Column().text({}) == "none"
 
 
 @pytest.mark.parametrize(
