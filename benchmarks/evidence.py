@@ -7,7 +7,8 @@ or plan has trained with the same settings is taken over. The table goes to `ben
 
 `also`, in a plan, names further scores of its tasks, which are shown in a table of their own. `claims` says before the
 runs what is expected; see `claims.py`. Stages that measure the share of the gap closed have a table of it, and claims
-may name `gap: share` and `gap: other` (another text's memory).
+may name `gap: share` and `gap: other` (another text's memory). `instructions` has instructions by task, under names
+that rows give (`asked`).
 
 Keys of a row:
     row: its name; entries of one name are one row of the table.
@@ -18,6 +19,9 @@ Keys of a row:
     judge: judge only after these.
     shots: judge with so many demonstrations of each task, one row of the table each (0: its instruction alone); the
         suite's instructions are then put in the form `prompt` ("{instruction}: " without it).
+    demonstrations: kinds of the shots above 0, one row of the table each: `right` (without it), `shuffled`, `foreign`;
+        see `shots.py`.
+    asked: names of the plan's `instructions`, one row of the table each: instructions by task that replace the suite's.
     tokens: pool these memory tokens: `all`, `effective` (those that differ, by cosine on the plan's `texts`), `one`; or
         `concat`, all of them behind each other.
 """
@@ -30,13 +34,14 @@ import shutil
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from claims import settle
 from planned import cell, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
-from shots import Shots, pairs_of
+from shots import asked_with, judge_shown
 
 from embrew import build
 from embrew.analysis import effective_tokens, memory_similarity, pool_over, read_texts
@@ -47,9 +52,22 @@ from embrew.training import stages
 from embrew.training.resuming.reuse import reuse_stages
 
 BATCH_TOKENS = 2048
-PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims")
+PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims", "instructions")
 GAP = ("share", "other")
-ROW_KEYS = ("row", "recipe", "set", "model", "seeds", "stages", "judge", "tokens", "shots", "prompt")
+ROW_KEYS = (
+    "row",
+    "recipe",
+    "set",
+    "model",
+    "seeds",
+    "stages",
+    "judge",
+    "tokens",
+    "shots",
+    "prompt",
+    "demonstrations",
+    "asked",
+)
 
 
 @dataclass(frozen=True)
@@ -121,10 +139,11 @@ def run(
                 continue
             label = f"{entry['row']}: {name}" if several else entry["row"]
             encoder: Any = None
-            ways = [(tokens, count) for tokens in entry.get("tokens", ["all"]) for count in entry.get("shots", [None])]
-            for tokens, count in ways:
+            for tokens, count, condition, asked in ways(entry):
                 said = "" if tokens == "all" else f", {tokens}"
                 said += "" if count is None else f", {count} shots"
+                said += "" if condition == "right" else f", {condition}"
+                said += "" if asked is None else f", {asked}"
                 results_folder = folder / "results" / (name + file_name(said))
                 if missing is not None and not complete(results_folder, suite):
                     missing.append(f"{label}{said} (seed {seed})")
@@ -136,8 +155,20 @@ def run(
                         untrained = recipe.encoder.model_copy(update={"dtype": dtype})
                         encoder = build.encoder(recipe.model_copy(update={"encoder": untrained}))
                 backbone = encoder.describe()["base"]["sha256"] or "unknown"
-                results = judge(shot(pooled_over(encoder, tokens, plan), entry, suite, count), suite, results_folder)
-                yield Judged(label + said, seed, backbone, results, gap_of(folder / "model", name))
+                wanted = suite if asked is None else asked_with(suite, plan["instructions"][asked])
+                pooled, to = pooled_over(encoder, tokens, plan), partial(judge, folder=results_folder)
+                form = entry.get("prompt", "{instruction}: ")
+                found = to(pooled, wanted) if count is None else judge_shown(pooled, form, wanted, count, condition, to)
+                yield Judged(label + said, seed, backbone, found, gap_of(folder / "model", name))
+
+
+def ways(entry: dict[str, Any]) -> Iterator[tuple[str, int | None, str, str | None]]:
+    """Memory tokens, number and kind of demonstrations, and name of the instructions, of each judging of a row."""
+    for asked in entry.get("asked", [None]):
+        for tokens in entry.get("tokens", ["all"]):
+            for count in entry.get("shots", [None]):
+                for condition in entry.get("demonstrations", ["right"]) if count else ["right"]:
+                    yield tokens, count, condition, asked
 
 
 def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
@@ -162,14 +193,6 @@ def take_over_results(recipe: Recipe, folder: Path, root: Path) -> None:
 def judge(encoder: Any, suite: Any, folder: Path) -> list[Result]:
     """The suite's results, kept in a folder."""
     return evaluate(encoder, suite, output_dir=folder, batch_tokens=BATCH_TOKENS)
-
-
-def shot(encoder: Any, entry: dict[str, Any], suite: Any, count: int | None) -> Any:
-    """The encoder with demonstrations of the suite's tasks; as it is, where the row says nothing of them."""
-    if count is None:
-        return encoder
-    encoder.contexts.clear()
-    return Shots(encoder, entry.get("prompt", "{instruction}: "), pairs_of(suite, count))
 
 
 def pooled_over(encoder: Any, tokens: str, plan: dict[str, Any]) -> Any:

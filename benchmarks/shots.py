@@ -6,7 +6,8 @@ import gzip
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration
 
 MOST_CHARS = 300  # of a query, and of a passage
+CONDITIONS = ("right", "shuffled", "foreign")  # of demonstrations
 SEED = 7  # of the choice among training rows
 NEWS = (  # twenty_newsgroups_mini has no training rows: topics of the groups, with subject lines of our own
     ("Which graphics card for a 486?", "computer hardware"),
@@ -74,14 +76,66 @@ class Shots:
         return self._encoder.encode_document(inputs, *args, batch_tokens=batch_tokens, **options)
 
 
-def pairs_of(suite: Suite, count: int) -> dict[str, list[Demonstration]]:
-    """So many demonstrations of every task of a suite, by its instruction; from training rows, the same every time."""
-    found = {}
+def judge_shown(
+    encoder: Encoder, form: str, suite: Suite, count: int, condition: str, judge: Callable[[Any, Suite], list[Any]]
+) -> list[Any]:
+    """Results of every task of a suite, each judged with its own demonstrations in a condition, or with none."""
+    shown = shown_to(suite, count, condition)
+    results = []
     for task in suite.tasks:
-        instruction = task.settings.get("instruction") if hasattr(task, "settings") else None
-        if instruction is not None and count:
-            found[str(instruction)] = list(candidates(Path(task.path).name))[:count]  # type: ignore[union-attr]
+        encoder.contexts.clear()
+        instruction = instruction_of(task)
+        pairs = {instruction: shown[task.name]} if count and instruction is not None else {}
+        results += judge(Shots(encoder, form, pairs), replace(suite, tasks=(task,), averages={}))
+    return results
+
+
+def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, list[Demonstration]]:
+    """So many demonstrations of every task with an instruction, by its name; from training rows, the same every time.
+
+    Conditions: `right`; `shuffled`: the same, each query with the passage of the one before; `foreign`: right ones of
+    the next task of the suite that has other ones.
+    """
+    if condition not in CONDITIONS:
+        raise SystemExit(f"demonstrations: {condition}; choose from {', '.join(CONDITIONS)}")
+    if condition == "shuffled" and count == 1:
+        raise SystemExit("demonstrations: shuffled needs 2 or more shots")
+    asked = [task for task in suite.tasks if instruction_of(task) is not None]
+    found = {}
+    for number, task in enumerate(asked):
+        source = folder_of(task)
+        if condition == "foreign":
+            later = (folder_of(other) for other in asked[number + 1 :] + asked[:number])
+            source = next(other for other in later if other != source)
+        shown = list(candidates(source))[:count]
+        if condition == "shuffled":
+            before = [shown[-1], *shown[:-1]]
+            shown = [Demonstration(pair.query, wrong.passage) for pair, wrong in zip(shown, before, strict=True)]
+        found[task.name] = shown
     return found
+
+
+def asked_with(suite: Suite, instructions: Mapping[str, str]) -> Suite:
+    """The suite with other instructions for the tasks that are named."""
+    unknown = sorted(set(instructions) - {task.name for task in suite.tasks})
+    if unknown:
+        raise SystemExit(f"instructions name {', '.join(unknown)}; tasks: {', '.join(t.name for t in suite.tasks)}")
+    tasks: list[Any] = list(suite.tasks)
+    for number, task in enumerate(tasks):
+        if task.name in instructions:
+            tasks[number] = replace(task, settings={**task.settings, "instruction": instructions[task.name]})
+    return replace(suite, tasks=tuple(tasks))
+
+
+def instruction_of(task: Any) -> str | None:
+    """The instruction of a task of a suite."""
+    found = task.settings.get("instruction") if hasattr(task, "settings") else None
+    return None if found is None else str(found)
+
+
+def folder_of(task: Any) -> str:
+    """The name of a task's data folder."""
+    return Path(task.path).name
 
 
 @cache
