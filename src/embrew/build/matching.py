@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from embrew.build.rows import batches_of
 from embrew.data.columns import ACCEPTED
 from embrew.objectives import (
     Alignment,
@@ -44,6 +45,13 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
                 raise ValueError(
                     f"{place}.columns.{column}: not a {built.rows_kind} column; choose from {', '.join(known)}"
                 )
+        if config.instructions and built.rows_kind != "pairs":
+            raise ValueError(f"{place}.instructions are for pairs, not {built.rows_kind} rows; leave them out")
+        if config.instructions and config.instruct == "both" and batches_of(stage, built) == "mixed":
+            raise ValueError(
+                f"{place}.instructions with instruct: both in mixed batches: each row has its own, which would tell a "
+                "query's positive from others; set mix: {batches: one}, or instruct: query"
+            )
         if config.sentences and built.rows_kind not in ("text", "pairs"):
             raise ValueError(
                 f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"

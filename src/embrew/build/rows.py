@@ -6,7 +6,7 @@ import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 from datasets import Dataset
@@ -73,7 +73,8 @@ def order(
     """Return the order in which several data sets are read; None: rows are shuffled.
 
     If embeddings are compared within a batch, a batch has rows of one data set unless the stage sets `mix.batches`:
-    texts of other data sets would be too easy negatives.
+    texts of other data sets would be too easy negatives. A data set with several instructions has one in each batch, or
+    where batches are mixed in each row; a single such data set has an order too.
 
     Args:
         stage: its settings.
@@ -82,11 +83,13 @@ def order(
         seed: random seed of the order.
         processes: number of processes that the stage was begun in; None: of those that train now.
     """
-    batches = stage.mix.batches if stage.mix else "one" if isinstance(built, EmbeddingObjective) else "mixed"
+    batches = batches_of(stage, built)
     weights = [config.weight for config in stage.datasets if config.weight is not None]
     ratios = [1.0 if config.ratio is None else config.ratio for config in stage.datasets]
     temperature = stage.mix.temperature if stage.mix else 1.0
-    if len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0}):
+    instructions = [config.instructions or [] for config in stage.datasets]
+    plain = len(sizes) < 2 or (batches == "mixed" and not weights and temperature == 1.0 and set(ratios) == {1.0})
+    if plain and not any(instructions):
         return None
     each = int(stage.training.get("per_device_train_batch_size", 8))
     batch = stage.batch.size if stage.batch else each * (processes or world_size())
@@ -97,7 +100,15 @@ def order(
         stage.name,
         ", ".join(f"{share:.1%}" for share in probabilities),
     )
-    return MixedOrder(sizes, probabilities, block=batch if batches == "one" else 1, seed=seed)
+    block = batch if batches == "one" else 1
+    return MixedOrder(sizes, probabilities, block=block, seed=seed, instructions=instructions)
+
+
+def batches_of(stage: StageConfig, built: Objective) -> Literal["one", "mixed"]:
+    """Return whether a batch has rows of one data set, or of all."""
+    if stage.mix is not None:
+        return stage.mix.batches
+    return "one" if isinstance(built, EmbeddingObjective) else "mixed"
 
 
 def rows(
@@ -124,7 +135,7 @@ def rows(
         split=config.split,
         revision=config.revision,
         columns=config.columns,
-        instruction=config.instruction,
+        instruction=config.instructions[0] if config.instructions else config.instruction,
         instruct=config.instruct,
         where=config.where,
         sentences=config.sentences,

@@ -38,9 +38,19 @@ class MixedOrder:
         probabilities: probability of each data set.
         block: number of consecutive rows of one data set.
         seed: random seed of the order.
+        instructions: of each data set, the instructions of which a block has one (see `InstructedOrder`); empty where
+            no data set has any.
     """
 
-    def __init__(self, sizes: Sequence[int], probabilities: Sequence[float], *, block: int, seed: int) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        probabilities: Sequence[float],
+        *,
+        block: int,
+        seed: int,
+        instructions: Sequence[Sequence[str]] = (),
+    ) -> None:
         small = [size for size in sizes if size < block]
         if small:
             raise ValueError(
@@ -48,6 +58,7 @@ class MixedOrder:
                 "out, or let batches hold several data sets (mix.batches: mixed)"
             )
         self.sizes, self.probabilities, self.block, self.seed = list(sizes), list(probabilities), block, seed
+        self.instructions = [list(several) for several in instructions] if any(instructions) else []
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:

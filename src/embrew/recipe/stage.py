@@ -24,6 +24,7 @@ class DataConfig(Config):
     where: dict[str, bool | int | float | str] = {}
     sentences: bool = False
     instruction: str | None = None
+    instructions: Annotated[list[str], Field(min_length=2)] | None = None
     instruct: Literal["query", "both"] = "query"
     weight: Annotated[float, Field(gt=0)] | None = None
     ratio: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -39,6 +40,8 @@ class DataConfig(Config):
     def _check_lengths(self) -> DataConfig:
         if self.min_chars is not None and self.max_chars is not None and self.min_chars > self.max_chars:
             raise ValueError(f"min_chars={self.min_chars} and max_chars={self.max_chars} leave no row; give a range")
+        if self.instruction is not None and self.instructions is not None:
+            raise ValueError("give instruction, or instructions (several, of which each batch has one), not both")
         if self.max_reject_rate is not None and self.on_bad_rows != "skip":
             raise ValueError(f"max_reject_rate={self.max_reject_rate} goes with on_bad_rows: skip; give both")
         return self

@@ -22,6 +22,7 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback
 
+from embrew.data.instructed import InstructedOrder, InstructedRows
 from embrew.data.mixing import MixedOrder
 from embrew.distributed import mean_gradients, mean_of_figures
 from embrew.files.disk_errors import writing_to
@@ -65,7 +66,11 @@ class StageTrainer(CheckpointingTrainer):
         order: MixedOrder | None = None,
         evaluation: StageEvaluation | None = None,
     ) -> None:
-        self.order, self.evaluation = order, evaluation
+        self.order: MixedOrder | InstructedOrder | None = order
+        self.evaluation = evaluation
+        instructed: Any = rows
+        if order is not None and order.instructions:
+            self.order, instructed = InstructedOrder(order), InstructedRows(rows, order)
         if args.n_gpu > 1:  # the Trainer would split batches for DataParallel, which TrainStep does not support
             args._n_gpu = 1
             logger.warning("%s  several GPUs are visible, and one is used; see docs/how-to/multi-gpu.md", name)
@@ -76,7 +81,7 @@ class StageTrainer(CheckpointingTrainer):
 
         # The Trainer requires an evaluation data set; `evaluation` has its own.
         nothing = None if evaluation is None else rows.select([])
-        super().__init__(model=step, args=args, train_dataset=rows, eval_dataset=nothing, data_collator=collate)
+        super().__init__(model=step, args=args, train_dataset=instructed, eval_dataset=nothing, data_collator=collate)
         self.step = step
         if step.sharded:  # else accelerate would wrap sharded weights in DistributedDataParallel
             step.__dict__["_is_accelerate_prepared"] = True
