@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,18 @@ def to_come(error: Exception, name: str, path: list[Any]) -> bool:
 
 
 def labels(entry: dict[str, Any]) -> Iterator[str]:
-    """Yield the names under which the scores of a plan's row are kept: by stage, memory tokens and demonstrations."""
+    """Yield the names under which a row's scores are kept: by stage and by what else is varied in scoring."""
     stages = entry.get("judge") or entry.get("stages") or stages_of(entry.get("recipe")) or []
-    for label in [entry["row"], *(f"{entry['row']}: {stage}" for stage in stages)]:
-        yield label
-        yield from (f"{label}, {tokens}" for tokens in entry.get("tokens", []))
-        yield from (f"{label}, {count} shots" for count in entry.get("shots", []))
+    tokens, counts = ["all", *entry.get("tokens", [])], entry.get("shots", [])
+    kinds, asked = ["right", *entry.get("demonstrations", [])], entry.get("asked", [])
+    varied = product(
+        [entry["row"], *(f"{entry['row']}: {stage}" for stage in stages)],
+        ["" if name == "all" else f", {name}" for name in tokens],
+        ["", *(f", {count} shots" for count in counts)],
+        ["" if name == "right" else f", {name}" for name in kinds],
+        ["", *(f", {name}" for name in asked)],
+    )
+    yield from ("".join(parts) for parts in varied)
 
 
 def stages_of(recipe: str | None) -> list[str] | None:

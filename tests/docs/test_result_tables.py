@@ -172,7 +172,13 @@ def test_the_name_of_a_row_within_keys_and_files(tables: ModuleType, documents: 
 
 PLAN = """
 rows:
-  - {row: "later", recipe: mine, judge: [align], tokens: [all, concat], shots: [0, 5]}
+  - row: later
+    recipe: mine
+    judge: [align]
+    tokens: [all, concat]
+    shots: [0, 5]
+    demonstrations: [right, foreign]
+    asked: [plain]
   - {row: "ours", stages: [first, last]}
 """
 PLANNED = """
@@ -195,6 +201,9 @@ def test_a_planned_row_is_not_measured_and_another_is_an_error(
     cells = tables.definitions(PLANNED)["new"].cells()
     assert cells["ours"] == {"STS": "0.4 ± 0.1", "by seed": "0.3, 0.5", "seeds": "2"}
     assert cells["later"] == {"STS": "not measured", "by seed": "not measured", "seeds": "0"}
+    for other in ("later: align, concat", "later: align, 5 shots, foreign", "later: align, concat, 0 shots, plain"):
+        renamed = tables.definitions(PLANNED.replace("later: align, 5 shots", other))["new"]
+        assert renamed.cells()["later"]["STS"] == "not measured"
     for wrong in ("later: aligned, 5 shots", "later, 6 shots", "latest"):
         with pytest.raises(ValueError, match="has no"):
             tables.definitions(PLANNED.replace("later: align, 5 shots", wrong))["new"].cells()
