@@ -139,8 +139,10 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
         further = {row: known.get("also", {}).get(row, {}) | known.get("gap", {}).get(row, {}) for row in known["rows"]}
         noticed = noticed_by(claims, known["rows"], further, broken)
         healthy = {row: known["rows"].get(row, {}) | further.get(row, {}) for row in broken}
+        around = circumstances(f"WORLD={data} python benchmarks/small_world.py bugs")
         record["bugs"][bug.name] = {
             "plan": bug.plan,
+            **{name: around[name] for name in ("commit", "dirty", "date")},
             "row": bug.row,
             "seeds": seeds,
             "scores": broken,
@@ -164,14 +166,16 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
     verdicts = []
     for name, found in record["bugs"].items():
         said = [f"{claim} ({count} of {len(found['seeds'])} seeds)" for claim, count in found["noticed_by"].items()]
-        verdicts.append([name, "; ".join(said) or "**not noticed**"])
+        verdicts.append(
+            [name, "; ".join(said) or "**not noticed**", found["commit"][:7] + " (with changes)" * found["dirty"]]
+        )
     lines = [
         "# Planted bugs in the small world's controls",
         "",
         "Each bug is planted in training only, in a control's row with each of its seeds. A control notices it if a "
         "claim of its plan that holds with every seed no longer does with the bug in that row.",
         "",
-        *table(["bug", "claims that no longer hold"], verdicts),
+        *table(["bug", "claims that no longer hold", "commit"], verdicts),
         "",
         "Scores times 100 by seed (those with a colon in their name as they are):",
         "",
