@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     folder = str(ASSETS["nano"]) if arguments.model == "nano" else arguments.model
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     splits = split(tokenizer, read(arguments.texts, arguments.min_chars), arguments)
     record = summary([measure(model, tokenizer.bos_token_id, *one) for one in splits])
     arguments.shown = arguments.model if arguments.model == "nano" else Path(*Path(arguments.model).parts[-2:])
