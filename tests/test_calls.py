@@ -93,7 +93,7 @@ def test_every_model_and_tokenizer_is_opened_with_the_users_flag_or_false(calls)
         assert asked(keyword(node, "trust_remote_code")), f"{where}: {ast.unparse(node)}"
         found["opened"] += 1
     assert {name: found[name] for name in NOT_ASKED} == NOT_ASKED
-    assert dict(found) == {"opened": 24, "from_config": 6, **NOT_ASKED}
+    assert dict(found) == {"opened": 26, "from_config": 6, **NOT_ASKED}
 
 
 def test_every_sentence_transformer_is_opened_without_code_and_from_safetensors(calls):
