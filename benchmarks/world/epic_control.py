@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from claims import settle
-from evidence import claims_table, grid, take_over_results
+from evidence import take_over_results
+from evidence_tables import claims_table, grid
 from planned import expand, file_name, read_plan
 from report import circumstances, origin
 

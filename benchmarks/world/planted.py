@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 from claims import settle
-from evidence import gap_of
+from evidence_tables import gap_of
 from planned import expand, file_name
 from report import circumstances, origin, table
 
