@@ -69,6 +69,7 @@ def main() -> None:
     """Run the plan, or what is left of it, and write the table."""
     arguments = parser_of_rows(__doc__).parse_args()
     plan = read_plan(arguments.plan, PLAN_KEYS, ROW_KEYS)
+    check_claims(plan)
     suite = read_suite(plan["suite"])
     work = arguments.work / arguments.plan.stem
     judged: list[Judged] = []
@@ -124,10 +125,7 @@ def run(
             label = f"{entry['row']}: {name}" if several else entry["row"]
             encoder: Any = None
             for tokens, count, condition, asked in ways(entry):
-                said = "" if tokens == "all" else f", {tokens}"
-                said += "" if count is None else f", {count} shots"
-                said += "" if condition == "right" else f", {condition}"
-                said += "" if asked is None else f", {asked}"
+                said = said_of(tokens, count, condition, asked)
                 results_folder = folder / "results" / (name + file_name(said))
                 if missing is not None and not complete(results_folder, suite):
                     missing.append(f"{label}{said} (seed {seed})")
@@ -153,6 +151,34 @@ def ways(entry: dict[str, Any]) -> Iterator[tuple[str, int | None, str, str | No
             for count in entry.get("shots", [None]):
                 for condition in entry.get("demonstrations", ["right"]) if count else ["right"]:
                     yield tokens, count, condition, asked
+
+
+def said_of(tokens: str, count: int | None, condition: str, asked: str | None) -> str:
+    """What the name of a row says of a judging."""
+    said = "" if tokens == "all" else f", {tokens}"
+    said += "" if count is None else f", {count} shots"
+    said += "" if condition == "right" else f", {condition}"
+    return said + ("" if asked is None else f", {asked}")
+
+
+def check_claims(plan: dict[str, Any]) -> None:
+    """Raise SystemExit where a claim names a row that the plan's table will not have."""
+    names = set()
+    for entry in plan["rows"] if plan.get("claims") else []:
+        if "model" in entry:
+            names.add(entry["row"])
+            continue
+        recipe = Recipe.load(entry["recipe"], [expand(one) for one in [*plan.get("set", []), *entry.get("set", [])]])
+        kept = [stage.name for stage in recipe.stages if stage.name in entry.get("stages", [stage.name])]
+        for stage in kept or ["untrained"]:
+            label = f"{entry['row']}: {stage}" if len(recipe.stages) > 1 else entry["row"]
+            if stage in entry.get("judge", [stage]):
+                names |= {label + said_of(*way) for way in ways(entry)}
+    named = {
+        row for claim in plan.get("claims", []) for row in (claim["better"], claim["than"]) if isinstance(row, str)
+    }
+    if unknown := sorted(named - names):
+        raise SystemExit(f"claims name {', '.join(unknown)}; the table will have {', '.join(sorted(names))}")
 
 
 def complete(folder: Path, suite: Any) -> bool:
