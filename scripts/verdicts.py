@@ -87,7 +87,9 @@ def compare(
     if len(pairs) >= SEEDS:
         differences = [sign * (one - other) for one, other in pairs]
         results = {_side(value, value, relation, margin) for value in differences}
-        result = results.pop() if len(results) == 1 else OPEN
+        sides = {value > 0 for value in differences}
+        agree = len(results) == 1 and (relation != EQUAL or AGAINST not in results or len(sides) == 1)
+        result = results.pop() if agree else OPEN
         mean, why = statistics.fmean(differences), "the seeds disagree" if result == OPEN else ""
         counted = (len(pairs), sum(value > 0 for value in differences)) if relation == ABOVE else (0, 0)
         return Outcome(result, mean, _interval(differences), why, *counted)

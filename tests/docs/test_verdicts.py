@@ -103,6 +103,7 @@ def test_lower_is_better(verdicts: ModuleType) -> None:
         ([-1.1, -2, -3], "against", "against"),
         ([-1.1, 0, 0], "open", "open"),
         ([1.1, 2, 3], "for", "against"),
+        ([-9, 5, 16], "open", "open"),
     ],
 )
 def test_not_below_and_equal(verdicts: ModuleType, differences: list[float], at_least: str, equal: str) -> None:
