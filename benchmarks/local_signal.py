@@ -68,7 +68,7 @@ def said(given: argparse.Namespace) -> list[Any]:
 
 
 def read(path: Path, min_chars: int) -> list[str]:
-    """Return the texts of a file that have so many characters."""
+    """Return the texts of a file that have at least `min_chars` characters."""
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         texts = [json.loads(line)["text"] for line in file]
     return [text for text in texts if len(text) >= min_chars]

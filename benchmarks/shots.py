@@ -91,7 +91,7 @@ def judge_shown(
 
 
 def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, list[Demonstration]]:
-    """So many demonstrations of every task with an instruction, by its name; from training rows, the same every time.
+    """`count` demonstrations of every task with an instruction, by its name; from training rows, the same every time.
 
     Conditions: `right`; `shuffled`: the same, each query with the passage of the one before; `foreign`: right ones of
     the next task of the suite that has other ones.

@@ -18,7 +18,7 @@ REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED = "reproduced", "refuted", "not re
 VERDICTS = (REPRODUCED, REFUTED, UNRESOLVED, NOT_MEASURED)
 ABOVE, AT_LEAST, EQUAL, STEADIER = ">", "≥", "≈", "varies less than"
 RELATIONS = (ABOVE, AT_LEAST, EQUAL, STEADIER)
-SEEDS = 3  # from so many seeds in common on, their signs decide
+SEEDS = 3  # with at least three seeds in common, their signs decide
 CONFIDENCE = 0.95
 Ends = tuple[float, float]
 
