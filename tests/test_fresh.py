@@ -42,8 +42,10 @@ def test_modules_errors_and_signals(tmp_path):
     with pytest.raises(subprocess.CalledProcessError):
         fresh.run([sys.executable, "-c", "1 / 0"], check=True)
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 1)):
-        # No file object, in whose end an interrupt would be ignored.
-        sleeps = f"import os, time; os.close(os.open('{tmp_path / 'up'}', os.O_CREAT)); time.sleep(60)"
+        # No file object, in whose end an interrupt would be ignored; and no long sleep, which goes on to its end if the
+        # signal comes after the interpreter last looked for one, before the sleep has begun.
+        opened = f"os.close(os.open('{tmp_path / 'up'}', os.O_CREAT))"
+        sleeps = f"import os, time; {opened}; [time.sleep(0.05) for _ in range(1200)]"
         process = fresh.Fresh([sys.executable, "-c", sleeps])
         while not (tmp_path / "up").exists():
             time.sleep(0.002)
