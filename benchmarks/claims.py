@@ -8,6 +8,7 @@ Keys of a claim:
     than_task: of the other row, where it is another one, such as a control's; `than` may then be the same row.
     by: the least difference in points (scores times 100; scores of `also` as they are); 0 without it.
     lower: lower scores are better (perplexity).
+    added: when and why, of a claim that was written after scores were known; it stands beside the claim.
 
 A claim **holds** if the difference is above `by` with every seed, is **reversed** if it is below `-by` with every seed,
 and is else **not resolved**. A row with one seed (an untrained model) is compared with every seed of the other.
@@ -19,7 +20,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KEYS = ("claim", "better", "than", "task", "than_task", "by", "lower")
+KEYS = ("claim", "better", "than", "task", "than_task", "by", "lower", "added")
 Scores = Mapping[str, Mapping[str, Sequence[float | None]]]
 
 
@@ -55,7 +56,8 @@ def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[s
     criterion = f"{task}: {claim['better']} {side} {other:g}" if number else f"{task}: {claim['better']} {side} {other}"
     criterion += f", {than_task}" if than_task != task else ""
     criterion += f" by more than {by:g}, every seed" if by else ", every seed"
-    found: dict[str, Any] = {**claim, "criterion": criterion, "differences": []}
+    words = f"{claim['claim']} ({claim['added']})" if "added" in claim else claim["claim"]
+    found: dict[str, Any] = {**claim, "claim": words, "criterion": criterion, "differences": []}
     if not ours or not theirs:
         return {**found, "found": "", "verdict": "not measured"}
     if len(theirs) == 1:

@@ -51,13 +51,13 @@ class Report:
     def counts(self) -> str:
         """Return how many orderings have which verdict."""
         lines = [f"| {len(self.orderings)} orderings | {' | '.join(VERDICTS)} |", "|---|" + "---:|" * len(VERDICTS)]
-        for name, shown in PLACES.items():
+        for name in PLACES:
             places = [place for one in self.orderings for place in one.places if place.name == name]
             verdicts = Counter(place.verdict() for place in places)
             parts = sum(bool(place.part) and place.verdict() == REPRODUCED for place in places)
             cells = [f"{verdicts[verdict]}" for verdict in VERDICTS]
             cells[0] += f", of which {parts} in part" if parts else ""
-            lines.append(f"| {shown} | {' | '.join(cells)} |")
+            lines.append(f"| {self.models(name)} | {' | '.join(cells)} |")
         for name, shown in PLACES.items():
             single = [c for one in self.orderings for place in one.places if place.name == name for c in place.compared]
             outcomes = [comparison.outcome() for comparison in single]
@@ -69,6 +69,16 @@ class Report:
             ]
             lines.append(f"| single comparisons, {shown}: for, against, open, not measured | {' | '.join(cells)} |")
         return "\n".join(lines)
+
+    def models(self, name: str) -> str:
+        """Return what the verdicts of a place were measured on, with the orderings for which it is another model."""
+        others: dict[str, list[int]] = {}
+        for one in self.orderings:
+            for place in one.places:
+                if place.name == name and place.shown != PLACES[name]:
+                    others.setdefault(place.shown, []).append(one.number)
+        said = "; ".join(f"{', '.join(map(str, numbers))}: {shown}" for shown, numbers in others.items())
+        return PLACES[name] + (f" ({said})" if said else "")
 
     def summary(self, prefix: str | None, method: str | None) -> str:
         """Return the table of claims and verdicts, of all methods or of one."""

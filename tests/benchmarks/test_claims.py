@@ -56,3 +56,8 @@ def test_what_was_not_run_is_not_measured():
         verdict(better="a", than=1, task="u")
     with pytest.raises(SystemExit, match="unknown keys more"):
         verdict(better="a", than=1, more=2)
+
+
+def test_a_claim_added_afterwards_says_so():
+    (found,) = settle([{"claim": "x", "added": "added after a bug", "better": "a", "than": "b", "task": "t"}], SCORES)
+    assert found["claim"] == "x (added after a bug)" and found["verdict"] == "holds"
