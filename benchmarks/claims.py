@@ -11,26 +11,37 @@ Keys of a claim:
     added: when and why, of a claim that was written after scores were known; it stands beside the claim.
 
 A claim **holds** if the difference is above `by` with every seed, is **reversed** if it is below `-by` with every seed,
-and is else **not resolved**. A row with one seed (an untrained model) is compared with every seed of the other.
+and is else **not resolved**. Seeds that both rows have are compared. A row in which nothing is drawn (an untrained
+model) has every seed.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 KEYS = ("claim", "better", "than", "task", "than_task", "by", "lower", "added")
 Scores = Mapping[str, Mapping[str, Sequence[float | None]]]
+Seeds = Mapping[str, Sequence[int]]
 
 
-def settle(claims: Sequence[Mapping[str, Any]], scores: Scores, further: Scores | None = None) -> list[dict[str, Any]]:
+def settle(
+    claims: Sequence[Mapping[str, Any]],
+    scores: Scores,
+    further: Scores,
+    seeds: Seeds,
+    fixed: Collection[str] = (),
+) -> list[dict[str, Any]]:
     """Return every claim with its criterion in words, the differences by seed, and a verdict.
 
     Args:
         claims: of a plan.
         scores: by row and task, one per seed, 0 to 1.
         further: by row and `task: score`, one per seed, as they are.
+        seeds: of each row, in the order of its scores.
+        fixed: rows in which nothing is drawn.
 
     Raises:
         SystemExit: a claim has an unknown key, or names a task that no row has.
@@ -42,16 +53,18 @@ def settle(claims: Sequence[Mapping[str, Any]], scores: Scores, further: Scores 
             raise SystemExit(
                 f"claim {claim.get('claim')!r}: unknown keys {', '.join(unknown)}; known: {', '.join(KEYS)}"
             )
-        settled.append(_settle(claim, scores, further or {}))
+        settled.append(_settle(claim, scores, further, seeds, fixed))
     return settled
 
 
-def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[str, Any]:
+def _settle(
+    claim: Mapping[str, Any], scores: Scores, further: Scores, seeds: Seeds, fixed: Collection[str]
+) -> dict[str, Any]:
     task, by, other = claim["task"], float(claim.get("by", 0.0)), claim["than"]
-    ours = _seeds(claim["better"], task, scores, further)
+    ours = _values(claim["better"], task, scores, further)
     number = isinstance(other, int | float)
     than_task = claim.get("than_task", task)
-    theirs = [float(other)] if number else _seeds(other, than_task, scores, further)
+    theirs = [float(other)] if number else _values(other, than_task, scores, further)
     side = "below" if claim.get("lower") else "above"
     criterion = f"{task}: {claim['better']} {side} {other:g}" if number else f"{task}: {claim['better']} {side} {other}"
     criterion += f", {than_task}" if than_task != task else ""
@@ -60,14 +73,18 @@ def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[s
     found: dict[str, Any] = {**claim, "claim": words, "criterion": criterion, "differences": []}
     if not ours or not theirs:
         return {**found, "found": "", "verdict": "not measured"}
-    if len(theirs) == 1:
-        theirs = theirs * len(ours)
-    elif len(ours) == 1:
-        ours = ours * len(theirs)
-    if len(ours) != len(theirs):
-        return {**found, "found": f"{len(ours)} and {len(theirs)} seeds", "verdict": "not measured"}
+    if number or other in fixed:
+        pairs = [(value, theirs[0]) for value in ours]
+    elif claim["better"] in fixed:
+        pairs = [(ours[0], value) for value in theirs]
+    else:
+        mine = dict(zip(seeds[claim["better"]], ours, strict=True))
+        pairs = [(mine[seed], value) for seed, value in zip(seeds[other], theirs, strict=True) if seed in mine]
+    pairs = [pair for pair in pairs if not any(math.isnan(value) for value in pair)]  # a score that does not apply
+    if not pairs:
+        return {**found, "found": "no seed in common", "verdict": "not measured"}
     sign = -1 if claim.get("lower") else 1
-    differences = [sign * (one - another) for one, another in zip(ours, theirs, strict=True)]
+    differences = [sign * (one - another) for one, another in pairs]
     verdict = "not resolved"
     if all(difference > by for difference in differences):
         verdict = "holds"
@@ -79,7 +96,7 @@ def _settle(claim: Mapping[str, Any], scores: Scores, further: Scores) -> dict[s
     return {**found, "differences": differences, "found": said, "verdict": verdict}
 
 
-def _seeds(row: str, task: str, scores: Scores, further: Scores) -> list[float]:
+def _values(row: str, task: str, scores: Scores, further: Scores) -> list[float]:
     """Return a row's scores by seed; none where the row was not run."""
     for table, factor in ((scores, 100.0), (further, 1.0)):
         if row in table and task in table[row]:

@@ -46,6 +46,7 @@ from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import model_hash
 from embrew.training import stages
 from embrew.training.resuming.reuse import reuse_stages
+from embrew.training.resuming.stage_json import StageSettings
 
 BATCH_TOKENS = 2048
 PLAN_KEYS = ("title", "suite", "set", "rows", "dtype", "texts", "also", "claims", "instructions")
@@ -108,7 +109,7 @@ def run(
                 missing.append(entry["row"])
                 continue
             peer: Any = build.open_model(expand(entry["model"]), dtype=dtype)
-            yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"))
+            yield Judged(entry["row"], seed, model_hash(peer), judge(peer, suite, place / "results"), drawn=False)
             continue
         recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
         several = len(recipe.stages) > 1
@@ -127,7 +128,7 @@ def run(
             for tokens, count, condition, asked in ways(entry):
                 said = said_of(tokens, count, condition, asked)
                 results_folder = folder / "results" / (name + file_name(said))
-                if missing is not None and not complete(results_folder, suite):
+                if missing is not None and not (complete(results_folder, suite) and trained(recipe, folder, name)):
                     missing.append(f"{label}{said} (seed {seed})")
                     continue
                 if encoder is None:
@@ -141,7 +142,15 @@ def run(
                 pooled, to = pooled_over(encoder, tokens, plan), partial(judge, folder=results_folder)
                 form = entry.get("prompt", "{instruction}: ")
                 found = to(pooled, wanted) if count is None else judge_shown(pooled, form, wanted, count, condition, to)
-                yield Judged(label + said, seed, backbone, found, gap_of(folder / "model", name))
+                yield Judged(
+                    label + said,
+                    seed,
+                    backbone,
+                    found,
+                    gap_of(folder / "model", name),
+                    drawn=bool(recipe.stages),
+                    compresses=any(one.name == name and one.objective.type == "compression" for one in recipe.stages),
+                )
 
 
 def ways(entry: dict[str, Any]) -> Iterator[tuple[str, int | None, str, str | None]]:
@@ -162,9 +171,27 @@ def said_of(tokens: str, count: int | None, condition: str, asked: str | None) -
 
 
 def check_claims(plan: dict[str, Any]) -> None:
-    """Raise SystemExit where a claim names a row that the plan's table will not have."""
-    names = set()
-    for entry in plan["rows"] if plan.get("claims") else []:
+    """Raise SystemExit where a claim names a row that the plan's table will not have, or entries of a row differ."""
+    names = names_of(plan)
+    named = {
+        row for claim in plan.get("claims", []) for row in (claim["better"], claim["than"]) if isinstance(row, str)
+    }
+    if unknown := sorted(named - names):
+        raise SystemExit(f"claims name {', '.join(unknown)}; the table will have {', '.join(sorted(names))}")
+
+
+def names_of(plan: dict[str, Any]) -> set[str]:
+    """The rows that a plan's table will have.
+
+    Raises:
+        SystemExit: entries of one row have different settings.
+    """
+    names: set[str] = set()
+    made: dict[str, Any] = {}
+    for entry in plan["rows"]:
+        settings = {key: entry.get(key) for key in ("recipe", "set", "model", "prompt")}
+        if made.setdefault(entry["row"], settings) != settings:
+            raise SystemExit(f"the entries of row {entry['row']!r} have different settings; give them different names")
         if "model" in entry:
             names.add(entry["row"])
             continue
@@ -174,11 +201,18 @@ def check_claims(plan: dict[str, Any]) -> None:
             label = f"{entry['row']}: {stage}" if len(recipe.stages) > 1 else entry["row"]
             if stage in entry.get("judge", [stage]):
                 names |= {label + said_of(*way) for way in ways(entry)}
-    named = {
-        row for claim in plan.get("claims", []) for row in (claim["better"], claim["than"]) if isinstance(row, str)
-    }
-    if unknown := sorted(named - names):
-        raise SystemExit(f"claims name {', '.join(unknown)}; the table will have {', '.join(sorted(names))}")
+    return names
+
+
+def trained(recipe: Recipe, folder: Path, name: str) -> bool:
+    """Whether a row's folder holds a stage, trained with the settings of the recipe; an untrained row has none.
+
+    Raises:
+        ValueError: it was trained with other settings.
+    """
+    settings = StageSettings(recipe, folder / "model")
+    names = [stage.name for stage in recipe.stages]
+    return not names or settings.holds(folder / "model" / name, names.index(name))
 
 
 def complete(folder: Path, suite: Any) -> bool:

@@ -19,13 +19,15 @@ GAP = ("share", "other")
 
 @dataclass(frozen=True)
 class Judged:
-    """One row after one stage with one seed."""
+    """One row after one stage with one seed; `drawn`: something depends on the seed; `compresses`: its stage does."""
 
     row: str
     seed: int
     backbone: str
     results: list[Result]
     gap: dict[str, float] | None = None
+    drawn: bool = True
+    compresses: bool = False
 
 
 def gap_of(folder: Path, stage: str) -> dict[str, float] | None:
@@ -51,18 +53,24 @@ def write(plan_file: Path, plan: dict[str, Any], judged: list[Judged], missing: 
     gaps = {
         row: {f"gap: {name}": [found.gap[name] if found.gap else None for found in several] for name in GAP}
         for row, several in rows.items()
-        if any(found.gap for found in several)
+        if any(found.compresses for found in several)
     }
-    record = {"title": plan["title"], "suite": plan["suite"], **around, "rows": values}
+    shared = {name: plan[name] for name in ("dtype", "set") if plan.get(name)}
+    record = {"title": plan["title"], "suite": plan["suite"], **shared, **around, "rows": values}
     if plan.get("also"):
         record["also"] = further
     if gaps:
         record["gap"] = gaps
-    settled = settle(plan.get("claims", []), values, {row: further[row] | gaps.get(row, {}) for row in rows})
+    seeds = {row: [found.seed for found in several] for row, several in rows.items()}
+    fixed = [row for row, several in rows.items() if not any(found.drawn for found in several)]
+    beside = {row: further[row] | gaps.get(row, {}) for row in rows}
+    settled = settle(plan.get("claims", []), values, beside, seeds, fixed)
     if settled:
         record["claims"] = settled
     record["backbones"] = {row: several[0].backbone for row, several in rows.items()}
-    record["seeds"] = {row: [found.seed for found in several] for row, several in rows.items()}
+    record["seeds"] = seeds
+    if missing:
+        record["missing"] = missing
     (folder / f"{plan_file.stem}.json").write_text(json.dumps(record, indent=2) + "\n")
     means = list(averages(judged[0].results))
     lines = [
@@ -101,7 +109,9 @@ def gap_table(gaps: dict[str, dict[str, list[float | None]]]) -> list[str]:
         return []
     rows = []
     for row, measured in gaps.items():
-        rows.append([row, *(cell([v for v in measured[f"gap: {name}"] if v is not None], digits=2) for name in GAP)])
+        known = [[v for v in measured[f"gap: {name}"] if v is not None] for name in GAP]
+        few = "" if len(known[0]) in (0, len(measured["gap: share"])) else f" ({len(known[0])} seeds)"
+        rows.append([row, *(cell(values, digits=2) + few or "not measured" for values in known)])
     return [
         "Share of the gap closed (0: no memory, 1: the text itself), on texts held out from training; as it is:",
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -14,7 +15,10 @@ from typing import Any
 
 from planned import file_name
 
+from embrew.data.overlap import normalised
+from embrew.evaluation import find_task
 from embrew.evaluation.suites import Suite
+from embrew.evaluation.task_texts import task_texts
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.prompting.contexts import Context
 from embrew.modeling.settings.demonstrations import Demonstration
@@ -49,8 +53,15 @@ class Shots:
         for instruction, several in pairs.items():
             encoder.add_context(self._names[instruction], Context(self._filled(instruction), tuple(several)))
 
+        said = [[instruction, *map(tuple, several)] for instruction, several in sorted(pairs.items())]
+        self._shown = hashlib.sha256(json.dumps([form, said]).encode()).hexdigest()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
+
+    def describe(self) -> dict[str, Any]:
+        """What the encoder says of itself, with a hash of form and demonstrations, by which results are told apart."""
+        return {**self._encoder.describe(), "shown": self._shown}
 
     def _filled(self, instruction: str) -> str:
         return self._form.replace("{instruction}", instruction)
@@ -108,6 +119,8 @@ def shown_to(suite: Suite, count: int, condition: str = "right") -> dict[str, li
             later = (folder_of(other) for other in asked[number + 1 :] + asked[:number])
             source = next(other for other in later if other != source)
         shown = list(candidates(source))[:count]
+        if len(shown) < count:
+            raise SystemExit(f"demonstrations: {source} has {len(shown)}, not {count}")
         if condition == "shuffled":
             before = [shown[-1], *shown[:-1]]
             shown = [Demonstration(pair.query, wrong.passage) for pair, wrong in zip(shown, before, strict=True)]
@@ -145,13 +158,20 @@ def candidates(folder: str) -> tuple[Demonstration, ...]:
         return tuple(Demonstration(*pair) for pair in NEWS)
     pairs = sorted({pair for pair in _read(folder) if max(map(len, pair)) <= MOST_CHARS})
     random.Random(SEED).shuffle(pairs)
+    tested = _tested(folder)
     seen: set[str] = set()
     chosen = []
     for pair in pairs:  # classes, and paragraphs, once each
-        if pair.passage not in seen:
+        if pair.passage not in seen and not tested & set(map(normalised, pair)):
             seen.add(pair.passage)
             chosen.append(pair)
     return tuple(chosen[:16])
+
+
+def _tested(folder: str) -> set[str]:
+    """Queries, or all texts, of a data folder's test split, normalised: training rows may have them too."""
+    queries = next(task_texts(find_task(Path(os.environ["EMBREW_DATA"]) / folder)))[1]
+    return {normalised(text) for text in queries}
 
 
 def _read(folder: str) -> Iterator[Demonstration]:

@@ -47,6 +47,7 @@ from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training import stages
 from embrew.training.resuming.reuse import reuse_stages
+from embrew.training.resuming.stage_json import StageSettings
 
 BATCH_TOKENS = 2048
 KEYS = (
@@ -112,6 +113,7 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
         with atomic_path(kept) as temporary:  # last, since it says that all is there
             temporary.write_text(json.dumps(surface.summary()) + "\n")
     read = json.loads(kept.read_text())
+    check_same(read, entry, seed, plan, suite, folder)
     surface = Surface(
         tuple(read["layers"]),
         tuple(read["dims"]),
@@ -129,12 +131,33 @@ def run(entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, fold
     return Found(entry["row"], seed, surface, results, plane, terms_of(folder / "model"))
 
 
-def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
-    """A row's encoder after its last stage, or as it is."""
+def recipe_of(entry: dict[str, Any], seed: int, plan: dict[str, Any]) -> tuple[Recipe, list[str]]:
+    """A row's recipe with a seed, and its settings."""
     settings = [expand(setting) for setting in [*plan.get("set", []), *entry.get("set", [])]]
     if Recipe.load(entry["recipe"]).stages:
         settings += plan.get("trained", [])
-    recipe = Recipe.load(entry["recipe"], [*settings, f"seed={seed}"])
+    return Recipe.load(entry["recipe"], [*settings, f"seed={seed}"]), settings
+
+
+def check_same(read: Any, entry: dict[str, Any], seed: int, plan: dict[str, Any], suite: Any, folder: Path) -> None:
+    """Raise where scores that are kept are of other dimensions, tasks or stages than the plan's."""
+    dims = sorted({*plan["dims"], max(read["dims"])})  # all dimensions are always scored too
+    kept = {"dims": read["dims"], "tasks": [task["task"] for task in read["tasks"]]}
+    wanted = {"dims": dims, "tasks": [task.name for task in suite.tasks]}
+    if kept != wanted:
+        raise SystemExit(f"{folder} has scores of {kept}, the plan asks for {wanted}; remove the folder")
+    recipe, _ = recipe_of(entry, seed, plan)
+    settings = StageSettings(recipe, folder / "model")
+    for number, stage in enumerate(recipe.stages):
+        if not settings.holds(folder / "model" / stage.name, number):
+            raise SystemExit(
+                f"{folder} has scores and not the stage {stage.name!r} that they are of; remove the folder"
+            )
+
+
+def trained(entry: dict[str, Any], seed: int, plan: dict[str, Any], folder: Path, work: Path) -> Encoder:
+    """A row's encoder after its last stage, or as it is."""
+    recipe, settings = recipe_of(entry, seed, plan)
     if not recipe.stages:
         return build.open_model(entry["recipe"], settings, dtype=plan["dtype"])  # type: ignore[return-value]
     reuse_stages(recipe, folder / "model", sorted(work.glob("*/*/*/model")))

@@ -32,7 +32,8 @@ def untrained(name: str) -> frozenset[str]:
     """Return the rows of `benchmarks/plans/NAME.yaml` that are scored as they are: recipes without a stage."""
     path = plan_of(name)
     entries = rows_of(path) if path.exists() else []
-    return frozenset(entry["row"] for entry in entries if entry.get("stages", stages_of(entry.get("recipe"))) == [])
+    kept = [entry for entry in entries if entry.get("stages", stages_of(entry.get("recipe"))) == []]
+    return frozenset(row for entry in kept for row in labels(entry))
 
 
 def to_come(error: Exception, name: str, path: list[Any]) -> bool:
@@ -43,15 +44,24 @@ def to_come(error: Exception, name: str, path: list[Any]) -> bool:
 
 def labels(entry: dict[str, Any]) -> Iterator[str]:
     """Yield the names under which a row's scores are kept: by stage and by what else is varied in scoring."""
-    stages = entry.get("judge") or entry.get("stages") or stages_of(entry.get("recipe")) or []
-    tokens, counts = ["all", *entry.get("tokens", [])], entry.get("shots", [])
-    kinds, asked = ["right", *entry.get("demonstrations", [])], entry.get("asked", [])
+    known = stages_of(entry.get("recipe"))
+    scored = entry.get("judge") or entry.get("stages", known) or (["untrained"] if known else [])
+    staged = [f"{entry['row']}: {stage}" for stage in scored]
+    if known is None:  # a recipe that is not here may have one stage or several
+        staged.append(entry["row"])
+    elif len(known) < 2:
+        staged = [entry["row"]]
+    shots = [""]
+    if "shots" in entry:
+        kinds = entry.get("demonstrations", ["right"])
+        several = [f", {count} shots" for count in entry["shots"] if count]
+        shots = [", 0 shots"] * (0 in entry["shots"])
+        shots += [f"{count}" + ("" if kind == "right" else f", {kind}") for count, kind in product(several, kinds)]
     varied = product(
-        [entry["row"], *(f"{entry['row']}: {stage}" for stage in stages)],
-        ["" if name == "all" else f", {name}" for name in tokens],
-        ["", *(f", {count} shots" for count in counts)],
-        ["" if name == "right" else f", {name}" for name in kinds],
-        ["", *(f", {name}" for name in asked)],
+        staged,
+        ["" if name == "all" else f", {name}" for name in entry.get("tokens", ["all"])],
+        shots,
+        [f", {name}" for name in entry["asked"]] if "asked" in entry else [""],
     )
     yield from ("".join(parts) for parts in varied)
 

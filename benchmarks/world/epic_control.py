@@ -31,15 +31,22 @@ def recipe_of(entry: dict[str, Any], plan: dict[str, Any], seed: int) -> Recipe:
 
 
 def score(recipe: Recipe, folder: Path, world: World, data: Path, *, split: str) -> dict[str, float]:
-    """Train a recipe in a folder, or go on there, and return its scores, which are kept in `scores-SPLIT.json`."""
-    kept = folder / f"scores-{split}.json"
+    """Train a recipe in a folder, or go on there, and return its scores, which are kept in `scores-SPLIT.json`.
+
+    Raises:
+        SystemExit: the scores that are kept are of another recipe.
+    """
+    kept, settings = folder / f"scores-{split}.json", recipe.stage_hash(len(recipe.stages) - 1)
     if kept.exists():
-        return dict(json.loads(kept.read_text()))
+        read = json.loads(kept.read_text())
+        if read["recipe"] != settings:
+            raise SystemExit(f"{kept} has scores of another recipe; remove {folder}, or give the row another name")
+        return dict(read["scores"])
     take_over_results(recipe, folder, folder.parents[2])
     stages.train(recipe, folder / "model", resume=(folder / "model").exists())
     encoder: Any = build.open_model(str(folder / "model" / recipe.stages[-1].name))
     found = accuracies(encoder, world, data / "relations", split=split, seed=recipe.seed)
-    write_json(kept, found)
+    write_json(kept, {"recipe": settings, "scores": found})
     return found
 
 
@@ -64,23 +71,26 @@ def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, 
     plan = read_plan(plan_file, PLAN_KEYS, ROW_KEYS)
     values: dict[str, dict[str, list[float]]] = {}
     seeds: dict[str, list[int]] = {}
+    missing: list[str] = []
     for entry in plan["rows"]:
         for seed in entry["seeds"]:
             folder = work / plan_file.stem / file_name(entry["row"]) / str(seed)
             finished = (folder / f"scores-{plan['split']}.json").exists()
             if not finished and not re.search(only, f"{entry['row']}, seed {seed}"):
+                missing.append(f"{entry['row']} (seed {seed})")
                 continue
             found = score(recipe_of(entry, plan, seed), folder, world, data, split=plan["split"])
             print(entry["row"], seed, {name: round(100 * value, 1) for name, value in found.items()}, flush=True)
             for name, value in found.items():
                 values.setdefault(entry["row"], {}).setdefault(name, []).append(value)
             seeds.setdefault(entry["row"], []).append(seed)
-    settled = settle(plan.get("claims", []), values)
+    settled = settle(plan.get("claims", []), values, {}, seeds)
     around = circumstances(f"WORLD={data} python benchmarks/small_world.py epic {plan_file}")
     start = before_training(recipe_of(plan["rows"][0], plan, plan["rows"][0]["seeds"][0]), world)
     record = {"title": plan["title"], "split": plan["split"], **around, "rows": values, "seeds": seeds, "start": start}
     output.mkdir(parents=True, exist_ok=True)
-    write_json(output / f"{plan_file.stem}.json", {**record, "claims": settled})
+    absent = {"missing": missing} if missing else {}
+    write_json(output / f"{plan_file.stem}.json", {**record, **absent, "claims": settled})
     lines = [
         f"# {plan['title']}",
         "",
@@ -97,6 +107,7 @@ def run(plan_file: Path, world: World, data: Path, *, work: Path, output: Path, 
         *claims_table(settled),
         *origin(around),
         f"- settings of all rows: {', '.join(plan.get('set', [])) or 'none'}",
+        *([f"- in the plan and not measured yet: {', '.join(missing)}"] if missing else []),
         f"- seeds: {sorted({seed for several in seeds.values() for seed in several})}",
     ]
     (output / f"{plan_file.stem}.md").write_text("\n".join(lines) + "\n")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from claims import settle
+from claims import Seeds, settle
 from evidence_tables import gap_of
 from planned import expand, file_name
 from report import circumstances, origin, table
@@ -95,7 +95,22 @@ def held_out(data: Path, count: int = 64) -> list[str]:
     return [text for text in texts if "?" not in text][:count]
 
 
-def noticed_by(claims: Sequence[dict[str, Any]], healthy: Rows, further: Rows, broken: Rows) -> dict[str, int]:
+def apart_from(work: Path) -> Path:
+    """Return where stages with a bug are kept: not below `work`, in which plans look for stages to take over.
+
+    A bug is no setting, so that nothing else would tell such a stage from a sound one.
+    """
+    return work.with_name(f"{work.name}-bugs")
+
+
+def noticed_by(
+    claims: Sequence[dict[str, Any]],
+    healthy: Rows,
+    further: Rows,
+    broken: Rows,
+    seeds: Seeds,
+    fixed: Collection[str] = (),
+) -> dict[str, int]:
     """Return the claims that hold with every seed of a control, and the number of seeds with which the bug breaks each.
 
     The bug's scores stand in place of its rows' own; claims that it breaks with no seed are left out.
@@ -107,8 +122,8 @@ def noticed_by(claims: Sequence[dict[str, Any]], healthy: Rows, further: Rows, b
             found[row] = {name: values for name, values in broken.get(row, tasks).items() if (": " in name) is also}
         return found
 
-    before = settle(claims, healthy, further)
-    after = settle(claims, with_bug(healthy, also=False), with_bug(further, also=True))
+    before = settle(claims, healthy, further, seeds, fixed)
+    after = settle(claims, with_bug(healthy, also=False), with_bug(further, also=True), seeds, fixed)
     broke = {
         one["claim"]: sum(not difference > float(one.get("by", 0.0)) for difference in other["differences"])
         for one, other in zip(before, after, strict=True)
@@ -128,7 +143,7 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
         plan = yaml.safe_load((plans / f"{bug.plan}.yaml").read_text())
         known = json.loads(results.read_text())
         seeds = known["seeds"][next(row for row in known["seeds"] if row.startswith(bug.row))]
-        broken = scores(bug, plan, world, data, seeds=seeds, work=work / "bugs")
+        broken = scores(bug, plan, world, data, seeds=seeds, work=apart_from(work))
         claims = list(plan["claims"])
         if bug.plan in READABLE:
             claims += READABLE[bug.plan]
@@ -137,7 +152,8 @@ def run(names: Sequence[str], plans: Path, world: World, data: Path, *, work: Pa
                 for name, value in measures(whole, held_out(data)).items():
                     known["rows"][f"{bug.row}: compress"].setdefault(name, []).append(value)
         further = {row: known.get("also", {}).get(row, {}) | known.get("gap", {}).get(row, {}) for row in known["rows"]}
-        noticed = noticed_by(claims, known["rows"], further, broken)
+        fixed = [entry["row"] for entry in plan["rows"] if not Recipe.load(entry["recipe"]).stages]
+        noticed = noticed_by(claims, known["rows"], further, broken, known["seeds"], fixed)
         healthy = {row: known["rows"].get(row, {}) | further.get(row, {}) for row in broken}
         around = circumstances(f"WORLD={data} python benchmarks/small_world.py bugs")
         record["bugs"][bug.name] = {

@@ -12,11 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from claims import settle
 
 SCORES = {"a": {"t": [0.5, 0.6, 0.7]}, "b": {"t": [0.4, 0.45, 0.5]}, "c": {"t": [0.55, 0.4, 0.5]}, "flat": {"t": [0.1]}}
-PERPLEXITY = {"a": {"t: perplexity": [3.0, 4.0]}, "b": {"t: perplexity": [9.0, 5.0]}}
+SEEDS = {"a": [1, 2, 3], "b": [1, 2, 3], "c": [1, 2, 3], "flat": [1]}
+PERPLEXITY = {"a": {"t: perplexity": [3.0, 4.0, 5.0]}, "b": {"t: perplexity": [9.0, 5.0, 7.0]}}
 
 
 def verdict(**claim):
-    (found,) = settle([{"claim": "x", "task": "t", **claim}], SCORES, PERPLEXITY)
+    (found,) = settle([{"claim": "x", "task": "t", **claim}], SCORES, PERPLEXITY, SEEDS, ["flat"])
     return found["verdict"], [pytest.approx(difference) for difference in found["differences"]]
 
 
@@ -36,14 +37,16 @@ def test_numbers_and_single_rows():
 
 
 def test_lower_is_better():
-    assert verdict(better="a", than="b", task="t: perplexity", lower=True) == ("holds", [6, 1])
-    assert verdict(better="b", than="a", task="t: perplexity", lower=True) == ("reversed", [-6, -1])
+    assert verdict(better="a", than="b", task="t: perplexity", lower=True) == ("holds", [6, 1, 2])
+    assert verdict(better="b", than="a", task="t: perplexity", lower=True) == ("reversed", [-6, -1, -2])
 
 
 def test_a_row_beside_its_own_control():
     further = {"a": {"t: right": [3.0, 4.0], "t: other": [5.0, 4.5], "t: none": [3.5, 3.5]}}
     claim = {"claim": "x", "better": "a", "than": "a", "task": "t: right", "lower": True}
-    kept, lost = settle([{**claim, "than_task": f"t: {name}"} for name in ("other", "none")], {}, further)
+    kept, lost = settle(
+        [{**claim, "than_task": f"t: {name}"} for name in ("other", "none")], {}, further, {"a": [1, 2]}
+    )
     assert (kept["verdict"], kept["differences"]) == ("holds", [2.0, 0.5])
     assert (lost["verdict"], lost["differences"]) == ("not resolved", [0.5, -0.5])
     assert kept["criterion"] == "t: right: a below a, t: other, every seed"
@@ -59,5 +62,26 @@ def test_what_was_not_run_is_not_measured():
 
 
 def test_a_claim_added_afterwards_says_so():
-    (found,) = settle([{"claim": "x", "added": "added after a bug", "better": "a", "than": "b", "task": "t"}], SCORES)
+    claim = {"claim": "x", "added": "added after a bug", "better": "a", "than": "b", "task": "t"}
+    (found,) = settle([claim], SCORES, {}, SEEDS)
     assert found["claim"] == "x (added after a bug)" and found["verdict"] == "holds"
+
+
+def test_rows_are_compared_seed_by_seed():
+    scores = {"one": {"t": [0.9, 0.5]}, "other": {"t": [0.4, 0.8]}, "trained once": {"t": [0.6]}}
+    seeds = {"one": [1, 3], "other": [3, 2], "trained once": [3]}
+    claim = {"claim": "x", "better": "one", "than": "other", "task": "t"}
+    (found,) = settle([claim], scores, {}, seeds)
+    assert found["differences"] == [pytest.approx(10)] and found["found"] == "+10.0 (one seed)"
+    (found,) = settle([{**claim, "than": "trained once"}], scores, {}, seeds)
+    assert found["differences"] == [pytest.approx(-10)]  # 0.9, of a seed that the other row does not have, is left out
+    (found,) = settle([claim], scores, {}, {**seeds, "other": [4, 2]})
+    assert (found["found"], found["verdict"]) == ("no seed in common", "not measured")
+
+
+def test_a_score_that_does_not_apply_is_left_out():
+    further = {"a": {"gap: share": [0.5, None]}, "b": {"gap: share": [None, None]}}
+    claims = [{"claim": "x", "better": row, "than": 0.4, "task": "gap: share"} for row in ("a", "b")]
+    known, unknown = settle(claims, {}, further, {"a": [1, 2], "b": [1, 2]})
+    assert known["verdict"] == "holds" and len(known["differences"]) == 1
+    assert unknown["verdict"] == "not measured"

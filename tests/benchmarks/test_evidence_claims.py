@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from evidence import check_claims
+from evidence import check_claims, names_of
+from result_plans import planned
 
 PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
 CLAIMING = [
@@ -25,12 +27,30 @@ def placed(monkeypatch):
     monkeypatch.chdir(PLANS.parents[1])
 
 
-@pytest.mark.parametrize("path", CLAIMING, ids=lambda path: path.stem)
-def test_claims_name_rows_of_their_plan(path, placed):
+def plan_of(path):
     plan = yaml.safe_load(path.read_text())
     for entry in plan["rows"]:  # rates that are chosen later
         entry["set"] = [setting for setting in entry.get("set", []) if "null" not in setting]
-    check_claims(plan)
+    return plan
+
+
+@pytest.mark.parametrize("path", CLAIMING, ids=lambda path: path.stem)
+def test_claims_name_rows_of_their_plan(path, placed):
+    check_claims(plan_of(path))
+
+
+@pytest.mark.parametrize("path", CLAIMING, ids=lambda path: path.stem)
+def test_pages_expect_the_rows_that_a_plan_will_write(path, placed):
+    assert planned(path.stem) == names_of(plan_of(path))
+
+
+def test_entries_of_a_row_have_the_same_settings(placed):
+    rows = [
+        {"row": "A", "recipe": "baselines/mean", "seeds": [1]},
+        {"row": "A", "recipe": "baselines/echo", "seeds": [2]},
+    ]
+    with pytest.raises(SystemExit, match="the entries of row 'A' have different settings"):
+        names_of({"rows": rows})
 
 
 def plan_with(better):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,3 +100,41 @@ def test_by_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
         plain = getattr(shots, encode)(texts, prompt=other)
         assert np.array_equal(plain, getattr(encoder, encode)(texts, prompt="Name the topic: "))
         assert abs(got - plain).max() > 1e-3
+
+
+def test_no_demonstration_is_what_a_test_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Training rows that stand in the test split too, in whatever case and spaces, are left out."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    shots_module = importlib.import_module("shots")
+    folder = tmp_path / "STSB"
+    folder.mkdir()
+    rows = {
+        "train": [(f"train {i}", f"other {i}") for i in range(6)] + [("A  man sings.", "x"), ("y", "a dog runs.")],
+        "test": [("A man sings.", "Nobody sings."), ("The dog", "A dog runs.")],
+    }
+    for split, pairs_of in rows.items():
+        with gzip.open(folder / f"{split}.jsonl.gz", "wt") as file:
+            for one, other in pairs_of:
+                file.write(json.dumps({"sentence1": one, "sentence2": other, "score": 5.0}) + "\n")
+    monkeypatch.setenv("EMBREW_DATA", str(tmp_path))
+    shots_module.candidates.cache_clear()
+    found = shots_module.candidates("STSB")
+    shots_module.candidates.cache_clear()
+    assert sorted(found) == sorted(Demonstration(*pair) for pair in rows["train"][:6])
+
+
+def test_results_with_other_demonstrations_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    shots_module = importlib.import_module("shots")
+    settings = {"pooling": Pooling("last"), "attention": "causal", "demonstrations": Demonstrations()}
+    encoder = Encoder.from_pretrained("nano", template="{instruction}{text}{eos}", **settings)
+    one, other = (Demonstration(f"What is {word}?", f"{word} is water.") for word in ("rain", "snow"))
+
+    def said(form: str, *shown: Demonstration) -> Any:
+        encoder.contexts.clear()
+        return shots_module.Shots(encoder, form, {"Do it": shown} if shown else {}).describe()
+
+    form = "{instruction}: "
+    seen = [said(form), said("<{instruction}> "), said(form, one), said(form, other), said(form, one, other)]
+    assert len({one["shown"] for one in seen}) == len(seen)
+    assert said(form, one) == seen[2] and {**seen[2], "shown": ""} == {**seen[0], "shown": ""}

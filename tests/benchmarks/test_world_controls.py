@@ -15,7 +15,7 @@ from world.bugs import BUGS, adapter_on, blind_memory, foreign_demonstrations, n
 from world.demonstrated import CONDITIONS, between, between_relations, demonstrations
 from world.facts import make_world
 from world.language import sign, text_of
-from world.planted import noticed_by
+from world.planted import apart_from, noticed_by
 from world.tasks import mentions, passage_of, split_of
 from world.tokenizer import make_tokenizer
 
@@ -270,9 +270,19 @@ def test_a_bug_is_noticed_by_claims_that_no_longer_hold():
         {"claim": "writes", "better": "a", "than": 5, "task": "t: perplexity", "lower": True},
     ]
     healthy, further = {"a": {"t": [0.9, 0.8]}, "b": {"t": [0.3, 0.2]}}, {"a": {"t: perplexity": [2.0, 3.0]}}
+    seeds = {"a": [1, 2], "b": [1, 2]}
     broken = {"a": {"t": [0.4, 0.5], "t: perplexity": [3.0, 4.0]}}
-    assert noticed_by(claims, healthy, further, broken) == {"far": 1}
+    assert noticed_by(claims, healthy, further, broken, seeds) == {"far": 1}
     broken = {"a": {"t": [0.1, 0.2], "t: perplexity": [6.0, 4.0]}}
-    assert noticed_by(claims, healthy, further, broken) == {"far": 2, "near": 2, "writes": 1}
-    assert noticed_by(claims, healthy, further, {}) == {}
-    assert noticed_by(claims, {**healthy, "a": {"t": [0.9, 0.3]}}, further, broken) == {"near": 2, "writes": 1}
+    assert noticed_by(claims, healthy, further, broken, seeds) == {"far": 2, "near": 2, "writes": 1}
+    assert noticed_by(claims, healthy, further, {}, seeds) == {}
+    assert noticed_by(claims, {**healthy, "a": {"t": [0.9, 0.3]}}, further, broken, seeds) == {"near": 2, "writes": 1}
+
+
+def test_no_plan_takes_over_a_stage_with_a_bug(tmp_path):
+    """What plans search for stages, every folder three levels below theirs, does not hold those with a bug."""
+    work = tmp_path / "evidence"
+    bugged = apart_from(work) / "a-bug" / "1" / "model"
+    bugged.mkdir(parents=True)
+    (work / "a-plan" / "a-row" / "1" / "model").mkdir(parents=True)
+    assert bugged not in set(work.rglob("model")) and len(list(work.glob("*/*/*/model"))) == 1

@@ -134,6 +134,11 @@ def test_what_does_not_go_together(model_folder: Any, tmp_path: Path) -> None:
     texts = {"data": {"path": "t.jsonl", "instructions": ["x", "y"]}, "objective": {"type": "compression"}}
     with pytest.raises(ValueError, match="instructions are for pairs, not text rows"):
         build.check_stage(tiny(tmp_path, {**texts, "batch": None}), 0)
+    pairs = {"data": {"path": "a.jsonl", "instructions": ["x", "y"]}, "batch": None}
+    for variant in ("sigmoid", "log_sigmoid"):  # whose references are computed before wordings are drawn
+        aligned = {**pairs, "objective": {"type": "alignment", "variant": variant}}
+        with pytest.raises(ValueError, match=f"instructions with objective.variant='{variant}'.*set instruction, or"):
+            build.check_stage(tiny(tmp_path, aligned), 0)
 
 
 def test_a_stage_reads_them_and_resumes(model_folder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ new:
   at: rows
   first: method
   columns: {STS: sts, by seed: {path: sts, show: each}, seeds: {path: sts, show: count}}
-  rows: {ours: "ours, stage: 1", later: "later: align, 5 shots"}
+  rows: {ours: "ours, stage: 1", later: "later: align, 5 shots, plain"}
 """
 
 
@@ -201,12 +201,18 @@ def test_a_planned_row_is_not_measured_and_another_is_an_error(
     cells = tables.definitions(PLANNED)["new"].cells()
     assert cells["ours"] == {"STS": "0.4 ± 0.1", "by seed": "0.3, 0.5", "seeds": "2"}
     assert cells["later"] == {"STS": "not measured", "by seed": "not measured", "seeds": "0"}
-    for other in ("later: align, concat", "later: align, 5 shots, foreign", "later: align, concat, 0 shots, plain"):
-        renamed = tables.definitions(PLANNED.replace("later: align, 5 shots", other))["new"]
+    named = "later: align, 5 shots, plain"
+    for other in (
+        "later: align, concat, 5 shots, plain",
+        "later: align, 5 shots, foreign, plain",
+        "later, 0 shots, plain",
+    ):
+        renamed = tables.definitions(PLANNED.replace(named, other))["new"]
         assert renamed.cells()["later"]["STS"] == "not measured"
-    for wrong in ("later: aligned, 5 shots", "later, 6 shots", "latest"):
+    never = ("later: aligned, 5 shots, plain", "later: align, 6 shots, plain", "later: align, 0 shots, foreign, plain")
+    for wrong in (*never, "later: align", "later: align, 5 shots", "latest"):
         with pytest.raises(ValueError, match="has no"):
-            tables.definitions(PLANNED.replace("later: align, 5 shots", wrong))["new"].cells()
+            tables.definitions(PLANNED.replace(named, wrong))["new"].cells()
     (documents / "benchmarks" / "results" / "scores.json").unlink()
     sys.modules["result_cells"].result.cache_clear()
     with pytest.raises(ValueError, match="ours, stage: 1"):  # the plan has no such row either

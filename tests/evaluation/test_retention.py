@@ -143,10 +143,26 @@ def test_a_memory_is_needed_where_it_is_all_that_differs(make_encoder):
 
 def test_another_is_never_a_row_itself(make_encoder):
     for count in (2, 3, 7, 50):
+        rows = [(f"question {i}", f"answer {i}") for i in range(count)]
         for seed in range(20):
-            order = others(count, seed=seed)
+            order = others(rows, seed=seed)
             assert sorted(order) == list(range(count)) and all(i != at for at, i in enumerate(order))
-    assert others(7, seed=1) == others(7, seed=1) != others(7, seed=2)
+    assert others(rows, seed=1) == others(rows, seed=1) != others(rows, seed=2)
+
+
+def test_another_neither_asks_nor_answers_the_same():
+    rows = [("a", 1), ("b", 2), ("b", 3), ("c", 2), ("d", 4), ("e", 5), ("f", 6), ("g", 7)]
+    for seed in range(50):
+        order = others(rows, seed=seed)
+        assert sorted(order) == list(range(len(rows)))
+        for at, i in enumerate(order):
+            assert rows[at][0] != rows[i][0] and rows[at][1] != rows[i][1]
+    # the answers of one question, and the questions of one answer, hang together: three of five rows leave no room
+    assert others([("a", 1), ("a", 2), ("b", 2), ("c", 3), ("d", 4)], seed=1) is None
+    assert others([("a", 1)], seed=1) is others([], seed=1) is None
+
+
+def test_a_single_row_has_no_other(make_encoder):
     found = evaluate_generation(make_encoder(attention="causal"), ASKED[:1], ANSWERS[:1], max_new_tokens=1)
     assert found["perplexity_other"] is found["accuracy_other"] is found["reconstruction_other"] is None
     assert found["perplexity_none"] > 1

@@ -24,6 +24,7 @@ from embrew.report.source import Source
 from embrew.training.monitoring import run_json
 from embrew.training.monitoring.gap_closed import MARGIN, GapClosed, has_trained
 from embrew.training.monitoring.scores import gap_words
+from embrew.training.resuming.reuse import reuse_stages
 from embrew.training.trainer import StageTrainer
 from tests.conftest import SENTENCES
 from tests.report.subjects import subject
@@ -109,6 +110,11 @@ def test_what_is_written_and_said(values: dict[str, Any], tmp_path: Path, caplog
     )
     before = f"{start['share']:.2f}".replace("-", "−")
     assert f"compress  {gap_words(two['share'], two['other'])}, {before} before training" in lines
+    assert reuse_stages(recipe, tmp_path / "other", [tmp_path / "run"]) == [("compress", tmp_path / "run")]
+    of_stages = [name for name, value in log.items() if isinstance(value, dict) and "compress" in value]
+    assert {"gap", "losses", "samples", "scores", "curves", "kept", "data", "arithmetic", "seconds"} == set(of_stages)
+    taken = log_of(tmp_path / "other")
+    assert all(taken[name]["compress"] == log[name]["compress"] for name in of_stages)
 
 
 def test_training_is_the_same_with_it(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

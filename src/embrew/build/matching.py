@@ -52,6 +52,11 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
                 f"{place}.instructions with instruct: both in mixed batches: each row has its own, which would tell a "
                 "query's positive from others; set mix: {batches: one}, or instruct: query"
             )
+        if config.instructions and isinstance(built, Alignment) and built.has_references:
+            raise ValueError(
+                f"{place}.instructions with objective.variant={built.variant!r}: its reference scores are computed "
+                "once, with one instruction; set instruction, or objective.variant: kl or js"
+            )
         if config.sentences and built.rows_kind not in ("text", "pairs"):
             raise ValueError(
                 f"{place}.sentences=True is for text rows and pairs, not {built.rows_kind} rows; leave it out"

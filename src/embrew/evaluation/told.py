@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # torch and transformers are imported when a model is evaluated: tables need neither
@@ -37,7 +38,7 @@ def told(
     """Return how well targets are predicted in three conditions.
 
     * `own`: after what their rows read: all of it, or its memory alone.
-    * `other`: after what another row reads, which row is in `others`. None for a single row.
+    * `other`: after what another row reads, which row is in `others`. None if too many rows read or answer the same.
     * `none`: after BOS alone, at the positions that follow it. EOS stands in for BOS where there is none, since the
       first token needs a position that predicts it.
 
@@ -53,8 +54,9 @@ def told(
 
     found: dict[str, Told | None] = {"own": predicted(encoder, rows, source, bos, batch_tokens), "other": None}
     parts = [_parts(row) for row in rows]
-    if len(rows) > 1:
-        swapped = [parts[i][0] + parts[at][1] for at, i in enumerate(others(len(rows), seed=seed))]
+    another = others([(tuple(read.ids), tuple(target.ids)) for read, target in parts], seed=seed)
+    if another is not None:
+        swapped = [parts[i][0] + parts[at][1] for at, i in enumerate(another)]
         found["other"] = predicted(encoder, swapped, source, bos, batch_tokens)
     alone = [first_row(encoder) + target for _, target in parts]
     return {**found, "none": predicted(encoder, alone, "text", bos, batch_tokens)}
@@ -72,18 +74,34 @@ def predicted(encoder: Encoder, rows: Sequence[Row], source: Source, bos: Bos, b
     return Told(math.exp(total / max(tokens, 1)), right / max(tokens, 1))
 
 
-def others(count: int, *, seed: int) -> list[int]:
-    """Return for each of `count` rows the index of another one, each of them once: a seeded derangement.
+def others(rows: Sequence[tuple[Hashable, Hashable]], *, seed: int) -> list[int] | None:
+    """Return for each row, what is read and its target, the index of another one that shares neither, each row once.
 
-    All rows are on one circle in a random order, and each gets the next one.
+    All rows are on one circle in a random order, those that share something beside each other, and each gets the row
+    that lies further by as many as share the most. None if these are more than half of all.
 
-    >>> others(3, seed=1)
+    >>> others([("a", 1), ("b", 2), ("c", 3)], seed=1)
     [1, 2, 0]
+    >>> others([("a", 1), ("b", 1)], seed=1) is None
+    True
     """
-    order = list(range(count))
+    group = list(range(len(rows)))  # of each row: the first of those it is connected with
+    first: dict[tuple[int, Hashable], int] = {}
+    for at, row in enumerate(rows):
+        for part in enumerate(row):
+            found = group[first.setdefault(part, at)]
+            group = [min(found, group[at]) if one in (found, group[at]) else one for one in group]
+    order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    following = dict(zip(order, order[1:] + order[:1], strict=True))
-    return [following[i] for i in range(count)]
+    place: dict[int, int] = {}
+    for i in order:
+        place.setdefault(group[i], len(place))
+    order.sort(key=lambda i: place[group[i]])
+    shift = max(Counter(group).values(), default=1)
+    if 2 * shift > len(rows):
+        return None
+    following = dict(zip(order, order[shift:] + order[:shift], strict=True))
+    return [following[i] for i in range(len(rows))]
 
 
 def _parts(row: Row) -> tuple[Row, Row]:

@@ -14,7 +14,7 @@ from embrew.training.monitoring.run_json import RUN, read_run
 from embrew.training.resuming.stage_json import STAGE, StageSettings
 
 logger = logging.getLogger(__name__)
-KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept", "arithmetic")
+KEYS_BY_STAGE = ("scores", "seconds", "data", "curves", "kept", "arithmetic", "gap", "losses", "samples", "rejected")
 """Keys of `run.json` that hold values per stage."""
 
 
