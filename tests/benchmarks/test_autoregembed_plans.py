@@ -60,6 +60,7 @@ def test_the_best_are_filled_in() -> None:
     for row in plan["rows"]:
         seeds.setdefault(row["row"], []).extend(row["seeds"])
     baselines = ["mean, hard negatives", "mean, in-batch", "last token, hard negatives"]
+    assert seeds.pop("last token, untrained") == [1]
     assert sorted(seeds) == sorted([*FORMS, *baselines])
     assert all(several == [1, 2, 3] for several in seeds.values())
     judged = {f"{row['row']}: {name}" for row in plan["rows"] for name in row.get("judge", ["compress", "align"])}
