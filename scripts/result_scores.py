@@ -40,9 +40,11 @@ class Comparison:
         ours = scores_of(self.file, self.at, self.better, self.task, self.scale)
         other = self.than_file or self.file
         if other != self.file and has_result(other) and has_result(self.file):
-            suites = [result(name).get("suite") for name in (self.file, other)]
-            if suites[0] != suites[1]:
-                raise ValueError(f"{self.file} and {other} were scored on different suites: {suites[0]}, {suites[1]}")
+            both = [result(name) for name in (self.file, other)]
+            for key in ("suite", "dtype"):
+                first, second = (found.get(key) for found in both)  # earlier files do not have the dtype
+                if first != second and (key == "suite" or None not in (first, second)):
+                    raise ValueError(f"{self.file} and {other} were scored with another {key}: {first}, {second}")
         return ours, scores_of(other, self.at, self.than, self.than_task or self.task, self.scale)
 
     def outcome(self) -> Outcome:

@@ -270,12 +270,24 @@ def test_a_part_of_a_claim_is_said(tables: ModuleType, documents: Path) -> None:
     assert "| nano | 1, of which 1 in part | 1 | 0 | 0 |" in page_of(documents)
 
 
-def test_rows_of_two_suites_are_not_compared(tables: ModuleType, documents: Path) -> None:
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        ({}, {"suite": "another"}, "another suite: None, another"),
+        ({"dtype": "float32"}, {"dtype": "bfloat16"}, "another dtype: float32, bfloat16"),
+    ],
+)
+def test_rows_of_two_suites_or_dtypes_are_not_compared(
+    tables: ModuleType, documents: Path, ours: dict[str, str], theirs: dict[str, str], message: str
+) -> None:
     given = json.loads(json.dumps(ORDERINGS))
     given["orderings"]["1"]["nano"]["than_file"] = "others"
     (documents / "docs" / "orderings.yaml").write_text(json.dumps(given))
-    (documents / "benchmarks" / "results" / "others.json").write_text(json.dumps({**SCORES, "suite": "another"}))
-    with pytest.raises(ValueError, match="scored on different suites: None, another"):
+    results = documents / "benchmarks" / "results"
+    first = given["orderings"]["1"]["nano"]["file"]
+    (results / f"{first}.json").write_text(json.dumps({**SCORES, **ours}))
+    (results / "others.json").write_text(json.dumps({**SCORES, **theirs}))
+    with pytest.raises(ValueError, match=message):
         tables.main(check=True)
 
 
