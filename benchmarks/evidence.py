@@ -149,7 +149,9 @@ def run(
                     found,
                     gap_of(folder / "model", name),
                     drawn=bool(recipe.stages),
-                    compresses=any(one.name == name and one.objective.type == "compression" for one in recipe.stages),
+                    compresses=any(
+                        one.name == name and one.objective["type"] == "compression" for one in recipe.stages
+                    ),
                 )
 
 
