@@ -1,0 +1,99 @@
+"""A plan from its first row to its table: run in parts, gone on with, refused where a row is no longer the plan's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import evidence
+
+from tests.conftest import SENTENCES
+from tests.training.test_stages import values
+
+__all__ = ["values"]  # the fixture
+
+
+@pytest.fixture
+def plan(values: dict[str, Any], tmp_path: Path) -> Path:
+    """An untrained row, and a first stage with two seeds, evaluated on a few pairs of sentences."""
+    data = tmp_path / "STS"
+    data.mkdir()
+    rows = [{"sentence1": a, "sentence2": b, "score": float(len(a) % 5)} for a in SENTENCES for b in SENTENCES[:2]]
+    (data / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"tasks": [{"data": str(data)}], "averages": {"all": ["STS"]}}))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "results").mkdir()
+    recipe = str(tmp_path / "recipe.yaml")
+    write(
+        tmp_path,
+        rows=[
+            {"row": "untrained", "recipe": recipe, "stages": [], "seeds": [1]},
+            {"row": "A", "recipe": recipe, "stages": ["compress"], "seeds": [1, 2]},
+        ],
+    )
+    return tmp_path
+
+
+def write(folder: Path, **changes: Any) -> None:
+    file = folder / "plan.yaml"
+    known = yaml.safe_load(file.read_text()) if file.exists() else {}
+    claims = [{"claim": "c", "better": "A: compress", "than": "untrained: untrained", "task": "STS"}]
+    made = {"title": "t", "suite": str(folder / "suite.yaml"), "dtype": "float32", "claims": claims}
+    file.write_text(yaml.safe_dump({**made, **known, **changes}))
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
+    places = ["--output", str(folder / "results"), "--work", str(folder / "work")]
+    monkeypatch.setattr(sys, "argv", ["evidence.py", str(folder / "plan.yaml"), *places, *options])
+    evidence.main()
+    found: dict[str, Any] = json.loads((folder / "results" / "plan.json").read_text())
+    return found
+
+
+def test_a_plan_in_parts(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError):  # a part writes no table
+        run(plan, monkeypatch, "--only", "A, seed 1|untrained")
+    part = run(plan, monkeypatch, "--finished")
+    assert part["seeds"] == {"untrained: untrained": [1], "A: compress": [1]}
+    assert part["missing"] == ["A: compress (seed 2)"] and part["dtype"] == "float32"
+    page = (plan / "results" / "plan.md").read_text()
+    assert "in the plan and not measured yet: A: compress (seed 2)" in page
+    whole = run(plan, monkeypatch)
+    assert "missing" not in whole and whole["seeds"]["A: compress"] == [1, 2]
+    assert whole["rows"]["A: compress"]["STS"][0] == part["rows"]["A: compress"]["STS"][0]
+    (claim,) = whole["claims"]
+    first = whole["rows"]["untrained: untrained"]["STS"][0]
+    assert claim["differences"] == pytest.approx([100 * (one - first) for one in whole["rows"]["A: compress"]["STS"]])
+    shares = [
+        one
+        for seed in (1, 2)
+        for one in [evidence.gap_of(plan / "work" / "plan" / "A" / str(seed) / "model", "compress")]
+    ]
+    assert whole["gap"] == {
+        "A: compress": {
+            f"gap: {name}": [None if one is None else one[name] for one in shares] for name in ("share", "other")
+        }
+    }
+
+
+def test_what_is_finished_is_the_plans(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other settings, neither a table of what is there nor a further run takes the old scores."""
+    run(plan, monkeypatch)
+    rows = yaml.safe_load((plan / "plan.yaml").read_text())["rows"]
+    rows[1]["set"] = ["stages.compress.objective.divergence=nll"]
+    write(plan, rows=rows)
+    for options in ([], ["--finished"]):
+        with pytest.raises(ValueError, match="was trained with other settings"):
+            run(plan, monkeypatch, *options)
+    shutil.rmtree(plan / "work" / "plan" / "A" / "1" / "model")  # scores without the model that they are of
+    del rows[1]["set"]
+    write(plan, rows=rows)
+    assert run(plan, monkeypatch, "--finished")["missing"] == ["A: compress (seed 1)"]
