@@ -11,8 +11,8 @@ Keys of a claim:
     added: when and why, of a claim that was written after scores were known; it stands beside the claim.
 
 A claim **holds** if the difference is above `by` with every seed, is **reversed** if it is below `-by` with every seed,
-and is else **not resolved**. Seeds that both rows have are compared. A row in which nothing is drawn (an untrained
-model) has every seed.
+and is else **not resolved**; one seed in common is said beside it. Seeds that both rows have are compared. A row in
+which nothing is drawn (an untrained model) has every seed.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ def _settle(
         verdict = "holds"
     elif all(difference < -by for difference in differences):
         verdict = "reversed"
+    drawn = [row for row in (claim["better"], other) if isinstance(row, str) and row not in fixed]
+    if len(differences) == 1 and drawn and verdict != "not resolved":
+        verdict += ", one seed"
     mean, least, most = statistics.fmean(differences), min(differences), max(differences)
     said = ("lower by " if sign < 0 else "") + f"{mean:+.1f}"
     said += f" ({least:+.1f} to {most:+.1f} over {len(differences)} seeds)" if len(differences) > 1 else " (one seed)"

@@ -73,6 +73,8 @@ def test_rows_are_compared_seed_by_seed():
     claim = {"claim": "x", "better": "one", "than": "other", "task": "t"}
     (found,) = settle([claim], scores, {}, seeds)
     assert found["differences"] == [pytest.approx(10)] and found["found"] == "+10.0 (one seed)"
+    assert found["verdict"] == "holds, one seed"
+    (found,) = settle([claim], scores, {}, seeds, ["one", "other"])  # two models as they are
     (found,) = settle([{**claim, "than": "trained once"}], scores, {}, seeds)
     assert found["differences"] == [pytest.approx(-10)]  # 0.9, of a seed that the other row does not have, is left out
     (found,) = settle([claim], scores, {}, {**seeds, "other": [4, 2]})
