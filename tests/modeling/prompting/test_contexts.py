@@ -344,3 +344,23 @@ def test_an_instruction_around_the_text_is_baked_into_an_export(make_encoder, tm
     stock = SentenceTransformer(str(tmp_path / "query"), device="cpu")
     wanted = encoder.encode(SENTENCES, prompt_name="query")
     np.testing.assert_allclose(stock.encode(SENTENCES, show_progress_bar=False), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("room", [1, 6, 40])
+def test_an_encoder_of_short_texts_is_saved(room, tmp_path):
+    """Saved folders are compared with demonstrations too, with an instruction where the limit leaves room for it."""
+    limit = 1 + 10 + room + 1  # BOS, the soft prompt, EOS
+    encoder = Encoder.from_pretrained(
+        "nano",
+        template="{soft_prompt}{instruction}{text}{eos}",
+        soft_prompt_tokens=10,
+        pooling=Pooling("last"),
+        attention="causal",
+        demonstrations=Demonstrations(),
+        max_length={"query": limit, "document": limit},
+    )
+    start(encoder)
+    encoder.save_pretrained(tmp_path / "saved")
+    again = Encoder.from_pretrained(tmp_path / "saved")
+    both = [one.add_context("task", Context("", PAIRS)) and one.encode(SENTENCES, "task") for one in (encoder, again)]
+    assert np.abs(both[0] - both[1]).max() < 1e-5

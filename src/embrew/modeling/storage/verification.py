@@ -53,6 +53,7 @@ TEXTS = (
 )
 """Texts of every kind that a saved folder is compared on."""
 
+INSTRUCTION = "Find a similar text: "
 REFERENCE = "<reference>"  # no name that a user can give
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 
@@ -72,13 +73,22 @@ def _reference_vectors(encoder: Embedder) -> Tensor:
     found = [encoder.encode(list(TEXTS), batch_size=8, show_progress_bar=False)]
     if encoder.demonstrator is not None:
         pairs = (Demonstration(*TEXTS[:2]), Demonstration(*TEXTS[3:5]))[: encoder.demonstrator.settings.learnable or 2]
-        context = prepare(encoder, Context("Find a similar text: ", pairs))
+        context = prepare(encoder, Context(_instruction(encoder), pairs))
         encoder.contexts[REFERENCE] = context  # added, since another thread may encode with the others
         try:
             found.append(encoder.encode(list(TEXTS), REFERENCE, batch_size=8, show_progress_bar=False))
         finally:
             del encoder.contexts[REFERENCE]
     return torch.nn.functional.normalize(torch.cat([torch.as_tensor(vectors) for vectors in found]), dim=-1)
+
+
+def _instruction(encoder: Embedder) -> str:
+    """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
+    try:
+        encoder.template.rows(["a"], instruction=INSTRUCTION, max_length=encoder.max_length["query"])
+    except ValueError:
+        return ""
+    return INSTRUCTION
 
 
 def verify_folder(encoder: Embedder, folder: Path, verify: str) -> dict[str, Any]:
