@@ -85,7 +85,7 @@ def _reference_vectors(encoder: Embedder) -> Tensor:
 def _instruction(encoder: Embedder) -> str:
     """Return an instruction for the demonstrations; none if an encoder of short texts has no room for it."""
     try:
-        encoder.template.rows(["a"], instruction=INSTRUCTION, max_length=encoder.max_length["query"])
+        encoder.template.rows(list(TEXTS), instruction=INSTRUCTION, max_length=encoder.max_length["query"])
     except ValueError:
         return ""
     return INSTRUCTION
