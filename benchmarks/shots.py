@@ -60,7 +60,7 @@ class Shots:
         return getattr(self._encoder, name)
 
     def describe(self) -> dict[str, Any]:
-        """What the encoder says of itself, with a hash of form and demonstrations, by which results are distinguished."""
+        """What the encoder says of itself, with a hash of form and demonstrations, which distinguishes results."""
         return {**self._encoder.describe(), "shown": self._shown}
 
     def _filled(self, instruction: str) -> str:
