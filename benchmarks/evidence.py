@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence_tables import Judged, gap_of, write
-from planned import expand, file_name, parser_of_rows, read_plan
+from planned import check_found, expand, file_name, parser_of_rows, read_plan
 from shots import asked_with, judge_shown
 
 from embrew import build
@@ -81,6 +81,7 @@ def main() -> None:
             print(f"{found.row} (seed {found.seed}): {kinds}", flush=True)
             judged.append(found)
     if not arguments.only:
+        check_found(judged, arguments.plan)
         write(arguments.plan, plan, judged, missing, arguments.output)
 
 

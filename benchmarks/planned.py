@@ -45,6 +45,12 @@ def read_plan(path: Path, keys: Sequence[str], row_keys: Sequence[str]) -> dict[
     return plan
 
 
+def check_found(found: Sequence[Any], plan: Path) -> None:
+    """Raise SystemExit where a table would have no row."""
+    if not found:
+        raise SystemExit(f"{plan}: nothing of it is finished; run it without --finished")
+
+
 def file_name(words: str) -> str:
     """Words as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9]+", "-", words).rstrip("-")

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from planned import cell, expand, file_name, parser_of_rows, read_plan
+from planned import cell, check_found, expand, file_name, parser_of_rows, read_plan
 from report import circumstances, origin, table
 from surface_tables import Found, chosen, compared, criterion, figures, pictured, terms_of, tested
 
@@ -92,6 +92,7 @@ def main() -> None:
             print(f"{one.row} (seed {seed}): " + "  ".join(f"{k} {v:.4g}" for k, v in scores.items()), flush=True)
             found.append(one)
     if not arguments.only:
+        check_found(found, arguments.plan)
         write(arguments.plan, plan, found, missing, arguments.output)
 
 

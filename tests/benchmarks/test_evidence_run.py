@@ -59,6 +59,8 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[st
 
 
 def test_a_plan_in_parts(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="nothing of it is finished; run it without --finished"):
+        run(plan, monkeypatch, "--finished")
     with pytest.raises(FileNotFoundError):  # a part writes no table
         run(plan, monkeypatch, "--only", "A, seed 1|untrained")
     part = run(plan, monkeypatch, "--finished")

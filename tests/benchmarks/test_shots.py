@@ -110,7 +110,7 @@ def test_no_demonstration_is_what_a_test_asks(monkeypatch: pytest.MonkeyPatch, t
     folder.mkdir()
     rows = {
         "train": [(f"train {i}", f"other {i}") for i in range(6)] + [("A  man sings.", "x"), ("y", "a dog runs.")],
-        "test": [("A man sings.", "Nobody sings."), ("The dog", "A dog runs.")],
+        "test": [("A man sings.", "She hums."), ("The dog", "A dog runs.")],
     }
     for split, pairs_of in rows.items():
         with gzip.open(folder / f"{split}.jsonl.gz", "wt") as file:
