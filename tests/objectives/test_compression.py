@@ -552,6 +552,29 @@ def test_settings_without_effect_or_sense_are_refused(make_encoder):
         Compression(min_target_tokens=0).setup(encoder)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"target": "same", "skip_rows": 200}, r"the shortest context has 201, .*\(skip_rows=200"),
+        ({"skip_rows": 60}, r"the shortest continuation 61 \(skip_rows=60"),
+        ({"min_context_tokens": 70}, "min_context_tokens=70"),
+        ({"min_context_tokens": 40, "min_target_tokens": 40}, "the shortest continuation 40"),
+    ],
+)
+def test_what_no_text_could_have_is_refused_at_once(make_encoder, given, words):
+    encoder = make_encoder("llama", max_length=64)
+    with pytest.raises(ValueError, match=words):
+        Compression(**given).setup(encoder)
+    Compression(min_context_tokens=30, min_target_tokens=30).setup(encoder)
+
+
+def test_a_text_is_read_once(make_encoder):
+    encoder = make_encoder("llama", template="{text} Again: {echo}{memory}")
+    with pytest.raises(ValueError, match=r"leave \{echo\} out"):
+        Compression().setup(encoder)
+    Compression(rows="pairs").setup(encoder)
+
+
 def test_a_text_too_short_to_split_is_refused(make_encoder):
     encoder = make_encoder(lora={})
     with pytest.raises(ValueError, match="a text of 1 tokens .* leave out short texts"):

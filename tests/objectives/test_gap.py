@@ -19,7 +19,7 @@ from embrew.modeling.storage.loading import ASSETS
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives import Bottleneck, Compression, Contrastive
 from embrew.objectives import gap as gap_module
-from embrew.objectives.gap import Gap, held_out_of
+from embrew.objectives.gap import Gap, held_out_of, that_fit
 from embrew.objectives.targets import text_ids
 from tests.conftest import SENTENCES, stir
 
@@ -268,3 +268,36 @@ def test_what_has_no_gap() -> None:
     assert not gap.exists
     with pytest.raises(ValueError, match="the loss is 1 with the context and 1 without; no gap"):
         gap.shares(encoder)
+
+
+@pytest.mark.parametrize("template", ["{instruction}{text}{memory}{eos}", "{text}{eos}{memory}"])
+@pytest.mark.parametrize("divergence", ["kl", "nll"])
+def test_no_text_ends_between_context_and_target(template: str, divergence: str) -> None:
+    """The teacher, and L(context), read context and target as one text, whatever the template's row ends with."""
+    rows = [{"query": text, "positive": SENTENCES[i % 5]} for i, text in enumerate(texts())]
+    plain, ended = (nano(lora=False, template=one) for one in ("{instruction}{text}{memory}", template))
+    objective = Compression(rows="pairs", divergence=divergence)
+    found = []
+    for encoder in (plain, ended):
+        objective.setup(encoder)
+        parts = objective.parts(rows, encoder)
+        end = encoder.tokenizer.eos_token_id
+        assert all(end not in row.ids for row in parts.read)
+        assert any(end in row.ids for row in parts.contexts) == (encoder is ended)
+        found.append([row.ids for row in parts.read])
+    for one, other in zip(*found, strict=True):  # where the limit cuts a text, the EOS has taken one of its tokens
+        assert one[: len(other)] == other and len(one) - len(other) <= 1
+
+
+def test_texts_that_the_original_cannot_read_whole_are_left_out() -> None:
+    """Its configuration says how long a row it was made for; training reads the memory in place of the context."""
+    encoder = nano(lora=False, max_length=60)
+    objective = Compression(divergence="nll", target="same")
+    objective.setup(encoder)
+    rows = [{"text": text} for text in texts()]
+    sizes = [1 + 2 * len(row.ids) for row in objective.parts(rows, encoder).targets[""]]
+    assert that_fit(objective, rows, encoder) == (rows, encoder.backbone.inner.config.max_position_embeddings)
+    encoder.backbone.inner.config.max_position_embeddings = most = sorted(sizes)[5]
+    fit, limit = that_fit(objective, rows, encoder)
+    assert limit == most and fit == [row for row, size in zip(rows, sizes, strict=True) if size <= most]
+    assert 2 <= len(fit) < len(rows)

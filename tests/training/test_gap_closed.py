@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from embrew import build
 from embrew.evaluation.dev import dev_sets
@@ -147,8 +148,9 @@ def test_a_stage_without_a_share_cannot_be_chosen_by_it(values: dict[str, Any], 
     dev.mkdir()
     (dev / "dev.jsonl").write_text(json.dumps({"sentence1": "a", "sentence2": "b", "score": 1}) + "\n")
     assert dev_sets([str(dev)], metric="gap").metrics == ["dev", "pairs"]
-    with pytest.raises(ValueError, match="a dev set is called gap"):
-        dev_sets([str(dev.rename(tmp_path / "gap"))])
+    for name in ("gap", "gap_other"):
+        with pytest.raises(ValueError, match=f"a dev set is called {name},"):
+            dev_sets([str(dev := dev.rename(tmp_path / name))])
     by_gap = {"dev": ["unused"], "every": 2, "metric": "gap"}
     three = Recipe.from_values({**values, "evaluation": by_gap})
     words = (
@@ -232,7 +234,7 @@ def test_a_stage_that_hardly_trained_is_named(
 ) -> None:
     """Both controls count: no memory at all, and another text's."""
     monkeypatch.setattr(GapClosed, "measured", lambda *_: Shares(own, other))
-    record: dict[str, Any] = {"curve": [{"step": 0, "share": -0.02, "other": 0.0}]}
+    record: dict[str, Any] = {"texts": 3, "curve": [{"step": 0, "share": -0.02, "other": 0.0}]}
     closed = GapClosed("compress", None, record, bfloat16=False)  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, logger="embrew"):
         closed.finish(None, 300)  # type: ignore[arg-type]
@@ -240,6 +242,7 @@ def test_a_stage_that_hardly_trained_is_named(
     warned = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
     assert len(warned) == (0 if trained else 1)
     assert all("compress  the memory tokens hardly help: share of the gap closed" in line for line in warned)
+    assert all(", on 3 texts, which are too few to be sure of it; the stage" in line for line in warned)
     assert record["end"] == {"step": 300, "share": own, "other": other} == record["curve"][-1]
     assert caplog.messages[0] == f"compress  {gap_words(own, other)}, −0.02 before training"
 
@@ -278,3 +281,74 @@ def test_weights_are_read_by_no_one_else(values: dict[str, Any], tmp_path: Path)
     assert [point["step"] for point in found["curve"]] == [0, 6]
     assert found["curve"][0]["share"] != found["curve"][1]["share"]
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("evaluation", [{"at": "log"}, {"every": 2}, {"every": 2, "metric": "gap"}])
+def test_an_evaluation_that_is_asked_for_after_the_last_step(
+    evaluation: dict[str, Any], values: dict[str, Any], tmp_path: Path
+) -> None:
+    """The stage was trained and not saved; when it is resumed, only its last weights can be scored, and they are."""
+    stopped(compress(values, tmp_path), tmp_path / "run", "saving", unscored)
+    same = compress(values, tmp_path, evaluation=evaluation)
+    if "every" in evaluation:  # chooses the weights, and is a setting of the stage
+        with pytest.raises(ValueError, match="other settings"):
+            train(same, tmp_path / "run", evaluate=unscored, resume=True)
+        return
+    train(same, tmp_path / "run", evaluate=unscored, resume=True)
+    log = log_of(tmp_path / "run")
+    assert [point["step"] for point in log["curves"]["compress"]] == [6] and log["scores"]["compress"] == {"dev": 0.5}
+    assert [point["step"] for point in log["gap"]["compress"]["curve"]] == [0, 6]
+    train(compress(values, tmp_path), tmp_path / "never")
+    equal(tmp_path / "run" / "compress", tmp_path / "never" / "compress")
+    assert log["gap"]["compress"]["end"] == log_of(tmp_path / "never")["gap"]["compress"]["end"]
+
+
+def test_results_of_an_attempt_are_not_those_of_a_stage_that_is_reused(values: dict[str, Any], tmp_path: Path) -> None:
+    recipe = compress(values, tmp_path, evaluation={"at": "log"})
+    train(recipe, tmp_path / "whole", evaluate=unscored)
+    stopped(recipe, tmp_path / "half", 4, unscored)
+    assert "end" not in log_of(tmp_path / "half")["gap"]["compress"]
+    (tmp_path / "half" / "run.json").write_text(
+        json.dumps({**log_of(tmp_path / "half"), "kept": {"compress": 2, "base": 0}})
+    )
+    assert reuse_stages(recipe, tmp_path / "half", [tmp_path / "whole"])
+    whole, half = log_of(tmp_path / "whole"), log_of(tmp_path / "half")
+    assert half["gap"] == whole["gap"] and half["curves"] == whole["curves"] and half["losses"] == whole["losses"]
+    assert half["kept"] == {"base": 0}, "a whole run that chose no step has none"
+
+
+def test_names_of_the_share_are_no_scores(values: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("gap", "gap_other"):
+        with pytest.raises(ValueError, match=f"evaluate= returns a score '{name}', a name that the share"):
+            train(compress(values, tmp_path), tmp_path / name, evaluate=lambda _, name=name: {"dev": 0.5, name: 0.3})
+    with pytest.raises(ValueError, match="held_out=1; the control of a share is another text's memory"):
+        build.check_recipe(compress(values, tmp_path, held_out=1))
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_texts_that_are_too_long_to_measure(
+    chooses: bool, values: dict[str, Any], tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table of 100 positions: enough for memory and target, not for context and target in one row."""
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=100, n_embd=32, n_layer=2, n_head=4))
+    model.save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    values["encoder"] |= {
+        "model": str(tmp_path / "gpt2"),
+        "lora": {"r": 4, "lora_alpha": 8, "target_modules": ["c_attn"]},
+        "attention": "causal",
+        "max_length": {"query": 16, "document": 90},
+    }
+    chosen = {"evaluation": {"every": 2, "metric": "gap"}} if chooses else {}
+    recipe = compress(values, tmp_path, divergence="nll", **chosen)
+    longer = [f"{' '.join(SENTENCES[:3])} Part {i}. " * 2 for i in range(60)]
+    (tmp_path / "many.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in longer))
+    build.check_recipe(recipe)
+    words = "3 of 3 held-out texts are left out, since their context and target together have more than the 100 tokens"
+    if chooses:
+        with pytest.raises(ValueError, match=f"no share of the gap closed: {words}"):
+            train(recipe, tmp_path / "run", evaluate=unscored)
+        return
+    with caplog.at_level(logging.INFO, logger="embrew"):
+        train(recipe, tmp_path / "run")
+    assert any(words in line for line in caplog.messages) and "gap" not in log_of(tmp_path / "run")

@@ -17,12 +17,12 @@ from embrew.evaluation.report import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.task import Part, Task
 from embrew.evaluation.task_texts import reserved_texts, task_texts
-from embrew.files.formats import GAP, GUARD
+from embrew.files.formats import GAP, GAP_OTHER, GUARD
 from embrew.progress import is_chosen
 from embrew.recipe import DevRows, Recipe
 from embrew.text_encoder.interface import TextEncoder
 
-RESERVED = ("dev", "guard", GAP)
+RESERVED = ("dev", "guard", GAP, GAP_OTHER)
 FILE = "file"  # split of a file whose name contains none
 Given = str | Path | DevRows
 
@@ -104,8 +104,10 @@ def dev_sets(
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two dev or guard sets are called {name}; rename a folder, or leave one out")
-    if GAP in (task.name for task in found.dev):
-        raise ValueError(f"a dev set is called {GAP}, the name of the share of the gap closed; rename its folder")
+    if taken := {GAP, GAP_OTHER} & {task.name for task in found.dev}:
+        raise ValueError(
+            f"a dev set is called {taken.pop()}, a name that the share of the gap closed has; rename its folder"
+        )
     if metric not in (*found.metrics, GAP):
         raise ValueError(f"evaluation.metric={metric!r} is not a score; choose from {', '.join(found.metrics)}")
     return found

@@ -13,6 +13,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 KEY = "format"
 GAP = "gap"  # the share of the gap closed of a compression stage, in run.json and among the scores of an evaluation
+GAP_OTHER = f"{GAP}_other"  # that of another text's memory, among the scores
 GUARD = "guard/"  # prefix of guard sets among the scores in run.json; "guard" is their mean, "dev" that of dev sets
 _said: set[tuple[str, str]] = set()
 

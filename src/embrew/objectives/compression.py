@@ -121,12 +121,15 @@ class Compression(Objective):
             )
         if self.end and self.rows == "text":
             raise ValueError("end goes with rows=pairs; the first part of a split text has no end")
+        if self.held_out == 1:
+            raise ValueError("held_out=1; the control of a share is another text's memory, so give 0, or 2 or more")
 
     def setup(self, encoder: Encoder) -> None:
         """Keep a copy of the original LM; raise unless the encoder has memory tokens."""
         encoder.backbone.check_decoder("context compression")
         check_memory(encoder, "compression")
         end_ids(encoder, end=self.end)  # raises without an EOS token
+        self._check_room(encoder)
         self._check_lengths(encoder)
         encoder.keep_frozen_lm()
         encoder.backbone.set_attention_dropout(0.0)
@@ -196,6 +199,24 @@ class Compression(Objective):
         """Return the targets of pairs."""
         end, limit = end_ids(encoder, end=self.end), room_of(encoder)[0]
         return [target_ids(ids, end=end, limit=limit) for ids in text_ids(texts, encoder)]
+
+    def _check_room(self, encoder: Encoder) -> None:
+        """Raise if no text, however long, could be read and split."""
+        if self.rows == "pairs":
+            return
+        if encoder.template.between is not None:
+            raise ValueError(
+                f"template={encoder.template.pattern!r} repeats the text, and compression splits it where it is read "
+                "once; leave {echo} out"
+            )
+        (most, room), fewest = room_of(encoder), self._fewest(encoder)
+        if fewest.context > room or sum(fewest) > most:
+            raise ValueError(
+                f"max_length.document={encoder.max_length['document']} has room for a context of {room} tokens and a "
+                f"text of {most}, and the shortest context has {fewest.context}, the shortest continuation "
+                f"{fewest.continuation} (skip_rows={self.skip_rows}, min_context_tokens={self.min_context_tokens}, "
+                f"min_target_tokens={self.min_target_tokens}); lower one of the three, or raise max_length"
+            )
 
     def _check_lengths(self, encoder: Encoder) -> None:
         """Raise if the longest row of the decoder has more tokens than the model has positions."""

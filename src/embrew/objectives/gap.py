@@ -12,6 +12,7 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.generation import first_row
+from embrew.modeling.model.positions import known_positions
 from embrew.modeling.model.reach import at_rest
 from embrew.modeling.text.tokens import Tokens
 from embrew.objectives.base import Objective
@@ -124,6 +125,23 @@ class Gap:
         parts = memory.split([len(batch["context"]) for batch in self.batches])
         found = zip(parts, self.batches, strict=True)
         return self.share(sum(_loss(self.objective, encoder, states, batch) for states, batch in found))
+
+
+def that_fit(
+    objective: Compression, rows: Sequence[dict[str, Any]], encoder: Encoder
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the rows whose whole context and target the frozen LM can read in a row, and the most tokens that it can.
+
+    Training reads the memory in place of the context, so that it may take longer texts than L(context) can be measured
+    on.
+    """
+    most, fit = known_positions(encoder.backbone.inner), []
+    for row in rows:
+        parts = objective.parts([row], encoder)
+        target = max(len(of[0].ids) for of in parts.targets.values())
+        if len(parts.read[0].ids) + target <= most:
+            fit.append(row)
+    return fit, most
 
 
 def held_out_of(objective: Objective) -> int:

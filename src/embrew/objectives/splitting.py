@@ -83,10 +83,13 @@ def room_of(encoder: Encoder) -> tuple[int, int]:
 
 
 def read_by_teacher(made: Sequence[Row], contexts: Sequence[Any], encoder: Encoder) -> list[list[int]]:
-    """Return what the teacher reads in place of the memory: split texts, or rows without BOS and memory."""
-    first, memory = len(encoder.template.first_ids), set(encoder.template.memory_ids)
+    """Return what the teacher reads in place of the memory: split texts, or rows without what comes first and last.
+
+    A row ends with memory tokens, EOS and SEP. After an EOS the teacher would predict the target as another text.
+    """
+    first, last = len(encoder.template.first_ids), len(encoder.template.tail_ids)
     return [
-        context if isinstance(context, list) else [i for i in row.ids[first:] if i not in memory]
+        context if isinstance(context, list) else row.ids[first : len(row.ids) - last]
         for row, context in zip(made, contexts, strict=True)
     ]
 

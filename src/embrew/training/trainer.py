@@ -198,6 +198,7 @@ class StageTrainer(CheckpointingTrainer):
         self.accelerator.wait_for_everyone()
         if checkpoint is not None and self._is_done(checkpoint):
             read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
+            self._evaluate_end()
         else:
             try:
                 with writing_to(Path(self.args.output_dir or ".")):
@@ -212,6 +213,14 @@ class StageTrainer(CheckpointingTrainer):
         self.accelerator.wait_for_everyone()
         read_trained(self.step, self.best_weights)
         return self.evaluation.best_point(self.curve)["step"]
+
+    def _evaluate_end(self) -> None:
+        """Score the last weights if the evaluation was asked for after training had ended and has no score of them."""
+        if self.evaluation is None:
+            return
+        ends = [point["step"] for point in self.curve]
+        if not ends or (self.evaluation.metric is None and ends[-1] != self.state.global_step):
+            self.evaluate()
 
     def _is_done(self, checkpoint: Path) -> bool:
         """Return whether training ended at a checkpoint; if so, take over its trainer state."""

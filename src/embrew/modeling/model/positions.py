@@ -27,6 +27,14 @@ def max_positions(inner: Any) -> float:
     return found
 
 
+def known_positions(inner: Any) -> float:
+    """Return the largest number of tokens of a row that a model was made for, rotary positions included.
+
+    Beyond `max_position_embeddings` of its configuration a model with rotary positions reads on, and predicts badly.
+    """
+    return min(max_positions(inner), getattr(inner.config, "max_position_embeddings", None) or float("inf"))
+
+
 def is_bert_type(inner: Any) -> bool:
     """Return whether a model without its head has the layers of a BERT-type encoder."""
     embeddings = getattr(inner, "embeddings", None)

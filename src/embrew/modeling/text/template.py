@@ -109,7 +109,7 @@ class Template:
         """Return tokens after a text whose words are separate, with an instruction in its place if that is there."""
         found = self._suffixes.get(instruction)
         if found is None:
-            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self._tail_ids
+            found = self._suffixes[instruction] = self.after_text(self.around(instruction)[1]) + self.tail_ids
         return list(found)
 
     @cached_property
@@ -222,10 +222,11 @@ class Template:
     @cached_property
     def _tail(self) -> Row:
         """What follows the words after a text: memory tokens and EOS, and SEP."""
-        return self._labelled(self._tail_ids)
+        return self._labelled(self.tail_ids)
 
     @cached_property
-    def _tail_ids(self) -> list[int]:
+    def tail_ids(self) -> list[int]:
+        """All memory tokens, EOS and SEP: what comes last in every row."""
         ids: list[int] = []
         for field in self.tail:
             ids += self.memory_ids if field == "memory" else [self.tokenizer.eos_token_id]
@@ -251,7 +252,7 @@ class Template:
     def adds_nothing(self, instruction: str = "") -> bool:
         """Return whether rows hold the tokens of their text only; an empty text gets an EOS (or padding) token."""
         before, after = self.around(instruction)
-        return not (self.first_ids or before or after or self.between is not None or self._tail_ids)
+        return not (self.first_ids or before or after or self.between is not None or self.tail_ids)
 
     def _nothing(self) -> Row:
         """Return the row of an empty text where the template adds nothing: one EOS (or padding) token."""

@@ -17,17 +17,22 @@ from typing import Any
 import torch
 
 from embrew.distributed import decided
-from embrew.files.formats import GAP
+from embrew.files.formats import GAP, GAP_OTHER
 from embrew.modeling.encoder import Encoder
 from embrew.objectives import Objective
 from embrew.objectives.compression import Compression
-from embrew.objectives.gap import Gap, Shares, held_out_of
-from embrew.training.monitoring.scores import GAP_OTHER, Scores, gap_words, signed
+from embrew.objectives.gap import Gap, Shares, held_out_of, that_fit
+from embrew.training.monitoring.scores import Scores, gap_words, signed
 from embrew.training.monitoring.stage_evaluation import Point
 
 logger = logging.getLogger(__name__)
 NO_TEXTS = "no texts are set aside, since there are fewer than 40, or an earlier embrew began the stage"
+TOO_LONG = (
+    "{} of {} held-out texts are left out, since their context and target together have more than the {:g} tokens that "
+    "the model was made for"
+)
 NO_GAP = "the whole context predicts the held-out texts no better than none does (losses {:.4g} and {:.4g})"
+FEW = ", which are too few to be sure of it"
 MARGIN = 0.05
 """A finished stage whose share is not this much above both controls, no memory (0) and another text's, is named.
 
@@ -88,12 +93,15 @@ class GapClosed:
         self.record["end"] = _entry(steps, shares)
         before = signed(self.record["curve"][0]["share"])
         logger.info("%s  %s, %s before training", self.name, gap_words(*shares), before)
+        texts = self.record["texts"]
         if not has_trained(shares):
             logger.warning(
-                "%s  the memory tokens hardly help: %s; the stage is undertrained, or its learning rate is wrong (see "
-                "docs/how-to/watch-training.md)",
+                "%s  the memory tokens hardly help: %s, on %d texts%s; the stage is undertrained, or its learning rate "
+                "is wrong (see docs/how-to/watch-training.md)",
                 self.name,
                 gap_words(*shares),
+                texts,
+                FEW if texts < 20 else "",
             )
 
 
@@ -129,10 +137,13 @@ def at_start(
 
     def begin() -> None:
         assert isinstance(objective, Compression)
-        why = NO_TEXTS
-        if rows:
+        why, (fit, most) = NO_TEXTS, that_fit(objective, rows, encoder)
+        if len(fit) < len(rows):
+            why = TOO_LONG.format(len(rows) - len(fit), len(rows), most)
+            logger.info("%s  %s", name, why)
+        if len(fit) > 1:
             with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
-                gap = Gap.of(objective, rows, encoder)
+                gap = Gap.of(objective, fit, encoder)
             record = run.setdefault(GAP, {})[name] = gap.facts
             why = NO_GAP.format(gap.context, gap.none)
             if gap.exists:

@@ -197,7 +197,10 @@ class RunResults:
         assert self.evaluate is not None
         bfloat16 = self.arithmetic.get(stage) == "bfloat16"
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
-            return dict(self.evaluate(encoder))
+            scores = dict(self.evaluate(encoder))
+        if taken := {formats.GAP, formats.GAP_OTHER} & scores.keys():
+            raise ValueError(f"evaluate= returns a score {taken.pop()!r}, a name that the share of the gap closed has")
+        return scores
 
     def add_counts(self, name: str, **counts: int) -> None:
         """Record a stage's rows per optimiser step (`a_step`) and per epoch (`an_epoch`), and its `steps`."""

@@ -51,10 +51,16 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
 
 
 def _copy_results(stage: str, theirs: Path, ours: Path) -> None:
-    """Copy the results of a stage, and of the untrained encoder, to `run.json` of another run."""
+    """Copy the results of a stage, and of the untrained encoder, to `run.json` of another run.
+
+    Those that an interrupted attempt at the stage has left there are of other weights, and are replaced or removed.
+    """
     known, found = {"format": formats.RUN.newest, **read_run(ours)}, read_run(theirs)
     for key in KEYS_BY_STAGE:
-        for name in ("base", stage):
-            if name in found.get(key, {}):
-                known.setdefault(key, {}).setdefault(name, found[key][name])
+        values = found.get(key, {})
+        known.get(key, {}).pop(stage, None)
+        if stage in values:
+            known.setdefault(key, {})[stage] = values[stage]
+        if "base" in values:
+            known.setdefault(key, {}).setdefault("base", values["base"])
     write_json(ours / RUN, known)
