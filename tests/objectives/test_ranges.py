@@ -43,7 +43,7 @@ RANGES: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {  # values that are
         "min_target_tokens": COUNT,
         "nll_weight": NOT_NEGATIVE,
         "skip_rows": COUNT_OR_NONE,
-        "held_out": COUNT_OR_NONE,
+        "held_out": ([0, 2, 64], [1, -1, 1.5, None]),
     },
     "contrastive": CONTRASTIVE,
     "epic": {**CONTRASTIVE, "demonstrations": COUNT_OR_NONE, "plain_weight": NOT_NEGATIVE},
