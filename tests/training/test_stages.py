@@ -488,6 +488,7 @@ def test_fewer_rows_than_a_batch(values: dict[str, Any], tmp_path: Path) -> None
 
 def test_texts_too_short_to_be_split(values: dict[str, Any], tmp_path: Path) -> None:
     values["stages"] = [{**values["stages"][0], "objective": {"type": "compression", "min_target_tokens": 500}}]
+    values["encoder"]["max_length"] = {"query": 1000, "document": 1000}
     with pytest.raises(ValueError, match="none of 25 texts has 509 tokens"):
         train(Recipe.from_values(values), tmp_path / "run")
 
