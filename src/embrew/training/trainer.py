@@ -216,10 +216,9 @@ class StageTrainer(CheckpointingTrainer):
 
     def _evaluate_end(self) -> None:
         """Score the last weights if the evaluation was asked for after training had ended and has no score of them."""
-        if self.evaluation is None:
+        if self.evaluation is None or self.evaluation.metric is not None:  # a metric is a setting that cannot be added
             return
-        ends = [point["step"] for point in self.curve]
-        if not ends or (self.evaluation.metric is None and ends[-1] != self.state.global_step):
+        if self.state.global_step not in [point["step"] for point in self.curve]:
             self.evaluate()
 
     def _is_done(self, checkpoint: Path) -> bool:

@@ -140,8 +140,9 @@ def at_start(
         why, (fit, most) = NO_TEXTS, that_fit(objective, rows, encoder)
         if len(fit) < len(rows):
             why = TOO_LONG.format(len(rows) - len(fit), len(rows), most)
-            logger.info("%s  %s", name, why)
         if len(fit) > 1:
+            if len(fit) < len(rows):
+                logger.info("%s  %s", name, why)
             with torch.autocast(encoder.device.type, torch.bfloat16, enabled=bfloat16):
                 gap = Gap.of(objective, fit, encoder)
             record = run.setdefault(GAP, {})[name] = gap.facts
