@@ -30,14 +30,14 @@ def test_a_trained_folder_opens_with_its_adapter_in_the_weights(trained):
 def test_a_model_opens_in_the_dtype_asked_for(trained, monkeypatch):
     encoder, folder = trained
     monkeypatch.setattr(loading, "computes", lambda dtype, device: True)
-    for name in (folder, "nano", "baselines/mean"):
-        assert build.open_model(name, dtype="bfloat16").describe()["dtype"] == "bfloat16"
+    for name, pooling in ((folder, None), ("nano", "last"), ("baselines/mean", None)):
+        assert build.open_model(name, dtype="bfloat16", pooling=pooling).describe()["dtype"] == "bfloat16"
     half = build.open_model(folder, dtype="bfloat16").encode(SENTENCES)
     cosines = (half * encoder.encode(SENTENCES)).sum(1) / np.linalg.norm(half, axis=1)
     assert cosines.min() > 0.99
     monkeypatch.setattr(loading, "computes", lambda dtype, device: dtype != torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
-        build.open_model("nano", dtype="bfloat16")
+        build.open_model("nano", dtype="bfloat16", pooling="mean")
 
 
 def test_a_new_adapter_has_no_dropout_in_an_encoder_at_rest(make_encoder):

@@ -56,8 +56,8 @@ def test_it_opens_without_asking_anyone(monkeypatch):
     def asked(*args, **kwargs):
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr("embrew.build.opening._on_hub", asked)
-    assert build.open_model("nano").describe()["base"]["name"] == "nano"
+    monkeypatch.setattr("embrew.build.untrained.on_hub", asked)
+    assert build.open_model("nano", pooling="mean").describe()["base"]["name"] == "nano"
 
 
 def test_it_has_learned_words():

@@ -22,7 +22,9 @@ def test_other_vectors_are_an_error_without_a_traceback(
         raise RuntimeError("OpenVINO with fp32 weights gives other vectors")
 
     monkeypatch.setitem(RUNTIMES, "openvino", replace(RUNTIMES["openvino"], verify=other_vectors))
-    result = CliRunner().invoke(app, ["export", str(model_folder("llama")), str(tmp_path / "out"), "--for=openvino"])
+    result = CliRunner().invoke(
+        app, ["export", str(model_folder("llama")), str(tmp_path / "out"), "--for=openvino", "--pooling=last"]
+    )
     assert result.exit_code == 1 and "error: OpenVINO with fp32 weights gives other vectors" in result.stderr
     assert not list(tmp_path.glob("*out*"))
 
@@ -30,7 +32,9 @@ def test_other_vectors_are_an_error_without_a_traceback(
 def test_one_line_per_runtime(model_folder: Callable[[str], Path], tmp_path: Path) -> None:
     out, targets = tmp_path / "out", ("openvino", "llama.cpp", "vllm", "tei")
     options = [f"--for={target}" for target in targets]
-    result = CliRunner().invoke(app, ["export", str(model_folder("llama")), str(out), *options, "--verify", "off"])
+    result = CliRunner().invoke(
+        app, ["export", str(model_folder("llama")), str(out), *options, "--verify", "off", "--pooling=last"]
+    )
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()[1:]
     assert [line.partition(":")[0] for line in lines] == list(targets)

@@ -43,7 +43,7 @@ COMMANDS = {
     "analyze memory": "analyze memory encoder --data texts.parquet",
     "analyze uniformity": f"analyze uniformity encoder {STS} --above 0",
     "analyze surface": f"analyze surface encoder {STS}",
-    "analyze domain": "analyze domain model --data qa.jsonl",
+    "analyze domain": "analyze domain model --data qa.jsonl --pooling mean",
     "analyze efficiency": "analyze efficiency run",
     "analyze sink": "analyze sink encoder --data texts.parquet --max-texts 4",
     "parity": "parity encoder --against encoder",

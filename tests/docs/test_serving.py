@@ -44,7 +44,7 @@ def names(cell: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serving("nano") as found:
+    with serving("nano", pooling="mean") as found:
         yield found
 
 
@@ -129,7 +129,7 @@ def test_yaml_is_read(code: str) -> None:
 @pytest.mark.slow
 def test_the_server_says_what_is_printed() -> None:
     (printed,) = [code for kind, code in BLOCKS if kind == "text" and "is ready" in code]
-    with served("nano", env={**os.environ, "EMBREW_API_KEY": ""}) as process:
+    with served("nano", "--pooling", "mean", env={**os.environ, "EMBREW_API_KEY": ""}) as process:
         address = process.ready()
         said = process.said.decode().replace(address, PRINTED).splitlines()
         assert [line for line in said if not line.startswith("{")] == printed.splitlines()
@@ -156,7 +156,10 @@ def client(address: str) -> Any:
 @pytest.mark.slow
 def test_openai(client: Any) -> None:
     texts = ["how do I reset the counter?", "where is the manual?"]
-    found, right = client("openai"), Encoder.from_pretrained("nano").encode_query(texts, truncate_dim=128, num_layers=4)
+    found, right = (
+        client("openai"),
+        Encoder.from_pretrained("nano", pooling="mean").encode_query(texts, truncate_dim=128, num_layers=4),
+    )
     assert np.abs(np.array(found["vectors"]) - right).max() < 1e-5
     create, asked = found["client"].embeddings.create, {"precision": "ubinary", "num_layers": 4}
     numbers = create(model="nano", input=texts, dimensions=128, encoding_format="float", extra_body=asked)
@@ -168,7 +171,7 @@ def test_openai(client: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["langchain_openai", "llama_index"])
 def test_frameworks(name: str, client: Any) -> None:
-    found, encoder = client(name), Encoder.from_pretrained("nano")
+    found, encoder = client(name), Encoder.from_pretrained("nano", pooling="mean")
     assert np.abs(np.array(found["query"]) - encoder.encode_query("how do I reset the counter?")).max() < 1e-5
     right = encoder.encode_document(["Press reset twice.", "Pull the plug."])
     assert np.abs(np.array(found["documents"]) - right).max() < 1e-5
@@ -189,5 +192,7 @@ def test_mteb(client: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [task])  # the printed task is downloaded
     monkeypatch.setenv("MTEB_CACHE", str(tmp_path))
     found = client("mteb")["results"].task_results[0].get_score()
-    right = mteb.evaluate(Encoder.from_pretrained("nano"), [task], cache=None).task_results[0].get_score()
+    right = (
+        mteb.evaluate(Encoder.from_pretrained("nano", pooling="mean"), [task], cache=None).task_results[0].get_score()
+    )
     assert found == pytest.approx(right, abs=1e-4)

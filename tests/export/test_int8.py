@@ -138,12 +138,14 @@ def test_the_command(tmp_path: Path) -> None:
         rows = [{"sentence1": a, "sentence2": b, "score": i} for i, (a, b) in enumerate(pairwise(SENTENCES))]
         (dev / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--for", "openvino", "--weights", "int8", "--calibrate", str(texts), "--dev", str(dev)]
-    done = CliRunner().invoke(app, ["export", "nano", str(tmp_path / "export"), "--layers", "2", *options])
+    done = CliRunner().invoke(
+        app, ["export", "baselines/last-token", str(tmp_path / "export"), "--layers", "2", *options]
+    )
     assert done.exit_code == 0, done.output
     noted = json.loads((tmp_path / "export" / "parity.json").read_text())["int8"]
     assert noted["activations"] == "too, with ranges of 20 texts" and noted["texts"] == 38
     assert list(noted["dev"]) == ["sts dev, Spearman"]
-    other = ["export", "nano", str(tmp_path / "other"), "--layers", "2"]
+    other = ["export", "baselines/last-token", str(tmp_path / "other"), "--layers", "2"]
     refused = CliRunner().invoke(app, [*other, *options, "--min-cosine", "1"])
     assert "change the vectors too much" in str(refused.exception)
     assert not (tmp_path / "other").exists()

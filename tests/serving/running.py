@@ -65,6 +65,7 @@ class Process:
 
     def __init__(self, *arguments: object, env: dict[str, str] | None = None, port: int = 0) -> None:
         command = [sys.executable, "-m", "embrew", "serve", *map(str, arguments), "--port", str(port)]
+        command += ["--pooling", "last"] if arguments[0] == "nano" and "--pooling" not in arguments else []
         self.process = Fresh(command, env=env)
         self.address = ""
 

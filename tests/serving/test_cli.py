@@ -148,7 +148,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fastapi", "uvicorn", "prometheus_client", "orjson"])
 def test_a_missing_extra_is_named(name: str) -> None:
-    done = Fresh([sys.executable, "-c", CODE, name, "serve", "nano", "--port", "0"])
+    done = Fresh([sys.executable, "-c", CODE, name, "serve", "nano", "--pooling", "last", "--port", "0"])
     _, said = done.communicate(60)
     assert done.poll() == 1
     assert said.decode().splitlines()[-1] == f'error: {name} is not installed; run: pip install "embrew[serve]"'
@@ -156,9 +156,13 @@ def test_a_missing_extra_is_named(name: str) -> None:
 
 def test_ranges_of_another_model_are_refused() -> None:
     ranges = Ranges((0.0,), (1.0,))
-    assert open_served(Settings("nano", ranges=ranges)).reader.about["dimensions"] == 256
+    assert open_served(Settings("nano", pooling="last", ranges=ranges)).reader.about["dimensions"] == 256
     with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
-        open_served(Settings("nano", ranges=ranges, ranges_of={"model_hash": "0" * 64, "tokenizer_sha256": None}))
+        open_served(
+            Settings(
+                "nano", pooling="last", ranges=ranges, ranges_of={"model_hash": "0" * 64, "tokenizer_sha256": None}
+            )
+        )
 
 
 def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
@@ -168,7 +172,7 @@ def test_codes_are_of_vectors_like_those_of_the_ranges() -> None:
     ranges = Ranges.fit(vectors)
     codes = np.round((vectors[:1] - np.array(ranges.minimum)) / np.array(ranges.step)) - 128
     of = {"model_hash": encoder.weights_hash(), "tokenizer_sha256": tokenizer_sha256(encoder), "num_layers": 2}
-    with serving("nano", ranges=ranges, ranges_of=of) as address:
+    with serving("nano", pooling="last", ranges=ranges, ranges_of=of) as address:
         for asked, field, said in (
             ({"num_layers": 2}, None, ""),
             ({"num_layers": 2, "normalize": True}, None, ""),
@@ -192,7 +196,9 @@ def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"_id": str(i), "text": f"text {i}"}) + "\n" for i in range(4)))
     for folder, options in (("codes", ("--precision", "int8", "--truncate-dim", "8")), ("plain", ())):
-        done = CliRunner().invoke(app, ["encode", "nano", str(corpus), str(tmp_path / folder), *options])
+        done = CliRunner().invoke(
+            app, ["encode", "nano", str(corpus), str(tmp_path / folder), "--pooling", "last", *options]
+        )
         assert done.exit_code == 0, done.output
     found = settings_of("--int8-ranges", tmp_path / "codes", env={KEY: ""})
     assert found.ranges is not None and len(found.ranges.minimum) == 8
@@ -211,13 +217,25 @@ def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
 )
 def test_a_device_that_is_not_there_is_refused(device: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        open_served(Settings("nano"), device)
+        open_served(Settings("nano", pooling="last"), device)
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_opened_ends_the_server_with_one_error(tmp_path: Path) -> None:
     """In the process that listens: the address is known before the model is opened."""
-    command = [sys.executable, "-m", "embrew", "serve", "nano", "--port", "0", "--default-prompt-name", "faq"]
+    command = [
+        sys.executable,
+        "-m",
+        "embrew",
+        "serve",
+        "nano",
+        "--pooling",
+        "last",
+        "--port",
+        "0",
+        "--default-prompt-name",
+        "faq",
+    ]
     done = Fresh(command, env={**os.environ, KEY: ""}, cwd=tmp_path)
     _, said = done.communicate(120)
     lines = said.decode().splitlines()

@@ -31,7 +31,7 @@ from tests.serving.encoders import PROMPTS, TEXTS, made
 from tests.serving.running import running
 from tests.serving.test_faults import assert_empty, embed, until
 
-TWO = Settings("nano", workers=2, batch_tokens=64)
+TWO = Settings("nano", pooling="last", workers=2, batch_tokens=64)
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def _known(service: Service) -> tuple:
 
 def test_what_crosses_between_processes() -> None:
     """The text side is small, computes the same rows, and errors keep their class and message."""
-    served, engines = open_in_processes(Settings("nano", workers=1))
+    served, engines = open_in_processes(Settings("nano", pooling="last", workers=1))
     try:
         assert len(pickle.dumps(served.reader)) < 400_000, "its tokenizer's vocabulary; the weights have 6 MB"
         (engine,) = engines

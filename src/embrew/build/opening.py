@@ -12,13 +12,14 @@ import torch
 from embrew.build.encoders import encoder
 from embrew.build.on_openvino import on_openvino
 from embrew.build.stock import open_stock
+from embrew.build.untrained import check_pooling, is_bare, is_recipe, no_pooling, on_hub, open_bare
 from embrew.files import checksums
 from embrew.files.writing import recover
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import ASSETS, pick_dtype
 from embrew.modeling.storage.opening import AS_TRAINED
-from embrew.recipe import Recipe, list_recipes
+from embrew.recipe import Recipe
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.library import openvino
@@ -36,11 +37,12 @@ def open_model(
     dtype: str = "auto",
     backend: str = "torch",
     as_trained: bool = False,
+    pooling: str | None = None,
 ) -> Encoder | RuntimeEncoder | SentenceTransformer:
     """Open a trained folder, a Sentence-Transformers folder, an OpenVINO export, a recipe without stages, or a Hub id.
 
     An adapter is merged into the weights, which is faster; with `as_trained`, where rounding takes little of it. A
-    plain causal LM is opened with last-token pooling.
+    language model without embedding settings is refused unless `pooling` is given.
 
     Args:
         name: what to open.
@@ -50,25 +52,30 @@ def open_model(
             converted in memory and compared with the PyTorch model on a few texts; `dtype` is that of the arithmetic.
         as_trained: with `auto`, open an encoder that was trained in bfloat16 in bfloat16, where this device computes in
             it; for scores.
+        pooling: how to read a language model without embedding settings: `last`, `mean`, `weighted_mean` or
+            `prompteol`, each an untrained baseline.
 
     Raises:
         FileNotFoundError: no such folder, recipe or model.
-        ValueError: a damaged folder; a recipe that must be trained first; overrides without a recipe; a dtype that
-            this device only emulates; OpenVINO is not installed, cannot run the model, or gives other vectors.
+        ValueError: a damaged folder; a recipe that must be trained first; overrides without a recipe; a language model
+            without a pooling, or a pooling for a model that has one; a dtype that this device only emulates; OpenVINO
+            is not installed, cannot run the model, or gives other vectors.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r}; choose from {', '.join(BACKENDS)}")
+    if pooling is not None and not is_bare(name):
+        raise ValueError(f"pooling={check_pooling(pooling)!r}, but {name} has a pooling of its own; leave it out")
     if backend == "openvino" and not is_openvino(Path(name)):
         openvino()
         if dtype != "auto":
             pick_dtype(dtype, torch.device("cpu"))
-        found: Any = open_model(name, overrides, dtype="auto" if dtype == "auto" else "float32")
+        in_torch = "auto" if dtype == "auto" else "float32"
+        found: Any = open_model(name, overrides, dtype=in_torch, pooling=pooling)
         return on_openvino(found, name, bfloat16=dtype == "bfloat16")
     folder = Path(name)
-    is_recipe = name in list_recipes() or folder.suffix in (".yaml", ".yml")
-    if overrides and not is_recipe:
+    if overrides and not is_recipe(name):
         raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
-    if is_recipe:
+    if is_recipe(name):
         recipe = Recipe.load(name, [*overrides, *([] if dtype == "auto" else [f"encoder.dtype={dtype}"])])
         if recipe.stages:
             stages = ", ".join(stage.name for stage in recipe.stages)
@@ -85,18 +92,11 @@ def open_model(
         if as_trained and dtype == "auto":
             return Encoder.from_pretrained(folder, dtype=AS_TRAINED)
         return Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
-    on_hub = name not in ASSETS and not folder.exists()  # shipped models are not looked up on the Hub
-    if os.path.lexists(folder / "modules.json") or (on_hub and _on_hub(name, "modules.json")):
+    shipped_or_here = name in ASSETS or folder.exists()  # not looked up on the Hub
+    if os.path.lexists(folder / "modules.json") or (not shipped_or_here and on_hub(name, "modules.json")):
         return open_stock(name, dtype=dtype)
-    return Encoder.from_pretrained(name, dtype=dtype)
-
-
-def _on_hub(name: str, filename: str) -> bool:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        hf_hub_download(name, filename)
-    except (HFValidationError, HfHubHTTPError, OSError):
-        return False
-    return True
+    if pooling is not None:
+        return open_bare(name, pooling, dtype=dtype)
+    if is_bare(name):
+        raise no_pooling(name)
+    return Encoder.from_pretrained(name, dtype=dtype)  # a BERT-type encoder, read at the mean of its tokens

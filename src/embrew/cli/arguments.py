@@ -61,6 +61,25 @@ ModelDtype = Annotated[
 ]
 
 
+class Pooling(StrEnum):
+    """How a language model without embedding settings is read: the untrained baselines."""
+
+    LAST = "last"
+    MEAN = "mean"
+    WEIGHTED_MEAN = "weighted_mean"
+    PROMPTEOL = "prompteol"
+
+
+ModelPooling = Annotated[
+    Pooling | None,
+    typer.Option(
+        "--pooling",
+        help="Pooling of a language model that was not trained as an encoder: its last token, the mean of its tokens, "
+        "their mean weighted by position, or the last token of PromptEOL's prompt. Other models have their own.",
+    ),
+]
+
+
 class Backend(StrEnum):
     """Software that computes vectors."""
 

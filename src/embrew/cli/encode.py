@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
+from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import loading, out
 from embrew.cli.signals import stopping
 
@@ -65,6 +65,7 @@ def encode(
         Precision,
         typer.Option(help="Data type of the stored vectors; int8 needs 1/4 of the bytes of float32, binary 1/32."),
     ] = (Precision.FLOAT32),
+    pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
     truncate_dim: Annotated[
@@ -150,21 +151,21 @@ def encode(
             name = str(Path(model).resolve()) if Path(model).exists() else model
             try:
                 summary = encode_corpus_on_ray(
-                    partial(_open, name, dtype.value, backend.value), corpus, folder, **settings
+                    partial(_open, name, dtype.value, backend.value, pooling), corpus, folder, **settings
                 )
             except ImportError as error:
                 raise ValueError(str(error)) from error
         else:
-            encoder: Any = _open(model, dtype.value, backend.value)
+            encoder: Any = _open(model, dtype.value, backend.value, pooling)
             make = update_corpus if update else encode_corpus
             summary = make(encoder, corpus, folder, show_progress_bar=True, **settings)
     show(summary, folder)
 
 
-def _open(model: str, dtype: str, backend: str) -> Any:
+def _open(model: str, dtype: str, backend: str, pooling: str | None) -> Any:
     from embrew.build import open_model
 
-    return open_model(model, dtype=dtype, backend=backend)
+    return open_model(model, dtype=dtype, backend=backend, pooling=pooling)
 
 
 def show(summary: Summary, folder: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from embrew.cli import completion
-from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, Overrides, Quiet
+from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Overrides, Quiet
 from embrew.cli.console import loading, out, print_json
 from embrew.cli.signals import stopping
 
@@ -106,6 +106,7 @@ def evaluate(
             "it, unless --output is given.",
         ),
     ] = None,
+    pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
     overwrite: Annotated[
@@ -124,7 +125,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on data folders, a suite or MTEB tasks.
 
-    A recipe is evaluated untrained. Processes of torchrun share the tasks.
+    A recipe is evaluated untrained. Of a language model without embedding settings, the pooling is chosen on the dev
+    splits of the data, unless --pooling says it. Processes of torchrun share the tasks.
     """
     loading(model)
     from embrew.evaluation import find_task
@@ -144,14 +146,16 @@ def evaluate(
         tasks = [*(data or ()), *_mteb_tasks(mteb or ())]
     else:
         raise ValueError("nothing to evaluate on; give --data DIR, --mteb TASK or --suite NAME")
+    known = found if suite is None else tasks.tasks
     page = None
     if report is not None:
         from embrew.cli.evaluated_page import Page
 
         how = (*(overrides or ()), dtype.value, backend.value)
-        page = Page.of(model, how, report, output, found if suite is None else tasks.tasks)
+        page = Page.of(model, how, report, output, known)
         output = page.results
     from embrew import build, evaluation
+    from embrew.report.untrained import choose
 
     kept = "results are kept with --output only" if output is None else f"finished tasks are in {output}"
     processes = evaluation.Processes.of_launch()
@@ -159,7 +163,12 @@ def evaluate(
         raise ValueError(f"{processes.count} processes share tasks through a folder; give --output DIR")
     with stopping(lambda: f"{kept}; the same command {'starts again' if output is None else 'resumes'}"):
         how_opened: Any = {"dtype": dtype.value, "backend": backend.value, "as_trained": True}
-        encoder: Any = build.open_model(model, overrides or (), **how_opened)
+        choice = None
+        if pooling is None:
+            how_chosen: Any = {"dtype": dtype.value, "batch_tokens": batch_tokens, "processes": processes}
+            choice = choose(model, known, output, **how_chosen)
+        how_read = choice.pooling if choice else pooling
+        encoder: Any = build.open_model(model, overrides or (), pooling=how_read, **how_opened)
         results = evaluation.evaluate(
             encoder,
             tasks,
@@ -175,7 +184,9 @@ def evaluate(
             show_progress_bar=True,
         )
         if page is not None and processes.rank == 0:
-            page.write(encoder)
+            page.read(how_read).write(encoder)
+    if choice is not None:
+        out().print(f"{model}: {choice}", markup=False, soft_wrap=True)
     header, rows = evaluation.grid_table(results)
     if named or len(rows) < len(results):
         out().print(results_table(results, named))
@@ -186,6 +197,7 @@ def evaluate(
         {
             "results": [{**vars(result), "examples": len(result.examples)} for result in results],
             "averages": evaluation.averages(results, named),
+            **({"pooling": choice._asdict()} if choice else {}),
         }
     )
 

@@ -60,6 +60,12 @@ class Page:
         assert self.source.results is not None
         return self.source.results
 
+    def read(self, pooling: str | None) -> Page:
+        """Return the page of a language model whose pooling was chosen, which its name says."""
+        if pooling is None:
+            return self
+        return replace(self, name=f"{self.name} ({pooling})", source=replace(self.source, pooling=pooling))
+
     def write(self, encoder: Any) -> None:
         """Write the page; the encoder, which is open, is measured."""
         command = shlex.join(["embrew", *sys.argv[1:]])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from embrew.cli.arguments import Model, Quiet
+from embrew.cli.arguments import Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def export(
         Weights | None,
         typer.Option(help="Type of the weights, for runtimes that have a choice; by default fp32, llama.cpp fp16."),
     ] = None,
+    pooling: ModelPooling = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
     verify: Annotated[
         Verification,
@@ -146,7 +147,7 @@ def export(
     from embrew.export.exporting import export_encoder
     from embrew.modeling.encoder import Encoder
 
-    encoder = build.open_model(model)
+    encoder = build.open_model(model, pooling=pooling)
     if not isinstance(encoder, Encoder):
         raise ValueError(
             f"{model} is {_what_it_is(encoder)}, and an encoder of embrew is exported; give the encoder that it was "

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
+from embrew.cli.arguments import AsJson, Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import err, loading, out, print_json
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def search(
             "vectors."
         ),
     ] = None,
+    pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     backend: ModelBackend = Backend.TORCH,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Number of results per question.")] = 5,
@@ -96,7 +97,7 @@ def search(
         )
     if corpus is not None and not encoded:
         raise ValueError(f"--corpus {corpus}: {index} has its own texts; leave out the option")
-    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value)
+    encoder: Any = open_model(model, dtype=dtype.value, backend=backend.value, pooling=pooling)
     console = out()
     if encoded:
         found = _of_vectors(place, encoder, corpus)

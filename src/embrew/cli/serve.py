@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from embrew.cli import completion
-from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, Quiet
+from embrew.cli.arguments import Backend, Dtype, Model, ModelBackend, ModelDtype, ModelPooling, Quiet
 from embrew.cli.console import loading
 
 
@@ -21,6 +21,7 @@ def serve(
         int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at; 0 = any free one.")
     ] = 8000,
     backend: ModelBackend = Backend.TORCH,
+    pooling: ModelPooling = None,
     dtype: ModelDtype = Dtype.AUTO,
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model; by default that of its folder.")
@@ -108,6 +109,7 @@ def serve(
         model,
         backend=backend.value,
         dtype=dtype.value,
+        pooling=pooling,
         name=served_model_name,
         keys=keys,
         auto_truncate=not no_auto_truncate,

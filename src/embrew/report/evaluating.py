@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from embrew.progress import within
 from embrew.report.cache import Cache
 from embrew.report.source import Given, Source
 from embrew.report.task_data import Tasks, identity, shown_split, task_of, with_instruction
+from embrew.report.untrained import choose
 from embrew.text_encoder.provenance import versions
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,24 @@ def check_known(given: Sequence[Given], tasks: Tasks) -> None:
         )
 
 
+def with_pooling(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Given]:
+    """Return the models, with a chosen pooling for those that are bare language models, in their names too.
+
+    Raises:
+        ValueError: no task has a dev split to choose it on.
+    """
+    found = []
+    for one in given:
+        seeds = []
+        for source in one.seeds:
+            bare = source.model if source.results is None and not source.untrained and source.pooling is None else None
+            choice = None if bare is None else choose(bare, tasks, files / "results" / one.name.replace("/", "--"))
+            seeds.append(source if choice is None else replace(source, pooling=choice.pooling))
+        chosen = {str(seed.pooling) for seed, source in zip(seeds, one.seeds, strict=True) if seed != source}
+        found.append(Given(f"{one.name} ({', '.join(sorted(chosen))})" if chosen else one.name, tuple(seeds)))
+    return found
+
+
 def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache, *, again: Ask) -> list[Model]:
     """Return the models with their results; tasks that a model with an encoder lacks are evaluated.
 
@@ -43,7 +63,6 @@ def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache,
         again: Asked once whether retrieval results of earlier versions, without the ids of queries, are evaluated
             again.
     """
-    check_known(given, tasks)
     seeds = {(one.name, i): source for one in given for i, source in enumerate(one.seeds)}
     known = {key: read_folder(source.results) if source.results else () for key, source in seeds.items()}
     older = {key: _older(seeds[key], scored, tasks) for key, scored in known.items()}

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from embrew.build.untrained import is_recipe
 from embrew.comparison.models import named
 from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
 from embrew.recipe import Recipe
-from embrew.report.source import RECIPE, Given, Source, is_recipe
+from embrew.report.source import RECIPE, Given, Source
+from embrew.report.untrained import chosen_in
 
 logger = logging.getLogger(__name__)
 RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
@@ -44,15 +46,16 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
         for entry in entries:
             for model, source in _sources(name, entry):
                 seeds.setdefault(model, []).append(source)
-    for name, folder in (folders or {}).items():
+    for given, folder in (folders or {}).items():
+        name = next((key for key in seeds if key.removesuffix(f" ({seeds[key][0].pooling})") == given), given)
         if name not in seeds or any(source.results is None or source.model for source in seeds[name]):
             known = [one for one, sources in seeds.items() if all(source.model is None for source in sources)]
             raise ValueError(
-                f"--model {name}={folder}: no result folder has this name; choose from {', '.join(known) or 'none'}"
+                f"--model {given}={folder}: no result folder has this name; choose from {', '.join(known) or 'none'}"
             )
-        ((_, encoder),) = _one_encoder(name, folder)
+        ((_, encoder),) = _one_encoder(given, folder)
         first, *others = seeds[name]
-        seeds[name] = [replace(encoder, results=first.results), *others]
+        seeds[name] = [replace(encoder, results=first.results, pooling=first.pooling), *others]
     return [Given(name, tuple(sources)) for name, sources in seeds.items()]
 
 
@@ -88,7 +91,8 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
         raise ValueError(f"{path} cannot be compared: {_said(found)}")
     match found.kind:
         case "results":
-            yield name, Source(results=path)
+            pooling = chosen_in(path)
+            yield f"{name} ({pooling})" if pooling else name, Source(results=path, pooling=pooling)
         case "training run":
             yield from _of_run(name, path, found)
         case "sweep":

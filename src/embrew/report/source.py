@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from embrew.build.untrained import is_recipe
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
-from embrew.recipe import Recipe, list_recipes
+from embrew.recipe import Recipe
 
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
 
@@ -35,6 +36,7 @@ class Source:
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
         how: Overrides, data type and backend, of an encoder that another command has opened.
+        pooling: Of a language model without embedding settings, as `open_model` takes it.
     """
 
     results: Path | None = None
@@ -43,6 +45,7 @@ class Source:
     run: Path | None = None
     stage: str | None = None
     how: tuple[str, ...] = ()
+    pooling: str | None = None
 
     def open(self) -> Any:
         """Return the encoder."""
@@ -52,7 +55,7 @@ class Source:
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
             return build.encoder(recipe.model_copy(update={"stages": []}))  # without a LoRA, whose start is random
-        return build.open_model(self.model, as_trained=True)
+        return build.open_model(self.model, as_trained=True, pooling=self.pooling)
 
     def fingerprint(self) -> list[Any]:
         """Return what changes if the encoder does: names, sizes and times of change of its files, or its recipe."""
@@ -61,10 +64,10 @@ class Source:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
             about = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-            return ["untrained" if self.untrained else "folder", about, self.how]
+            return ["untrained" if self.untrained else "folder", about, self.how, self.pooling]
         if is_recipe(self.model):
             return ["recipe", Recipe.load(self.model).to_yaml(), self.how]
-        return ["name", self.model, self.how]
+        return ["name", self.model, self.how, self.pooling]
 
     def log(self) -> dict[str, Any]:
         """Return `run.json` of the run; empty without a run."""
@@ -107,11 +110,6 @@ class Given:
 
     name: str
     seeds: tuple[Source, ...]
-
-
-def is_recipe(name: str) -> bool:
-    """Return whether a name is that of a shipped recipe, or of a YAML file."""
-    return name in list_recipes() or Path(name).suffix in (".yaml", ".yml")
 
 
 def _sum(values: list[Any]) -> Any:

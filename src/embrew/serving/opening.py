@@ -50,7 +50,7 @@ def open_served(settings: Settings, device: str | None = None) -> Served:
     """
     if device is not None:
         _use(device)
-    model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend)
+    model = open_model(settings.model, dtype=settings.dtype, backend=settings.backend, pooling=settings.pooling)
     if device is not None:
         model.to(torch.device(device))
     tokens = settings.batch_tokens or (ON_CPU if model.device.type == "cpu" else ON_GPU)

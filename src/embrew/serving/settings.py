@@ -48,6 +48,7 @@ class Settings:
         model: folder, recipe or Hub id, as `open_model` takes it.
         backend: `torch` or `openvino`.
         dtype: `auto`, `float32` or `bfloat16`.
+        pooling: of a language model without embedding settings, as `open_model` takes it.
         name: what clients call the model; None: the last part of `model`.
         keys: API keys, one of which a request needs; none: no key is needed.
         auto_truncate: whether texts beyond the limit are truncated where a request does not say.
@@ -65,6 +66,7 @@ class Settings:
     model: str
     backend: str = "torch"
     dtype: str = "auto"
+    pooling: str | None = None
     name: str | None = None
     keys: tuple[str, ...] = field(default=(), repr=False)
     auto_truncate: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from embrew.cli.analyze import options
 from embrew.cli.analyze.comparison import encode_settings, model_entry, new_table, opened, write
-from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.arguments import AsJson, ModelPooling, Quiet
 from embrew.cli.console import out
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def domain(
         ),
     ] = None,
     column: Columns = None,
+    pooling: ModelPooling = None,
     max_pairs: Annotated[
         int, typer.Option("--max-pairs", min=2, metavar="N", help="Number of rows to sample, with a fixed seed.")
     ] = 500,
@@ -66,7 +68,7 @@ def domain(
     )
     named, entries, words = [], [], []
     for name in models:
-        with opened(name, untrained) as encoder:
+        with opened(name, partial(untrained, pooling=pooling)) as encoder:
             found = [domain_knowledge.measure(encoder, sample, **encode_settings(batch_tokens)) for sample in samples]
             entry = {**model_entry(name, encoder), "data": [each.summary() for each in found]}
         both = found[0], found[1] if len(found) > 1 else None
@@ -149,11 +151,12 @@ def read_sample(path: str, columns: dict[str, str], most: int) -> Sample:
     return Sample.of_pairs(name, read_qa(place, columns=columns), most=most)
 
 
-def untrained(name: str) -> Any:
+def untrained(name: str, pooling: str | None = None) -> Any:
     """Open a model in float32; for a recipe with stages, return its untrained encoder."""
     from embrew.build import encoder, open_model
-    from embrew.recipe import Recipe, list_recipes
+    from embrew.build.untrained import is_recipe
+    from embrew.recipe import Recipe
 
-    if name in list_recipes() or Path(name).suffix in (".yaml", ".yml"):
+    if is_recipe(name):
         return encoder(Recipe.load(name, ["encoder.dtype=float32"]))
-    return open_model(name, dtype="float32")
+    return open_model(name, dtype="float32", pooling=pooling)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Model, Quiet
+from embrew.cli.arguments import AsJson, Model, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
 
 EXAMPLES = 20
@@ -38,6 +38,7 @@ def mine(
     max_score: Annotated[float | None, typer.Option(help="Maximum similarity of a negative; by default none.")] = None,
     range_min: Annotated[int, typer.Option(min=0, help="Number of nearest texts to skip.")] = 0,
     range_max: Annotated[int | None, typer.Option(min=1, help="Number of nearest texts to choose from.")] = None,
+    pooling: ModelPooling = None,
     seed: Annotated[int, typer.Option(help="Random seed for the sample and for the examples shown.")] = 42,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written without writing it.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")] = False,
@@ -62,7 +63,7 @@ def mine(
     rows = load(pairs, kind="pairs", split=split, columns=columns, max_rows=max_rows, shuffle_seed=seed)
     documents = [document.content for document in read_documents(corpus)] if corpus else None
     found = find(
-        open_model(model),
+        open_model(model, pooling=pooling),
         rows,
         corpus=documents,
         num_negatives=num_negatives,

@@ -1,0 +1,130 @@
+"""The pooling of a bare language model, chosen among the untrained baselines on dev splits."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from embrew import evaluation
+from embrew.build.untrained import POOLINGS, is_bare, no_pooling, open_bare
+from embrew.data.reading import DEV_SPLITS
+from embrew.evaluation.find import find_task
+from embrew.evaluation.kinds import KINDS
+from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.processes import Processes
+from embrew.evaluation.report import size_of
+from embrew.evaluation.rows import split_names
+from embrew.evaluation.scoring import prepare
+from embrew.evaluation.task import Part, Task
+from embrew.files.reading import read_json
+from embrew.files.writing import write_json
+from embrew.progress import within
+
+logger = logging.getLogger(__name__)
+ROWS, QUERIES = 500, 200  # of a dev split that has more
+KEPT = "untrained"  # folder in a result folder: dev scores of each pooling, and the choice
+CHOICE = "choice.json"
+
+
+class Choice(NamedTuple):
+    """A pooling of `POOLINGS`, and the mean dev scores (0 to 1) of all of them."""
+
+    pooling: str
+    scores: dict[str, float]
+    on: list[str]
+
+    def __str__(self) -> str:
+        """Return the choice in words."""
+        scores = ", ".join(f"{name} {100 * score:.1f}" for name, score in self.scores.items())
+        return f"no pooling of its own; {self.pooling} is the best of {scores} on {', '.join(self.on)}"
+
+
+def choose(
+    name: str,
+    tasks: Sequence[Task | MtebTask],
+    folder: Path | None = None,
+    *,
+    dtype: str = "auto",
+    batch_tokens: int | None = None,
+    processes: Processes | None = None,
+) -> Choice | None:
+    """Return the pooling with the best mean score on the dev splits of the tasks' folders; None if it is no bare model.
+
+    Of a dev split, at most 500 rows are read; of a corpus, 200 queries and the documents that are judged for them.
+
+    Args:
+        name: Name of a model, as `open_model` takes it.
+        tasks: What the model is to be evaluated on.
+        folder: Keeps the dev scores, so that the same call resumes.
+        dtype: Data type of the model.
+        batch_tokens: Padded tokens per batch.
+        processes: The processes of a launch, which share the tasks.
+
+    Raises:
+        FileNotFoundError: no such model.
+        ValueError: no task has a dev split.
+    """
+    if not is_bare(name):
+        return None
+    found = dev_tasks(tasks)
+    if not found:
+        without = ", ".join(task.name for task in tasks)
+        raise no_pooling(name, f", and {without} has no dev split to choose one on")
+    logger.info("%s has no pooling of its own: %s are compared on dev splits", name, ", ".join(POOLINGS))
+    scores: dict[str, float] = {}
+    on: list[str] = []
+    for pooling in POOLINGS:
+        encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / KEPT / pooling
+        how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
+        with within(pooling):
+            results = evaluation.evaluate(encoder, found, output_dir=output, **how)
+        scores[pooling] = statistics.fmean(result.main_score for result in results)
+        logger.info("%s pooling: %.4f on the dev splits", pooling, scores[pooling])
+        on = [f"{task.name} {task.split} ({size_of(r.counts)})" for task, r in zip(found, results, strict=True)]
+        del encoder
+        gc.collect()
+    choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
+    logger.info("%s: %s", name, choice)
+    if folder is not None and (processes is None or processes.rank == 0):
+        write_json(folder / KEPT / CHOICE, choice._asdict())
+    return choice
+
+
+def chosen_in(folder: Path) -> str | None:
+    """Return the pooling that was chosen for the results of a folder; None if none had to be."""
+    file = folder / KEPT / CHOICE
+    return str(read_json(file, keys=("pooling",))["pooling"]) if file.is_file() else None
+
+
+def dev_tasks(tasks: Sequence[Task | MtebTask]) -> list[Task]:
+    """Return tasks on the dev splits of the folders of other tasks, with the same settings."""
+    found: dict[tuple[str, str], Task] = {}
+    for task in tasks:
+        if not isinstance(task, Task) or not task.path.is_dir():
+            continue
+        split = next((name for name in DEV_SPLITS if name in split_names(task.path)), None)
+        kind = "retrieval" if KINDS[task.kind].corpus else task.kind
+        if split is None or (str(task.path), kind) in found:
+            continue
+        settings = dict(task.settings) if kind == task.kind else {}
+        settings.pop("context", None)
+        if kind == "retrieval":
+            settings |= {"documents": "judged", "distractors": 0}
+        whole = find_task(task.path, split=split, kind=kind, name=task.name, **settings)
+        found[str(task.path), kind] = whole if KINDS[kind].train else _smaller(whole)
+    return list(found.values())
+
+
+def _smaller(task: Task) -> Task:
+    """Return a task on some of its rows, or the task itself if it has no more than these."""
+    part = replace(task, part=Part(QUERIES if KINDS[task.kind].corpus else ROWS))
+    try:
+        prepare(part)
+    except ValueError:
+        return task
+    return part
