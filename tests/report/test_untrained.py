@@ -1,4 +1,4 @@
-"""Language models that were not trained as encoders: refused where a pooling is needed; else the best on dev is taken."""
+"""Language models that were not trained as encoders: refused, or read in the way that is best on dev splits."""
 
 from __future__ import annotations
 
