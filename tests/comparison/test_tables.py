@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -87,6 +89,13 @@ def test_a_paired_test_sees_what_two_intervals_do_not():
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="are of different examples"):
         compare(ours, result(score=[1.0]))
+
+
+def test_no_cell_of_a_csv_file_is_a_formula():
+    inert = ["a=b", "-1.5", "-1.50 ± 0.20", "+2.00 [1.00, 3.00]"]
+    formulas = ["=1+1", "+x", "-x", "@x", "\t=1", "-2+cmd|' /C calc'!A0"]
+    lines = csv.reader(io.StringIO(as_csv(["", "t"], [[name, "-1"] for name in (*inert, *formulas)]), newline=""))
+    assert [line[0] for line in lines] == ["model", *inert, *(f"'{name}" for name in formulas)]
 
 
 def test_seeds_of_one_name_are_one_row(tmp_path):

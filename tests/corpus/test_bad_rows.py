@@ -44,6 +44,7 @@ KINDS = [
     ("type", "a.jsonl", b'{"text": 3}\n' + GOOD, 1, "text is a int; texts are strings", 1),
     ("title", "a.jsonl", b'{"text": "x", "title": [1]}\n' + GOOD, 1, "title is a list; texts are strings", 1),
     ("id", "a.jsonl", b'{"text": "x", "id": 1.5}\n' + GOOD, 1, "id is a float; ids are texts or integers", 1),
+    ("id null", "a.jsonl", b'{"text": "x", "_id": null}\n' + GOOD, 1, "_id is null; give every row an id", 1),
     ("10 MB", "a.jsonl", b'{"text": "' + b"x" * 10_000_000 + b'"}\n' + GOOD, 1, "longer than 8,000,000 bytes", 1),
     ("10 MB of text", "a.txt", b"good\n" + b"x " * 5_000_000, 2, "longer than 8,000,000 bytes", 1),
     ("long", "a.jsonl", b'{"text": "' + b"x" * 1_000_001 + b'"}\n' + GOOD, 1, "1,000,001 characters, more than", 1),
@@ -77,7 +78,7 @@ def test_strict_names_it_and_skip_writes_it_down(tmp_path: Path, kind: Kind):
 
 
 def test_how_many_kinds() -> None:
-    assert len(KINDS) == 16 and len(BROKEN) == 14
+    assert len(KINDS) == 17 and len(BROKEN) == 14
 
 
 def damaged_group() -> bytes:

@@ -219,6 +219,8 @@ def test_a_store_without_locks_is_said(store: type[FakeStore], corpus: Path, cap
 @pytest.mark.parametrize(
     ("url", "message"),
     [
+        ("s3://bucket/out/../../x", "has a part . or .."),
+        ("hf://datasets/./x", "has a part . or .."),
         ("s3://KEY:SECRET@bucket/x", "holds a user name or password before the @"),
         ("ftp://host/x", "reads and writes local paths, s3://, gs://, hf://, file://"),
         ("s3:///", "names no bucket"),

@@ -49,6 +49,13 @@ def test_a_judged_query_must_be_there(tmp_path):
         read_beir(place, "test")
 
 
+def test_a_judged_document_must_be_there(tmp_path):
+    place = folder(tmp_path, judgements="q1\tx1\t1\nq2\tx2\t1\n")
+    with pytest.raises(ValueError, match=r"name no document of the corpus \(e.g. 'x1'; the corpus has .* 'd1'"):
+        read_beir(place, "test")
+    read_beir(folder(tmp_path, judgements="q1\tx1\t1\nq2\td1\t1\n"), "test")
+
+
 def test_a_split_is_there_once(tmp_path):
     place = folder(folder(tmp_path), qrels="qrels.test.tsv")
     with pytest.raises(ValueError, match="has the split 'test' twice"):
@@ -72,6 +79,7 @@ def test_documents_from_every_form(tmp_path):
         ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "two documents have the id 'a'"),
         ('{"id": "a", "body": "x"}\n', "line 1: a document needs a column text .* found id, body"),
         ('{"id": [1], "text": "x"}\n', "line 1: id is a list"),
+        ('{"_id": "a", "text": "x"}\n{"_id": null, "text": "y"}\n', "line 2: _id is null; give every row an id"),
         ("\n", "holds no documents"),
     ],
 )

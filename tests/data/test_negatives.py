@@ -69,7 +69,7 @@ def test_other_bounds():
 
 
 def test_from_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(embrew.build, "open_model", lambda name: Angles())
+    monkeypatch.setattr(embrew.build, "open_model", lambda name, pooling: Angles())
     source, output = tmp_path / "pairs.jsonl", tmp_path / "mined.jsonl"
     source.write_text(
         "".join(json.dumps({"ask": q, "positive": p}) + "\n" for q, p in zip(QUERIES, POSITIVES, strict=True))

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from embrew.cli.arguments import AsJson, Quiet
+from embrew.cli.arguments import AsJson, ModelPooling, Quiet
 from embrew.cli.console import loading, out, print_json
 
 
@@ -27,7 +27,12 @@ class RuntimeKind(StrEnum):
 
 
 def parity(
-    a: Annotated[str, typer.Argument(metavar="A", help="Folder of an encoder, or of an export with parity.json.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="Encoder (folder, Hub id or recipe), or folder of an export with parity.json."
+        ),
+    ],
     against: Annotated[
         str,
         typer.Option(
@@ -55,6 +60,15 @@ def parity(
             "float32, 0.999 if they have 16 bits, else 0.99.",
         ),
     ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Limit in tokens of B, where A has different limits for queries and documents; by default that of "
+            "the export which B is.",
+        ),
+    ] = None,
+    pooling: ModelPooling = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -73,6 +87,8 @@ def parity(
         model=model,
         timeout=timeout,
         min_cosine=min_cosine,
+        max_length=max_length,
+        pooling=pooling,
         show_progress_bar=True,
     )
     out().print(Text(f"{found.runtime} against {found.reference}"), soft_wrap=True)

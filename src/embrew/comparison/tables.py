@@ -2,12 +2,17 @@
 
 import csv
 import io
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from embrew.comparison.models import Model
 from embrew.evaluation.report import Result, averages, label_of
 from embrew.evaluation.uncertainty import interval
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+NUMBERS = re.compile(r"[+-][\d.,e± \[\]+-]*")  # a number, with its deviation or interval
 
 
 def grid(
@@ -53,9 +58,19 @@ def as_markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 def as_csv(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """Return comma-separated values."""
+    return csv_text([["model", *header[1:]], *cells])
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Return comma-separated values; a text that a spreadsheet would read as a formula begins with an apostrophe."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([["model", *header[1:]], *cells])
+    csv.writer(buffer, lineterminator="\n").writerows(map(_inert, row) for row in rows)
     return buffer.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.startswith(FORMULA) and not NUMBERS.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def _scores(

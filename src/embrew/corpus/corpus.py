@@ -154,6 +154,8 @@ def _id(record: Record, column: str | None) -> str | None:
             return str(value)
         if value is not None:
             raise ValueError(f"{name} is a {type(value).__name__}; ids are texts or integers")
+        if name in record.values and column is None:
+            raise ValueError(f"{name} is null; give every row an id, or leave the column out")
     if column:
         raise ValueError(f"{column} {_lacking(record, column)}; give every row an id, or leave id_column out")
     return None

@@ -88,4 +88,12 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
             f"{folder}: the judgements of split {split!r} name {len(missing)} queries that do not exist, e.g. "
             f"{missing[0]!r}"
         )
-    return RetrievalData(corpus=read_documents(folder), queries=queries, qrels=qrels)
+    corpus = read_documents(folder)
+    judged = {document for grades in qrels.values() for document in grades}
+    if not judged & {document.id for document in corpus}:
+        named = f"e.g. {min(judged)!r}; the corpus has ids such as {corpus[0].id!r}" if judged else "they are empty"
+        raise ValueError(
+            f"{folder}: the judgements of split {split!r} name no document of the corpus ({named}); give them the "
+            "corpus's ids"
+        )
+    return RetrievalData(corpus=corpus, queries=queries, qrels=qrels)

@@ -42,9 +42,15 @@ def read_documents(path: str | Path, *, split: str = "train") -> list[Document]:
 
 
 def text_id(record: Record, *columns: str) -> str:
-    """Return the id of a row as text; the row number if it has none."""
+    """Return the id of a row as text; the row number if it has no such column.
+
+    Raises:
+        ValueError: its id is null, or neither a text nor an integer.
+    """
     for column in columns:
         value = record.get(column)
+        if value is None and column in record.values:
+            raise ValueError(f"{record.where}: {column} is null; give every row an id, or leave the column out")
         if isinstance(value, str | int) and not isinstance(value, bool):
             return str(value)
         if value is not None:

@@ -175,7 +175,8 @@ def place_of(path: str | Path | StorePath) -> Place:
     """Return the place of a path or URL; `file://` URLs are local paths.
 
     Raises:
-        ValueError: the URL has another scheme, names no bucket, holds credentials or `::`, or was made a `Path`.
+        ValueError: the URL has another scheme, names no bucket, holds credentials, `::`, `.` or `..`, or was made a
+            `Path`.
 
     Examples:
         >>> place_of("file:///data/corpus.jsonl"), place_of("s3://bucket/corpus/")
@@ -205,6 +206,8 @@ def place_of(path: str | Path | StorePath) -> Place:
         raise ValueError(f"{path!r}: embrew reads and writes local paths, {known}")
     if not rest.strip("/"):
         raise ValueError(f"{path!r} names no bucket; write {scheme}://BUCKET/PREFIX")
+    if {".", ".."} & set(rest.split("/")):
+        raise ValueError(f"{path!r} has a part . or .., which stores take for a name; write the prefix without it")
     return StorePath(f"{scheme}://{re.sub('/+', '/', rest.strip('/'))}")
 
 

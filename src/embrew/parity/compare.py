@@ -11,7 +11,7 @@ import numpy as np
 from embrew.modeling.storage.loading import quiet
 from embrew.parity.conditions import Key, Measurements, measure
 from embrew.parity.diagnosis import Verdict, diagnose
-from embrew.parity.reference import Reference, reference_of_encoder, reference_of_export
+from embrew.parity.reference import Reference, export_limit, reference_of_encoder, reference_of_export
 from embrew.parity.runtimes import Kind, open_runtime
 from embrew.parity.runtimes.embrew import EmbrewServer
 from embrew.parity.tolerance import Tolerance, tolerance
@@ -94,22 +94,27 @@ def compare(
     model: str | None = None,
     timeout: float = 60.0,
     min_cosine: float | None = None,
+    max_length: int | None = None,
+    pooling: str | None = None,
     show_progress_bar: bool = False,
 ) -> Comparison:
     """Compare the vectors of a runtime with those of an encoder or export, and name the cause of a difference.
 
     Args:
-        a: folder of an encoder, or of an export with `parity.json`, whose model is not opened.
+        a: an encoder, as `open_model` takes it, or folder of an export with `parity.json`, whose model is not opened.
         against: folder, file or address of the runtime; see `open_runtime`.
         kind: of the runtime, a name of `Kind`; None: by its name and what is there.
         model: name of the model on a server of several.
         timeout: seconds to wait for an answer of a server.
         min_cosine: cosine that the vector of every text has to reach; None: by the weights that are compared, 0.9999
             for float32, 0.999 for 16 bits, 0.99 for fewer.
+        max_length: limit in tokens of the runtime, where the encoder has different ones for queries and documents;
+            None: that of the export that is compared.
+        pooling: of a language model without embedding settings, as `open_model` takes it.
         show_progress_bar: show one.
 
     Raises:
-        FileNotFoundError: no such file or folder.
+        FileNotFoundError: no such file, folder or model.
         ValueError: there are no reference vectors, or the runtime gives no vectors; the message says why.
     """
     if min_cosine is not None and not 0 < min_cosine <= 1:
@@ -119,8 +124,11 @@ def compare(
         export = reference_of_export(a)
     with quiet():
         runtime = open_runtime(against, kind=chosen, model=model, timeout=timeout)
+    if export is not None and (max_length or pooling):
+        raise ValueError(f"{a} is an export, whose vectors are known; leave out max_length and pooling")
     with quiet():
-        reference = export or reference_of_encoder(a, by_methods=isinstance(runtime, EmbrewServer))
+        how: Any = {"max_length": max_length or export_limit(against), "pooling": pooling}
+        reference = export or reference_of_encoder(a, by_methods=isinstance(runtime, EmbrewServer), **how)
     limit = tolerance(reference, runtime, against) if min_cosine is None else Tolerance(min_cosine, "")
     with progress(None, "compare", "text", shown=show_progress_bar) as bar:
         found = measure(runtime, reference, progress=bar.update)

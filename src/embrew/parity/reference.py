@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from embrew.files.formats import ENCODER, EXPORT
 from embrew.files.reading import content_of, read_json
 from embrew.modeling.storage.verification import TEXTS
 from embrew.modeling.text.numbers import SIDES
+
+if TYPE_CHECKING:
+    from embrew.modeling.encoder import Encoder
 
 AGAIN = "make the export again"
 
@@ -90,7 +93,7 @@ class Reference:
 
 
 def reference_of_export(name: str) -> Reference | None:
-    """Return the reference vectors of an export, whose model is not opened; None: the folder is that of an encoder.
+    """Return the reference vectors of an export, whose model is not opened; None: it is an encoder, or a name of one.
 
     Raises:
         FileNotFoundError: no such folder.
@@ -99,9 +102,11 @@ def reference_of_export(name: str) -> Reference | None:
     folder = Path(name)
     if os.path.lexists(folder / EXPORT.file):
         return _of_export(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {name}; give the folder of an encoder, or of an export with {EXPORT.file}")
-    if any(os.path.lexists(folder / file) for file in (ENCODER.file, "run.json")):
+    if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise FileNotFoundError(f"no folder {name}; give an encoder, or the folder of an export with {EXPORT.file}")
+    if not folder.is_dir() or any(os.path.lexists(folder / file) for file in (ENCODER.file, "run.json")):
+        return None
+    if os.path.lexists(folder / "config.json") and not os.path.lexists(folder / "modules.json"):
         return None
     raise ValueError(
         f"{name} has no {EXPORT.file} and is no encoder of embrew, so there are no reference vectors; give the folder "
@@ -109,18 +114,38 @@ def reference_of_export(name: str) -> Reference | None:
     )
 
 
-def reference_of_encoder(name: str, *, by_methods: bool) -> Reference:
-    """Return the reference vectors of an encoder's folder.
+def export_limit(against: str) -> int | None:
+    """Return the limit in tokens of the local export that a runtime opens, or a file of; None: there is none."""
+    path = Path(against)
+    for folder in (path, *path.parents[:2]):
+        if folder.is_dir() and os.path.lexists(folder / EXPORT.file):
+            return int(read_json(folder / EXPORT.file, keys=("max_length",), repair=AGAIN, kind=EXPORT)["max_length"])
+    return None
+
+
+def reference_of_encoder(
+    name: str, *, by_methods: bool, max_length: int | None = None, pooling: str | None = None
+) -> Reference:
+    """Return the reference vectors of an encoder.
 
     Args:
-        name: the folder.
+        name: a folder, recipe or Hub id, as `open_model` takes it.
+        max_length: limit in tokens of an export of an encoder with two limits; not with `by_methods`.
+        pooling: as `open_model` takes it.
         by_methods: what its methods give, of any encoder, without vectors under faults; else those of an export that
             would be made of it.
 
     Raises:
-        ValueError: damaged files; an encoder that no export can reproduce, unless `by_methods`.
+        FileNotFoundError: no such model.
+        ValueError: damaged files; no encoder of embrew; one that no export can reproduce, unless `by_methods`.
     """
-    return _of_methods(name) if by_methods else _of_encoder(name)
+    from embrew.build import open_model
+    from embrew.modeling.encoder import Encoder
+
+    encoder = open_model(name, pooling=pooling)
+    if not isinstance(encoder, Encoder):
+        raise ValueError(f"{name} is no encoder of embrew, so there are no reference vectors; give one, or its export")
+    return _of_methods(name, encoder) if by_methods else _of_encoder(name, encoder, max_length)
 
 
 def _of_export(folder: Path) -> Reference:
@@ -142,25 +167,17 @@ def _of_export(folder: Path) -> Reference:
         )
 
 
-def _of_encoder(name: str) -> Reference:
-    from embrew.build import open_model
+def _of_encoder(name: str, encoder: Encoder, max_length: int | None) -> Reference:
     from embrew.export.parts import Fixed, Parts
-    from embrew.modeling.encoder import Encoder
 
-    encoder = open_model(name)
-    assert isinstance(encoder, Encoder), "its folder has embrew.json"
-    parts = Parts.of(Fixed.of(encoder))
+    parts = Parts.of(Fixed.of(encoder, max_length=max_length))
     return _reference(name, parts.parity, wrong=WrongVectors.of(parts), tokenizer=None)
 
 
-def _of_methods(name: str) -> Reference:
+def _of_methods(name: str, encoder: Encoder) -> Reference:
     """Return what `encode_query`, `encode_document`, and `encode` with every other prompt and context give."""
-    from embrew.build import open_model
     from embrew.export.parity import long_text
-    from embrew.modeling.encoder import Encoder
 
-    encoder = open_model(name)
-    assert isinstance(encoder, Encoder), "its folder has embrew.json"
     texts = [*TEXTS, long_text(encoder, encoder.max_seq_length), ""]
     others = [each for each in [*encoder.prompts, *encoder.contexts] if each not in SIDES]
     cases = []

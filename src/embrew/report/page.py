@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from embrew.comparison import verdict
+from embrew.comparison.tables import csv_text
 from embrew.comparison.verdict import best_model
 from embrew.evaluation.grid_cache import GridCache
 from embrew.files.writing import atomic_path, write_json
@@ -37,10 +37,9 @@ def write_report(subject: Subject, output: Path) -> list[Section]:
         output.with_suffix(".json"),
         {"verdict": sentences, **{section.name: section.document for section in sections}},
     )
-    with atomic_path(output.with_suffix(".csv")) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Figure._fields)
-        writer.writerows(figure for section in sections for figure in section.figures)
+    with atomic_path(output.with_suffix(".csv")) as temporary:
+        figures = [figure for section in sections for figure in section.figures]
+        temporary.write_text(csv_text([Figure._fields, *figures]), encoding="utf-8")
     with atomic_path(output) as temporary:
         temporary.write_text(html(subject, sections, sentences), encoding="utf-8")
     return sections

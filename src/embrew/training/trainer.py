@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -196,10 +197,13 @@ class StageTrainer(CheckpointingTrainer):
         if self.args.should_save and checkpoint is not None and (checkpoint / BEST).exists():
             link_or_copy(checkpoint / BEST, self.best_weights)  # an existing one may be of a later step
         self.accelerator.wait_for_everyone()
-        if checkpoint is not None and self._is_done(checkpoint):
+        state = None if checkpoint is None else TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if checkpoint is not None and state is not None and self._is_done(state):
             read_trained(self.step, checkpoint / WEIGHTS)  # trained, but the stage's folder is not written
             self._evaluate_end()
         else:
+            if state is not None:
+                self._resolve_shares(state.max_steps)
             try:
                 with writing_to(Path(self.args.output_dir or ".")):
                     self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -221,9 +225,15 @@ class StageTrainer(CheckpointingTrainer):
         if self.state.global_step not in [point["step"] for point in self.curve]:
             self.evaluate()
 
-    def _is_done(self, checkpoint: Path) -> bool:
-        """Return whether training ended at a checkpoint; if so, take over its trainer state."""
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    def _resolve_shares(self, max_steps: int) -> None:
+        """Turn intervals below 1, shares of the stage, into steps: the Trainer compares them with a checkpoint's."""
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            interval = getattr(self.args, name)
+            if interval is not None and interval < 1:
+                setattr(self.args, name, math.ceil(max_steps * interval))
+
+    def _is_done(self, state: TrainerState) -> bool:
+        """Return whether training ended at a checkpoint of this state; if so, take it over."""
         stopped = self.evaluation is not None and self.evaluation.should_stop(curve_from_log(state.log_history))
         if state.global_step < state.max_steps and not stopped:
             return False
