@@ -170,7 +170,20 @@ def class_of_a_tokenizer(folder, marker):
     (folder / "2_Dense" / "wordembedding_config.json").write_text(json.dumps({"tokenizer_class": "evil.Own"}))
 
 
+def stored_in_blocks(folder, marker):
+    edit(folder / "config.json", quantization_config={"load_in_4bit": True})
+
+
+def setting_of_another_version(folder, marker):
+    edit(folder / "sentence_bert_config.json", processor_args={})
+
+
 ATTACKS = [
+    (stored_in_blocks, "is stored quantised"),
+    (
+        setting_of_another_version,
+        "has the key 'processor_args', which Sentence-Transformers .* does not know; remove it",
+    ),
     (foreign_class, "modules.json, which names the class 'evil.Own'"),
     (class_of_a_library, "modules.json, which names the class 'os.path.join'"),
     (class_that_the_library_imports, "which names the class 'sentence_transformers.base.model.pickle'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,32 @@ def test_what_is_bare(bare: Path, encoder_folder: Callable[[str], Path], tmp_pat
     assert not any(map(is_bare, (str(tmp_path / "saved"), str(encoder_folder("bert")), "baselines/mean")))
     with pytest.raises(FileNotFoundError):
         is_bare(str(tmp_path / "nothing"))
+
+
+def test_what_is_no_model_is_one_line(bare: Path, untested: Path, tmp_path: Path) -> None:
+    def config(name: str, **added: Any) -> Path:
+        shutil.copytree(bare, tmp_path / name)
+        file = tmp_path / name / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **added}))
+        return tmp_path / name
+
+    evaluate(open_model(str(bare), pooling="mean"), [untested], output_dir=tmp_path / "results")  # type: ignore[arg-type]
+    gguf = tmp_path / "folder" / "model.gguf"
+    write(gguf, [])
+    for path, words in (
+        (tmp_path / "results", "is not a model but of the kind 'results' (1 task). open: embrew table"),
+        (gguf, "opens no GGUF files yet; give the Hugging Face folder or Hub id"),
+        (gguf.parent, "opens no GGUF files yet"),
+        (untested / "test.jsonl", "is a file; give the folder of a model"),
+        (config("blocks", quantization_config={"load_in_4bit": True}), "is stored quantised"),
+        (config("nf4", quantization_config={"quant_method": "bitsandbytes"}), "is stored quantised (bitsandbytes)"),
+    ):
+        commands = [["evaluate", path, "-d", untested], ["encode", path, untested, tmp_path / "out"]]
+        commands += [["recipe", "check", "baselines/mean", f"encoder.model={path}"]] if "quantised" not in words else []
+        for command in commands:
+            done = run(*command, *(["--pooling", "mean"] if command[0] != "recipe" else []))
+            assert done.exit_code == 1 and words in done.output.replace("\n", " "), (command, done.output)
+            assert not isinstance(done.exception, AssertionError | TypeError)
 
 
 def test_evaluate_takes_the_best_on_dev(bare: Path, data: Path, tmp_path: Path) -> None:

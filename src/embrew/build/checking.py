@@ -17,6 +17,7 @@ from embrew.build.stages import training_arguments
 from embrew.files.formats import GAP
 from embrew.modeling.model.adapters import check_for_quantized, lora_config
 from embrew.modeling.model.quantized import linear_4bit
+from embrew.modeling.storage.foreign import check_is_model
 from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
 
@@ -36,6 +37,7 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     Raises:
         ValueError: the recipe cannot be trained; the message has the key, the value and the allowed values.
     """
+    check_is_model(recipe.encoder.model, Path(recipe.encoder.model))
     chosen = recipe.encoder.attn_implementation
     known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
     if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,13 @@ from embrew.modeling.storage.foreign import (
     file_of,
 )
 from embrew.modeling.storage.loading import pick_device, pick_dtype
+from embrew.modeling.storage.quantizing import check_not_quantized
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 MODULES, WORDS = "modules.json", "wordembedding_config.json"
+UNKNOWN = re.compile(r"unexpected keyword argument '([^']+)'")
 CLASS = re.compile(r"sentence_transformers(\.[a-z_][a-z0-9_]*)*\.[A-Z][A-Za-z0-9]*")
 """Dotted names of the library's own classes, not of names that its modules import."""
 SETTINGS = (
@@ -64,6 +67,11 @@ def open_stock(name: str, *, dtype: str = "auto") -> SentenceTransformer:
     except Exception as error:
         if asks_for_code(error):
             raise _own_code(name, "its configuration (auto_map)") from error
+        if isinstance(error, TypeError) and (unknown := UNKNOWN.search(str(error))):
+            raise ValueError(
+                f"{name}: a settings file has the key {unknown[1]!r}, which Sentence-Transformers "
+                f"{version('sentence-transformers')} does not know; remove it, or install the version that wrote it"
+            ) from error
         if not Path(name).is_dir() or not is_content_error(error, also=(ImportError, OSError, RuntimeError)):
             raise
         raise broken(Path(name), error) from error
@@ -96,11 +104,14 @@ def check_stock(name: str) -> None:
         check_index(name, name, **where)
         check_kernel(name, name, *SETTINGS, **where)
         check_settings(name, name, *SETTINGS, **where)
+        config = file_of(name, "config.json", **where)
+        if config is not None:
+            check_not_quantized(name, read_json(Path(config)), quantization=False)
         adapter = file_of(name, ADAPTER, **where)
         if adapter is not None:
-            config = read_json(Path(adapter))
-            check_adapter(config, source=Path(adapter))
-            _check_base(config)
+            lora = read_json(Path(adapter))
+            check_adapter(lora, source=Path(adapter))
+            _check_base(lora)
 
 
 def _check_base(config: dict[str, Any]) -> None:

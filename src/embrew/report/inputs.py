@@ -14,6 +14,7 @@ from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
+from embrew.modeling.storage.foreign import check_is_model
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
 from embrew.report.untrained import chosen_in
@@ -80,6 +81,7 @@ def _sources(name: str, entry: str) -> Iterator[tuple[str, Source]]:
             )
         yield name, Source(model=entry)
     elif path.exists() or entry.startswith((".", "/", "~")) or entry.count("/") > 1:
+        check_is_model(entry, path)
         raise FileNotFoundError(f"no folder {entry}; give {ACCEPTED}")
     else:
         yield name, Source(model=entry)  # shipped with embrew, or on the Hub

@@ -16,6 +16,7 @@ from transformers.utils import cached_file
 
 from embrew.files.reading import read_json
 from embrew.files.safe_names import is_safe_name
+from embrew.inspection import inspect
 
 INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ELSEWHERE = ("auto_mapping", "megatron_config", "corda_config", "lora_ga_config", "eva_config", "arrow_config")
@@ -35,6 +36,27 @@ def own_code(name: str) -> ValueError:
 def asks_for_code(error: Exception) -> bool:
     """Return whether an error of transformers says that a folder's own code would have to be run."""
     return "trust_remote_code" in str(error) or "custom code" in str(error)
+
+
+def check_is_model(name: str, path: Path) -> None:
+    """Raise where a path is a GGUF file, or a folder that something else than a model was written to.
+
+    Raises:
+        ValueError: it is; `name` is what the message calls it.
+    """
+    if not path.exists() or (path / "config.json").exists():
+        return
+    if path.suffix == ".gguf" or (path.is_dir() and any(path.glob("*.gguf"))):
+        raise ValueError(
+            f"{name} is a GGUF file, or holds one, and embrew opens no GGUF files yet; give the Hugging Face folder or "
+            "Hub id that it was converted from"
+        )
+    if path.is_file():
+        raise ValueError(f"{name} is a file; give the folder of a model, a Hub id, or a recipe (.yaml)")
+    found = inspect(path)
+    if found.kind not in ("folder", "folders", "encoder", "training run"):
+        todo = "; ".join(f"{purpose}: {command}" for purpose, command in found.commands.items())
+        raise ValueError(f"{name} is not a model but of the kind {found.kind!r} ({found.summary}). {todo}")
 
 
 def check_hub_name(name: str, *, source: Path) -> None:

@@ -27,7 +27,7 @@ from embrew.files.checksums import file_sha256
 from embrew.files.reading import broken, broken_in, is_content_error, reason
 from embrew.modeling.model.base import Base
 from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.storage.foreign import asks_for_code, check_kernel, check_weights, own_code
+from embrew.modeling.storage.foreign import asks_for_code, check_is_model, check_kernel, check_weights, own_code
 from embrew.modeling.storage.quantizing import Quantizing, check_not_quantized
 
 logger = logging.getLogger(__name__)
@@ -260,8 +260,9 @@ def open_config(name: str, source: str, *, trust_remote_code: bool = False, **op
 
     Raises:
         FileNotFoundError: there is no such model here.
-        ValueError: it is of an unknown family, or needs its own code.
+        ValueError: it is of an unknown family, needs its own code, or is a GGUF file or another kind of folder.
     """
+    check_is_model(name, Path(source))
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except UNREADABLE as error:

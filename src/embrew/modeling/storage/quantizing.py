@@ -63,11 +63,14 @@ def check_not_quantized(name: str, config: Any, *, quantization: bool) -> None:
     Raises:
         ValueError: it is.
     """
-    stored = getattr(config, "quantization_config", None)
+    key = "quantization_config"
+    stored = config.get(key) if isinstance(config, dict) else getattr(config, key, None)
     if stored is None:
         return
-    method = str(stored.get("quant_method") if isinstance(stored, dict) else getattr(stored, "quant_method", ""))
-    if quantization or method.endswith("bitsandbytes"):
+    values = stored if isinstance(stored, dict) else vars(stored)
+    method = str(values.get("quant_method") or "")
+    in_blocks = method.endswith("bitsandbytes") or values.get("load_in_4bit") or values.get("load_in_8bit")
+    if quantization or in_blocks:
         raise ValueError(
             f"{name} is stored quantised ({method or 'quantization_config in its config.json'}); give the original "
             "model, which has weights of 16 or 32 bits, and quantization: nf4 (encoder.quantization in a recipe)"
