@@ -210,6 +210,7 @@ def test_compare_names_the_pooling(bare: Path, data: Path, tmp_path: Path) -> No
     done = run("compare", *given, "-d", data, "--output", other)
     assert done.exit_code == 0, done.output
     assert f"mine ({chosen})" in done.stdout
+    assert f"mine ({chosen})" in run("table", given[0]).stdout
 
 
 def test_dev_splits_are_read_in_part(tmp_path: Path) -> None:

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.evaluation.report import Result, read_result
+from embrew.files.reading import read_json
+
+CHOICE = Path("untrained", "choice.json")
+"""In a result folder: the pooling that was chosen for a bare language model, beside its dev scores."""
 
 
 class Scored(NamedTuple):
@@ -52,6 +56,18 @@ def read_folder(folder: str | Path) -> tuple[Scored, ...]:
     return tuple(Scored(*read_result(file)) for file in files)
 
 
+def chosen_in(folder: str | Path) -> str | None:
+    """Return the pooling that was chosen for the language model whose results a folder holds; None if none was."""
+    file = Path(folder) / CHOICE
+    return str(read_json(file, keys=("pooling",))["pooling"]) if file.is_file() else None
+
+
+def with_pooling(name: str, *poolings: str | None) -> str:
+    """Return the name of a model, with the poolings that were chosen for its seeds."""
+    chosen = ", ".join(sorted({pooling for pooling in poolings if pooling}))
+    return f"{name} ({chosen})" if chosen else name
+
+
 def named(given: Sequence[str]) -> dict[str, list[str]]:
     """Return paths by name: `NAME=PATH` sets the name, paths of the same name are seeds of one model.
 
@@ -78,7 +94,10 @@ def models_of(given: Sequence[str]) -> list[Model]:
         FileNotFoundError: a folder without results.
         ValueError: the folders of one name hold different tasks.
     """
-    models = [Model(name, tuple(map(read_folder, folders))) for name, folders in named(given).items()]
+    models = [
+        Model(with_pooling(name, *map(chosen_in, folders)), tuple(map(read_folder, folders)))
+        for name, folders in named(given).items()
+    ]
     for model in models:
         check_same_tasks(model)
     return models

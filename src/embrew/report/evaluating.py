@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.comparison import Model, Scored, read_folder
-from embrew.comparison.models import check_same_tasks
+from embrew.comparison.models import check_same_tasks, with_pooling
 from embrew.evaluation.task import Task
 from embrew.progress import within
 from embrew.report.cache import Cache
@@ -34,7 +34,7 @@ def check_known(given: Sequence[Given], tasks: Tasks) -> None:
         )
 
 
-def with_pooling(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Given]:
+def with_poolings(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Given]:
     """Return the models, with a chosen pooling for those that are bare language models, in their names too.
 
     Raises:
@@ -47,8 +47,8 @@ def with_pooling(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Give
             bare = source.model if source.results is None and not source.untrained and source.pooling is None else None
             choice = None if bare is None else choose(bare, tasks, files / "results" / one.name.replace("/", "--"))
             seeds.append(source if choice is None else replace(source, pooling=choice.pooling))
-        chosen = {str(seed.pooling) for seed, source in zip(seeds, one.seeds, strict=True) if seed != source}
-        found.append(Given(f"{one.name} ({', '.join(sorted(chosen))})" if chosen else one.name, tuple(seeds)))
+        chosen = [seed.pooling for seed, source in zip(seeds, one.seeds, strict=True) if seed != source]
+        found.append(Given(with_pooling(one.name, *chosen), tuple(seeds)))
     return found
 
 

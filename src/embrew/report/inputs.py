@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.build.untrained import is_recipe
-from embrew.comparison.models import named
+from embrew.comparison.models import chosen_in, named, with_pooling
 from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
@@ -17,7 +17,6 @@ from embrew.inspection import Found, inspect
 from embrew.modeling.storage.foreign import check_is_model
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
-from embrew.report.untrained import chosen_in
 
 logger = logging.getLogger(__name__)
 RESULTS = "results"  # folder of results in a row of a sweep, and in a domain run
@@ -48,7 +47,7 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
             for model, source in _sources(name, entry):
                 seeds.setdefault(model, []).append(source)
     for given, folder in (folders or {}).items():
-        name = next((key for key in seeds if key.removesuffix(f" ({seeds[key][0].pooling})") == given), given)
+        name = next((key for key in seeds if with_pooling(given, seeds[key][0].pooling) == key), given)
         if name not in seeds or any(source.results is None or source.model for source in seeds[name]):
             known = [one for one, sources in seeds.items() if all(source.model is None for source in sources)]
             raise ValueError(
@@ -94,7 +93,7 @@ def _of_folder(name: str, path: Path) -> Iterator[tuple[str, Source]]:
     match found.kind:
         case "results":
             pooling = chosen_in(path)
-            yield f"{name} ({pooling})" if pooling else name, Source(results=path, pooling=pooling)
+            yield with_pooling(name, pooling), Source(results=path, pooling=pooling)
         case "training run":
             yield from _of_run(name, path, found)
         case "sweep":

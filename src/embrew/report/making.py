@@ -13,7 +13,7 @@ from embrew.files.formats import REPORT
 from embrew.files.locks import claimed
 from embrew.files.writing import write_json
 from embrew.report.cache import Cache
-from embrew.report.evaluating import Ask, check_known, read_models, with_pooling
+from embrew.report.evaluating import Ask, check_known, read_models, with_poolings
 from embrew.report.inputs import read_inputs
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
@@ -64,7 +64,7 @@ def make_report(
     cache = Cache(files / "cache")
     with _kept(files, given, output, command) if measure else nullcontext():
         check_known(given, tasks)
-        given = with_pooling(given, tasks, files)
+        given = with_poolings(given, tasks, files)
         models = read_models(given, tasks, files, cache, again=again)
         comparison = compare_models(models)
         subject = Subject(

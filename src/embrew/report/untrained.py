@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from embrew import evaluation
 from embrew.build.untrained import POOLINGS, is_bare, no_pooling, open_bare
+from embrew.comparison.models import CHOICE
 from embrew.data.reading import DEV_SPLITS
 from embrew.evaluation.find import find_task
 from embrew.evaluation.kinds import KINDS
@@ -21,14 +22,11 @@ from embrew.evaluation.report import size_of
 from embrew.evaluation.rows import split_names
 from embrew.evaluation.scoring import prepare
 from embrew.evaluation.task import Part, Task
-from embrew.files.reading import read_json
 from embrew.files.writing import write_json
 from embrew.progress import within
 
 logger = logging.getLogger(__name__)
 ROWS, QUERIES = 500, 200  # of a dev split that has more
-KEPT = "untrained"  # folder in a result folder: dev scores of each pooling, and the choice
-CHOICE = "choice.json"
 
 
 class Choice(NamedTuple):
@@ -79,7 +77,7 @@ def choose(
     scores: dict[str, float] = {}
     on: list[str] = []
     for pooling in POOLINGS:
-        encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / KEPT / pooling
+        encoder, output = open_bare(name, pooling, dtype=dtype), folder and folder / CHOICE.parent / pooling
         how: dict[str, Any] = {"batch_tokens": batch_tokens, "processes": processes, "show_progress_bar": True}
         with within(pooling):
             results = evaluation.evaluate(encoder, found, output_dir=output, **how)
@@ -91,14 +89,8 @@ def choose(
     choice = Choice(max(scores, key=lambda each: scores[each]), scores, on)
     logger.info("%s: %s", name, choice)
     if folder is not None and (processes is None or processes.rank == 0):
-        write_json(folder / KEPT / CHOICE, choice._asdict())
+        write_json(folder / CHOICE, choice._asdict())
     return choice
-
-
-def chosen_in(folder: Path) -> str | None:
-    """Return the pooling that was chosen for the results of a folder; None if none had to be."""
-    file = folder / KEPT / CHOICE
-    return str(read_json(file, keys=("pooling",))["pooling"]) if file.is_file() else None
 
 
 def dev_tasks(tasks: Sequence[Task | MtebTask]) -> list[Task]:
