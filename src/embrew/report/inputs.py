@@ -13,6 +13,7 @@ from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
+from embrew.modeling.storage.folder_check import BASE
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source, is_recipe
 
@@ -126,10 +127,25 @@ def _of_run(name: str, path: Path, found: Found) -> Iterator[tuple[str, Source]]
 
 
 def _base_is_known(run: Path, stage: Path) -> bool:
-    """Return whether the encoder before training can be built: the run began with a language model that has a name."""
+    """Return whether the encoder before training can be built: its language model has a name, or is at hand."""
     start = read_json(run / RUN.file, kind=RUN).get("command", [])
     base = read_json(stage / ENCODER.file, keys=("base",), kind=ENCODER)["base"]
-    return "--from" not in start and base["kind"] != "folder" and (stage / RECIPE).is_file()
+    if "--from" in start or not (stage / RECIPE).is_file():
+        return False
+    if base["kind"] != "folder" or (stage / BASE).is_dir():
+        return True
+    from embrew.modeling.storage.loading import weights_sha256  # imports torch, which results do not need
+
+    folder = Path(Recipe.load(stage / RECIPE).encoder.model)
+    if folder.is_dir() and weights_sha256(folder) == base["sha256"]:
+        return True
+    logger.warning(
+        "%s: the untrained base is left out, since the folder of %s is not known or has changed; to include it, give "
+        "untrained=FOLDER first",
+        run,
+        base["name"],
+    )
+    return False
 
 
 def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:

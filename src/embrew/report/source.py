@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
+from embrew.files.public_paths import base_name
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
+from embrew.modeling.storage.folder_check import BASE
 from embrew.recipe import Recipe, list_recipes
 
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
@@ -51,7 +53,13 @@ class Source:
 
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
-            return build.encoder(recipe.model_copy(update={"stages": []}))  # without a LoRA, whose start is random
+            name, kept = recipe.encoder.model, Path(self.model) / BASE
+            config = recipe.encoder.model_copy(update={"model": str(kept) if kept.is_dir() else name})
+            # without a LoRA, whose start is random
+            built = build.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+            if kept.is_dir():
+                built.base = replace(built.base, name=base_name(name))
+            return built
         return build.open_model(self.model, as_trained=True)
 
     def fingerprint(self) -> list[Any]:
