@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,7 @@ def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path
     file.write_text(json.dumps({**recipe, "seeds": 1}))
     (line,) = find_overlaps(subject, cache)["trained"].not_checked
     assert line.startswith("training data: not checked, because the recipe cannot be read (") and "seeds" in line
+    assert str(tmp_path) in line  # as the user gave it
+    stored = {**subject.sources, "trained": (Source(run=tmp_path / "run", stage="only", stored=True),)}
+    (line,) = find_overlaps(replace(subject, sources=stored), cache)["trained"].not_checked
+    assert "local:run/only/recipe.yaml" in line and str(tmp_path) not in line

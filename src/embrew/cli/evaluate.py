@@ -128,6 +128,7 @@ def evaluate(
     """
     loading(model)
     from embrew.evaluation import find_task
+    from embrew.evaluation.paths import write_paths
 
     protocol: Any = sts_protocol and sts_protocol.value
     tasks: Any
@@ -174,6 +175,8 @@ def evaluate(
             processes=processes,
             show_progress_bar=True,
         )
+        if output is not None and processes.rank == 0:
+            write_paths(output, model, found if suite is None else tasks.tasks)
         if page is not None and processes.rank == 0:
             page.write(encoder)
     header, rows = evaluation.grid_table(results)

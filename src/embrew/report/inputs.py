@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.comparison.models import named
+from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
+from embrew.files.public_paths import shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
@@ -55,6 +57,32 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
         first, *others = seeds[name]
         seeds[name] = [replace(encoder, results=first.results), *others]
     return [Given(name, tuple(sources)) for name, sources in seeds.items()]
+
+
+def with_stored(given: Sequence[Given]) -> list[Given]:
+    """Return the models with the encoders that `embrew evaluate` stored the folders of, where none is given.
+
+    Of several seeds only the first is measured. A stored encoder is not verified here: see `measured`.
+    """
+    return [replace(one, seeds=(_stored(one.seeds[0]), *one.seeds[1:])) for one in given]
+
+
+def _stored(source: Source) -> Source:
+    if source.results is None or source.model is not None:
+        return source
+    path = read_paths(source.results).model
+    if path is None:
+        return source
+    if not path.is_dir():
+        return replace(source, unknown=f"{shown_path(path)} is no longer a folder on this machine")
+    try:
+        *_, (_, found) = _of_folder("", path)
+    except (OSError, ValueError) as error:
+        logger.warning("the encoder of %s is not used: %s", source.results, error)
+        found = Source()
+    if found.model is None:
+        return replace(source, unknown=f"{shown_path(path)} holds no encoder")
+    return replace(found, results=source.results, stored=True)
 
 
 def _one_encoder(name: str, folder: str) -> list[tuple[str, Source]]:

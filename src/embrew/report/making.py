@@ -14,7 +14,7 @@ from embrew.files.locks import claimed
 from embrew.files.writing import write_json
 from embrew.report.cache import Cache
 from embrew.report.evaluating import Ask, read_models
-from embrew.report.inputs import read_inputs
+from embrew.report.inputs import read_inputs, with_stored
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
 from embrew.report.packages import check_packages
@@ -62,13 +62,16 @@ def make_report(
     check_packages()
     files = files_of(output)
     cache = Cache(files / "cache")
-    with _kept(files, given, output, command) if measure else nullcontext():
+    known = with_stored(given) if measure else given
+    with _kept(files, known, output, command) if measure else nullcontext():
         models = read_models(given, tasks, files, cache, again=again)
         comparison = compare_models(models)
+        data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in given])
         subject = Subject(
             comparison,
-            data=data_of(comparison, tasks),
-            sources={one.name: one.seeds for one in given},
+            data=data,
+            without_data=without_data,
+            sources={one.name: one.seeds for one in known},
             map_method=map_method,
             command=command,
         )
@@ -76,7 +79,7 @@ def make_report(
             if needs_encoders(subject, cache):
                 write_report(subject, output)
                 logger.info("%s has the scores; encoders are measured next", output)
-            subject = replace(subject, measured=measured(subject, cache, opener))
+            subject = measured(subject, cache, opener)
             subject = replace(subject, overlaps=find_overlaps(subject, cache))
         sections = write_report(subject, output)
         cache.prune()

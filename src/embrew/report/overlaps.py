@@ -35,9 +35,10 @@ def _of_model(subject: Subject, model: str, cache: Cache) -> Overlaps:
     try:
         recipe = source.recipe()
     except (OSError, ValueError) as error:  # files that a page must not fail for, here and below
-        return Overlaps((), (f"training data: not checked, because the recipe cannot be read ({error})",))
+        return Overlaps((), (f"training data: not checked, because the recipe cannot be read ({source.shown(error)})",))
     if recipe is None:
-        return Overlaps((), ("training data: not checked, because the run that trained the model is not known",))
+        unknown = source.unknown or "the run that trained the model is not known"
+        return Overlaps((), (f"training data: not checked, because {unknown}",))
     if not subject.data:
         return Overlaps((), ("training data: not checked, because the data of no task are at hand",))
     tasks: list[Any] = [identity(task) for task in subject.data.values()]
@@ -52,7 +53,7 @@ def _of_model(subject: Subject, model: str, cache: Cache) -> Overlaps:
                 lines = cache.get(key)
                 found += cache.put(key, _lines(names, recipe, stage, config, subject)) if lines is None else lines
         except (OSError, ValueError) as error:
-            reason = f"its rows cannot be read ({error})"
+            reason = f"its rows cannot be read ({source.shown(error)})"
         if reason:
             not_checked.append(f"training data {names}: not checked, because {reason}")
     return Overlaps(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked)))

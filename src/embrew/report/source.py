@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
-from embrew.files.public_paths import base_name
+from embrew.files.public_paths import base_name, shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.modeling.storage.folder_check import BASE
@@ -37,6 +37,8 @@ class Source:
         run: Folder of the training run.
         stage: Last stage of the run that the model was trained in.
         how: Overrides, data type and backend, of an encoder that another command has opened.
+        stored: The folder of `model` was not given, but read beside the results; it may have changed since.
+        unknown: Why the encoder that was stored is not used; empty if none was.
     """
 
     results: Path | None = None
@@ -45,6 +47,8 @@ class Source:
     run: Path | None = None
     stage: str | None = None
     how: tuple[str, ...] = ()
+    stored: bool = False
+    unknown: str = ""
 
     def open(self) -> Any:
         """Return the encoder."""
@@ -61,6 +65,19 @@ class Source:
                 built.base = replace(built.base, name=base_name(name))
             return built
         return build.open_model(self.model, as_trained=True)
+
+    def shown(self, text: object) -> str:
+        """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""
+        shown = str(text)
+        for folder in (self.run, self.model) if self.stored else ():
+            if folder is not None:
+                shown = shown.replace(str(folder), shown_path(Path(folder)))
+        return shown
+
+    def without_encoder(self, reason: str) -> Source:
+        """Return the results alone, with the reason why the stored encoder is not used."""
+        assert self.model is not None
+        return Source(results=self.results, unknown=f"{shown_path(Path(self.model))} {reason}")
 
     def fingerprint(self) -> list[Any]:
         """Return what changes if the encoder does: names, sizes and times of change of its files, or its recipe."""

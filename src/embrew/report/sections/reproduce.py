@@ -45,8 +45,8 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
     base = run.get("model", {}).get("base") or {}
     return {
         "model": model.name,
-        "folders": [str(each.model or each.results) for each in sources],
-        "commands": list(dict.fromkeys(_command(source.log(), source.run) for source in sources if source.run)),
+        "folders": [each.shown(each.model or each.results) for each in sources],
+        "commands": list(dict.fromkeys(_command(each.log(), each.shown(each.run)) for each in sources if each.run)),
         "base": base.get("name"),
         "revision": base.get("revision"),
         "hash": run.get("model_hash"),
