@@ -210,6 +210,7 @@ def test_evaluate_prints_a_table(tmp_path, fake_build, monkeypatch):
         return [embrew.evaluation.Result("T", "test", "sts", 0.82034, {}, 1.5, {"pairs": 12})]
 
     fake_build.open_model = lambda name, overrides, **_: (name, list(overrides))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(embrew.evaluation, "evaluate", evaluate)
     result = run("evaluate", "baselines/mean", "encoder.model=x", "--data", tmp_path, "--kind", "sts", "-o", "r")
     assert result.exit_code == 0, result.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants, is_offline_mode
 from typer.testing import CliRunner
 
 import embrew.build
@@ -218,3 +219,111 @@ def test_one_model_is_reported_as_it_is_evaluated(
     monkeypatch.setattr(embrew.build, "open_model", lambda *_, **__: Words(2))
     CliRunner().invoke(app, [*arguments, "--dtype", "bfloat16", "--overwrite"])
     assert report(page)["cost"]["models"][0]["bytes"] == 8  # not what was measured of another data type
+
+
+@pytest.fixture
+def evaluated(opened: list[str], model: Model, sts_folder: Path, tmp_path: Path) -> list[Path]:
+    """Results of two models, as `embrew evaluate --output` writes them."""
+    folders = []
+    for dimensions in (2, 512):
+        folders.append(tmp_path / f"results/m{dimensions}")
+        arguments = ["evaluate", model(dimensions), "--data", sts_folder, "--output", folders[-1]]
+        done = CliRunner().invoke(app, list(map(str, arguments)))
+        assert done.exit_code == 0, done.output
+    opened.clear()
+    return folders
+
+
+def test_results_alone_give_the_whole_page(
+    opened: list[str], evaluated: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMBREW_DATA", raising=False)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    page = Path("page.html")
+    done = compare("../results/m2", "../results/m512", "-o", page)
+    assert done.exit_code == 0, done.output
+    assert opened == ["folder-2", "folder-512"]  # to measure
+    assert [cost["bytes"] for cost in report(page)["cost"]["models"]] == [8, 2048]
+    assert "blue sky" in page.read_text() and "Only ids are shown" not in page.read_text()
+    assert [one["folders"] for one in report(page)["reproduce"]["models"]] == [["local:folder-2"], ["local:folder-512"]]
+    written = [page.with_suffix(suffix).read_text() for suffix in (".html", ".json", ".csv")]
+    assert not any(str(tmp_path) in text for text in written)  # paths of this machine are in results only
+    monkeypatch.chdir(tmp_path)
+    assert compare("results/m2", "results/m512", "-o", page).exit_code == 0
+    assert [one["folders"] for one in report(page)["reproduce"]["models"]] == [["folder-2"], ["folder-512"]]
+    opened.clear()
+    assert compare("results/m2", "results/m512", "--data", "STS", "-o", page).exit_code == 0
+    assert opened == []  # the same encoders and data
+
+
+def test_stored_folders_that_changed_are_not_used(
+    opened: list[str], evaluated: list[Path], sts_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMBREW_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    page, stored = tmp_path / "page.html", json.loads((evaluated[0] / "paths.json").read_text())
+    (tmp_path / "empty").mkdir()
+
+    def shown(**changes: Any) -> tuple[str, str]:
+        (evaluated[0] / "paths.json").write_text(json.dumps({**stored, **changes}))
+        done = compare(*evaluated, "-o", page)
+        assert done.exit_code == 0, done.output
+        return report(page)["verdict"][-1], page.read_text()
+
+    for folder, reason in (
+        ("gone", "gone is no longer a folder on this machine"),
+        ("STS/test.jsonl", "STS/test.jsonl is no longer a folder on this machine"),
+        ("empty", "empty holds no encoder"),
+        ("results/m2", "results/m2 holds no encoder"),
+        ("folder-512", "folder-512 has another model hash than the results"),
+    ):
+        verdict, text = shown(model=str(tmp_path / folder))
+        assert verdict.endswith(f"a size of vectors that was not measured (m2: {reason}).")
+        assert f"training data: not checked, because {reason}" in text
+    assert set(opened) == {"folder-512"}
+    monkeypatch.setattr(embrew.build, "open_model", lambda *_, **__: Path("none").read_text())
+    (tmp_path / "folder-2/weights.safetensors").write_bytes(b"other")
+    assert shown()[0].endswith("(m2: folder-2 cannot be opened).")
+    (sts_folder / "test.jsonl").write_text((sts_folder / "test.jsonl").read_text().replace("dog", "cow"))
+    assert "Only ids are shown, since the texts were not found: <bdi>STS test, 3 pairs (STS has changed" in shown()[1]
+    (sts_folder / "test.jsonl").unlink()
+    sts_folder.rmdir()
+    assert "STS test, 3 pairs (STS is no longer on this machine)" in shown()[1]
+
+
+def test_stored_folders_are_opened_without_downloads(
+    evaluated: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    offline = []
+
+    def open_model(name: str, *_: object, **__: object) -> Words:
+        offline.append(is_offline_mode())
+        return Words(int(name.rpartition("-")[2]))
+
+    monkeypatch.setattr(embrew.build, "open_model", open_model)
+    arguments = (*evaluated, "--model", f"m512={tmp_path}/folder-512", "-o", tmp_path / "page.html")
+    assert compare(*arguments).exit_code == 0
+    assert (offline, is_offline_mode()) == ([True, False], False)  # what the user gives may be downloaded
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "nano"}, "'nano' is not an absolute path"),
+        ({"model": 3}, "cannot be read"),
+        ({"data": {"STS.test": "../STS"}}, "'../STS' is not an absolute path"),
+        ({"data": []}, "cannot be read"),
+        ({"format": 2}, "has format 2; this embrew reads format 1"),
+    ],
+)
+def test_stored_paths_are_absolute(
+    values: dict[str, Any], message: str, opened: list[str], evaluated: list[Path], tmp_path: Path
+) -> None:
+    """A name would be looked up on the Hub, and a relative path in whatever folder the user is in."""
+    stored = json.loads((evaluated[0] / "paths.json").read_text())
+    (evaluated[0] / "paths.json").write_text(json.dumps({**stored, **values}))
+    refused = compare(*evaluated, "-o", tmp_path / "page.html")
+    assert (refused.exit_code, opened) == (1, [])
+    assert message in refused.stderr and "paths.json" in refused.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,44 @@ def test_rows_that_cannot_be_read_are_named(subject: Subject, tmp_path: Path) ->
     file, cache = tmp_path / "pairs/train.jsonl", Cache(tmp_path / "cache")
     file.write_text("not JSON\n")
     (line,) = find_overlaps(subject, cache)["trained"].not_checked
-    assert line.startswith("pairs: not checked, because its rows cannot be read (")
+    assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
     assert "train.jsonl, line 1: not valid JSON" in line
     file.unlink()
     file.parent.rmdir()
     (line,) = find_overlaps(subject, cache)["trained"].not_checked
     assert line.endswith(f"pairs: not checked, because {file.parent} is not on this machine")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("local:texts.jsonl", "training data texts.jsonl: not checked, because its folder is not stored in the run"),
+        (
+            "$NOT_SET_HERE/STS",
+            "training data STS: not checked, because '$NOT_SET_HERE/STS' needs the environment variable NOT_SET_HERE, "
+            "which is not set; export NOT_SET_HERE=FOLDER",
+        ),
+    ],
+)
+def test_rows_whose_folder_is_not_known(subject: Subject, tmp_path: Path, path: str, line: str) -> None:
+    file = tmp_path / "run/only/recipe.yaml"
+    recipe = json.loads(file.read_text())
+    recipe["stages"][0]["data"]["path"] = path
+    file.write_text(json.dumps(recipe))
+    assert find_overlaps(subject, Cache(tmp_path / "cache"))["trained"].not_checked == (line,)
+
+
+def test_rows_of_a_split_or_recipe_that_is_gone(subject: Subject, tmp_path: Path) -> None:
+    cache, file = Cache(tmp_path / "cache"), tmp_path / "run/only/recipe.yaml"
+    recipe = json.loads(file.read_text())
+    recipe["stages"][0]["data"]["split"] = "other"
+    file.write_text(json.dumps(recipe))
+    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    assert line.startswith("training data pairs: not checked, because its rows cannot be read (")
+    file.write_text(json.dumps({**recipe, "seeds": 1}))
+    (line,) = find_overlaps(subject, cache)["trained"].not_checked
+    assert line.startswith("training data: not checked, because the recipe cannot be read (") and "seeds" in line
+    assert str(tmp_path) in line  # as the user gave it
+    stored = {**subject.sources, "trained": (Source(run=tmp_path / "run", stage="only", stored=True),)}
+    (line,) = find_overlaps(replace(subject, sources=stored), cache)["trained"].not_checked
+    assert "local:run/only/recipe.yaml" in line and str(tmp_path) not in line

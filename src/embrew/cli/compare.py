@@ -61,7 +61,8 @@ def compare(
         typer.Option(
             "--model",
             metavar="NAME=FOLDER",
-            help="Encoder of a result folder, for cost, geometry and map. Repeatable.",
+            help="Encoder of a result folder, for cost, geometry and map, by default the folder that was evaluated. "
+            "Repeatable.",
         ),
     ] = None,
     yes: Annotated[

@@ -130,6 +130,7 @@ def evaluate(
     """
     loading(model)
     from embrew.evaluation import find_task
+    from embrew.evaluation.paths import write_paths
 
     protocol: Any = sts_protocol and sts_protocol.value
     tasks: Any
@@ -183,6 +184,8 @@ def evaluate(
             processes=processes,
             show_progress_bar=True,
         )
+        if output is not None and processes.rank == 0:
+            write_paths(output, model, known, pooling=how_read)
         if page is not None and processes.rank == 0:
             page.read(how_read).write(encoder)
     if choice is not None:

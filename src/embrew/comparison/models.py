@@ -1,7 +1,7 @@
 """Models that are compared: a name, and the results of each seed with their sidecars."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +26,10 @@ class Model:
     Attributes:
         name: Name in tables.
         seeds: Results of each seed.
-        folder: Folder or name by which `open_model` opens it (its first seed); None if only its results are known.
     """
 
     name: str
     seeds: tuple[tuple[Scored, ...], ...]
-    folder: str | None = field(default=None, compare=False)
 
     @property
     def runs(self) -> tuple[tuple[Result, ...], ...]:

@@ -11,14 +11,21 @@ MOST_NAMED = 3  # tasks that a sentence names
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Return two sentences: on the mean over tasks, and on the tasks, of the best model against the first one.
+    """Return sentences on the best model against the first one: on the mean over tasks, and on the tasks.
 
-    If the first model is the best, it is compared with the second best. Of a single model, one sentence with its mean.
+    If the first model is the best, it is compared with the second best. Of three models or more, also the runner-up
+    with its distance from the best, and the models that are worse than the best and than the first one. Of a single
+    model, one sentence with its mean.
     """
     if len(comparison.models) == 1:
         return [_of_one(comparison)]
     best, other = best_and_other(comparison)
-    return [_on_the_mean(comparison, best, other), _on_tasks(comparison, best, other)]
+    first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
+    sentences = [first, _on_tasks(comparison, best, other)]
+    if len(comparison.models) > 2:
+        sentences.append(_runner_up(comparison, best, other))
+        sentences += [_worse(comparison, base) for base in dict.fromkeys((best, 0))]
+    return [sentence for sentence in sentences if sentence]
 
 
 def best_model(comparison: Comparison) -> int:
@@ -28,9 +35,13 @@ def best_model(comparison: Comparison) -> int:
 
 def best_and_other(comparison: Comparison) -> tuple[int, int]:
     """Return the best model and the one that it is compared with: the first; the second best if that is the best."""
-    order = np.argsort([-mean for mean in comparison.means()], kind="stable")
-    best = int(order[0])
-    return (best, 0) if best != 0 else (0, int(order[1]))
+    best, second, *_ = _order(comparison)
+    return (best, 0) if best != 0 else (0, second)
+
+
+def _order(comparison: Comparison) -> list[int]:
+    """Return the models by their mean, the best first."""
+    return [int(i) for i in np.argsort([-mean for mean in comparison.means()], kind="stable")]
 
 
 def _of_one(comparison: Comparison) -> str:
@@ -42,19 +53,51 @@ def _of_one(comparison: Comparison) -> str:
 
 def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:
     a, b = comparison.models[other].name, comparison.models[best].name
-    tasks = comparison.tested or comparison.tasks
-    over = f"the task {tasks[0].label}" if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
-    means = comparison.means(tasks)
+    over, means = _over(comparison), comparison.means(comparison.tested or comparison.tasks)
     scores = f"{100 * means[best]:.2f} against {100 * means[other]:.2f}"
     test = comparison.mean_difference(best, other)
-    chosen = f"; {b} was chosen as the best of {len(means)} on these results" if len(means) > 2 else ""
     if test is None:
         higher = "has the same score as" if means[best] == means[other] else "scores higher than"
-        return f"{b} {higher} {a} on {over}, {scores}; no task has examples to test the difference on{chosen}."
-    by = f"{scores}, a difference of {points(test)}{chosen}"
+        return f"{b} {higher} {a} on {over}, {scores}; no task has examples to test the difference on"
+    by = f"{scores}, a difference of {points(test)}"
     if _is_distinguishable(test):
-        return f"{b} is {'better' if test.difference > 0 else 'worse'} than {a} on {over}: {by}."
-    return f"{b} and {a} are not distinguishable on {over}: {by}."
+        return f"{b} is {'better' if test.difference > 0 else 'worse'} than {a} on {over}: {by}"
+    return f"{b} and {a} are not distinguishable on {over}: {by}"
+
+
+def _over(comparison: Comparison) -> str:
+    """Return what means are over: the tasks that can be tested, or all if none can."""
+    tasks = comparison.tested or comparison.tasks
+    return f"the task {tasks[0].label}" if len(tasks) == 1 else f"the mean of {len(tasks)} tasks"
+
+
+def _chosen(comparison: Comparison, best: int, other: int) -> str:
+    """Return how the best model of three or more was chosen; and that the other is the second best, if it is."""
+    count, names = len(comparison.models), [model.name for model in comparison.models]
+    if count == 2:
+        return ""
+    second = f", {names[other]} is the runner-up" if other == _order(comparison)[1] else ""
+    return f"; {names[best]} was chosen as the best of {count} on these results{second}"
+
+
+def _runner_up(comparison: Comparison, best: int, other: int) -> str:
+    """Return the distance between the best model and the second best; empty if the other model is the second best."""
+    second = _order(comparison)[1]
+    if second == other:
+        return ""
+    return f"The runner-up is {comparison.models[second].name}: {_on_the_mean(comparison, best, second)}."
+
+
+def _worse(comparison: Comparison, base: int) -> str:
+    """Return the models that are worse than another on the mean over tasks; empty if no task can be tested."""
+    if not comparison.tested:
+        return ""
+    name, over = comparison.models[base].name, _over(comparison)
+    tests = [
+        (model.name, comparison.mean_difference(i, base)) for i, model in enumerate(comparison.models) if i != base
+    ]
+    worse = [f"{other} {points(test)}" for other, test in tests if test is not None and test.high < 0]
+    return f"Worse than {name} on {over}: {', '.join(worse)}." if worse else f"No model is worse than {name} on {over}."
 
 
 def _on_tasks(comparison: Comparison, best: int, other: int) -> str:

@@ -75,6 +75,7 @@ VECTORS = Format("vectors.json")
 INDEX = Format("manifest.json", (1, 2))  # 2: queries are encoded with options; readers of 1 do not support this
 RESULT = Format("TASK.SPLIT.run.json")
 SWEEP = Format("sweep.json")
+PATHS = Format("paths.json")  # within results, and not a kind of folder
 REPORT = Format("comparison.json")
 DOMAIN = Format("manifest.json", (3,), "choose another output folder, or remove this one")
 FORMATS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 LOCAL_PREFIX = "local:"
 """Prefix of the name of a file or folder whose path was left out."""
@@ -17,6 +17,11 @@ def public_path(path: str) -> str:
         ('local:pairs.jsonl', 'local:qwen', '$DATA/STSB')
     """
     return LOCAL_PREFIX + base_name(path) if path.startswith(("/", "~")) else path
+
+
+def shown_path(path: Path) -> str:
+    """Return an absolute path as a page shows it: below the working directory relative to it, others by name."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else public_path(str(path))
 
 
 def public_setting(setting: str) -> str:

@@ -89,7 +89,7 @@ def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache,
 
 def _model(given: Given, known: Mapping[tuple[str, int], Sequence[Scored]]) -> Model:
     seeds = tuple(tuple(known[given.name, i]) for i in range(len(given.seeds)))
-    return Model(given.name, seeds, given.seeds[0].model)
+    return Model(given.name, seeds)
 
 
 def _older(source: Source, known: Sequence[Scored], tasks: Tasks) -> list[Task]:

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from embrew.build.untrained import is_recipe
 from embrew.comparison.models import chosen_in, named, with_pooling
+from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
+from embrew.files.public_paths import shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
 from embrew.inspection import Found, inspect
+from embrew.modeling.storage.folder_check import BASE
 from embrew.modeling.storage.foreign import check_is_model
 from embrew.recipe import Recipe
 from embrew.report.source import RECIPE, Given, Source
@@ -57,6 +60,33 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
         first, *others = seeds[name]
         seeds[name] = [replace(encoder, results=first.results, pooling=first.pooling), *others]
     return [Given(name, tuple(sources)) for name, sources in seeds.items()]
+
+
+def with_stored(given: Sequence[Given]) -> list[Given]:
+    """Return the models with the encoders that `embrew evaluate` stored the folders of, where none is given.
+
+    Of several seeds only the first is measured. A stored encoder is not verified here: see `measured`.
+    """
+    return [replace(one, seeds=(_stored(one.seeds[0]), *one.seeds[1:])) for one in given]
+
+
+def _stored(source: Source) -> Source:
+    if source.results is None or source.model is not None:
+        return source
+    paths = read_paths(source.results)
+    path = paths.model
+    if path is None:
+        return source
+    if not path.is_dir():
+        return replace(source, unknown=f"{shown_path(path)} is no longer a folder on this machine")
+    try:
+        *_, (_, found) = _of_folder("", path)
+    except (OSError, ValueError) as error:
+        logger.warning("the encoder of %s is not used: %s", source.results, error)
+        found = Source()
+    if found.model is None:
+        return replace(source, unknown=f"{shown_path(path)} holds no encoder")
+    return replace(found, results=source.results, stored=True, pooling=paths.pooling)
 
 
 def _one_encoder(name: str, folder: str) -> list[tuple[str, Source]]:
@@ -131,10 +161,25 @@ def _of_run(name: str, path: Path, found: Found) -> Iterator[tuple[str, Source]]
 
 
 def _base_is_known(run: Path, stage: Path) -> bool:
-    """Return whether the encoder before training can be built: the run began with a language model that has a name."""
+    """Return whether the encoder before training can be built: its language model has a name, or is at hand."""
     start = read_json(run / RUN.file, kind=RUN).get("command", [])
     base = read_json(stage / ENCODER.file, keys=("base",), kind=ENCODER)["base"]
-    return "--from" not in start and base["kind"] != "folder" and (stage / RECIPE).is_file()
+    if "--from" in start or not (stage / RECIPE).is_file():
+        return False
+    if base["kind"] != "folder" or (stage / BASE).is_dir():
+        return True
+    from embrew.modeling.storage.loading import weights_sha256  # imports torch, which results do not need
+
+    folder = Path(Recipe.load(stage / RECIPE).encoder.model)
+    if folder.is_dir() and weights_sha256(folder) == base["sha256"]:
+        return True
+    logger.warning(
+        "%s: the untrained base is left out, since the folder of %s is not known or has changed; to include it, give "
+        "untrained=FOLDER first",
+        run,
+        base["name"],
+    )
+    return False
 
 
 def _of_sweep(name: str, path: Path) -> Iterator[tuple[str, Source]]:

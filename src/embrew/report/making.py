@@ -14,7 +14,7 @@ from embrew.files.locks import claimed
 from embrew.files.writing import write_json
 from embrew.report.cache import Cache
 from embrew.report.evaluating import Ask, check_known, read_models, with_poolings
-from embrew.report.inputs import read_inputs
+from embrew.report.inputs import read_inputs, with_stored
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
 from embrew.report.packages import check_packages
@@ -62,15 +62,18 @@ def make_report(
     check_packages()
     files = files_of(output)
     cache = Cache(files / "cache")
-    with _kept(files, given, output, command) if measure else nullcontext():
-        check_known(given, tasks)
+    check_known(given, tasks)
+    with _kept(files, with_stored(given), output, command) if measure else nullcontext():
         given = with_poolings(given, tasks, files)
+        known = with_stored(given) if measure else given
         models = read_models(given, tasks, files, cache, again=again)
         comparison = compare_models(models)
+        data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in given])
         subject = Subject(
             comparison,
-            data=data_of(comparison, tasks),
-            sources={one.name: one.seeds for one in given},
+            data=data,
+            without_data=without_data,
+            sources={one.name: one.seeds for one in known},
             map_method=map_method,
             command=command,
         )
@@ -78,7 +81,7 @@ def make_report(
             if needs_encoders(subject, cache):
                 write_report(subject, output)
                 logger.info("%s has the scores; encoders are measured next", output)
-            subject = replace(subject, measured=measured(subject, cache, opener))
+            subject = measured(subject, cache, opener)
             subject = replace(subject, overlaps=find_overlaps(subject, cache))
         sections = write_report(subject, output)
         cache.prune()

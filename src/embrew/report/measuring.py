@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +27,35 @@ MEASURES = {name: module for name, module in SECTIONS.items() if hasattr(module,
 Opener = Callable[[Source], Any]
 
 
-def measured(subject: Subject, cache: Cache, opener: Opener = Source.open) -> dict[str, dict[str, Any]]:
-    """Return what the sections measure, by section and model, of the models whose encoder is known.
+class _NotUsable(ValueError):
+    """An encoder whose folder was stored with the results, and no longer holds it; the message says why."""
+
+
+def measured(subject: Subject, cache: Cache, opener: Opener = Source.open) -> Subject:
+    """Return the subject with what the sections measure of the models whose encoder is known.
+
+    The source of a model whose stored folder no longer holds the encoder of its results becomes the results alone.
 
     Raises:
-        ValueError: an encoder is not the one that the results are of.
+        ValueError: an encoder that a user gave is not the one that the results are of.
     """
     found: dict[str, dict[str, Any]] = {name: {} for name in MEASURES}
+    sources = dict(subject.sources)
     known = [(model, subject.sources[model.name][0]) for model in subject.comparison.models]
     known = [(model, source) for model, source in known if source.model is not None]
     missing = {model.name: _missing(subject, source, cache) for model, source in known}
     with progress(sum(map(bool, missing.values())), "measuring", "model", shown=any(missing.values()) or False) as bar:
         for model, source in known:
-            with within(model.name):
-                values = _of_model(model, source, subject, cache, missing[model.name], opener)
+            try:
+                with within(model.name):
+                    values = _of_model(model, source, subject, cache, missing[model.name], opener)
+            except _NotUsable as error:
+                sources[model.name] = (source.without_encoder(str(error)), *subject.sources[model.name][1:])
+                values = {}
             for name, value in values.items():
                 found[name][model.name] = value
             bar.update(bool(missing[model.name]))
-    return found
+    return replace(subject, measured=found, sources=sources)
 
 
 def needs_encoders(subject: Subject, cache: Cache) -> bool:
@@ -59,8 +72,8 @@ def _of_model(
     model: Model, source: Source, subject: Subject, cache: Cache, missing: list[str], opener: Opener
 ) -> Mapping[str, Any]:
     if missing:
-        logger.info("opening %s", source.model)
-        encoder = opener(source)
+        logger.info("opening %s%s", source.model, f", which {source.results} names" if source.stored else "")
+        encoder = _open(source, opener)
         own = model_hash(encoder)
         _check_hash(model, source, own)
         for name in missing:
@@ -74,8 +87,33 @@ def _of_model(
     return {name: entry["value"] for name, entry in kept.items()}
 
 
+def _open(source: Source, opener: Opener) -> Any:
+    try:
+        with _without_downloads() if source.stored else nullcontext():
+            return opener(source)
+    except (ImportError, OSError, ValueError) as error:
+        if not source.stored:
+            raise
+        logger.warning("%s cannot be opened: %s", source.model, error)
+        raise _NotUsable("cannot be opened") from error
+
+
+@contextmanager
+def _without_downloads() -> Iterator[None]:
+    """Read models of the Hub from the cache only: what a file in a folder of results names downloads nothing."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
 def _check_hash(model: Model, source: Source, found: str) -> None:
     expected = {str(scored.run["model_hash"]) for scored in model.seeds[0] if "model_hash" in scored.run}
+    if expected - {found} and source.stored:
+        raise _NotUsable("has another model hash than the results")
     if expected - {found}:
         raise ValueError(
             f"{source.model} is not the encoder of the results of {model.name}: its model hash is {found[:12]}, theirs "

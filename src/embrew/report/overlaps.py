@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from embrew.data.content import data_identity, files_of
-from embrew.data.reading import expand, public_name
+from embrew.data.reading import expand
 from embrew.files.checksums import file_sha256
 from embrew.files.formats import STAGE
-from embrew.files.public_paths import LOCAL_PREFIX
+from embrew.files.public_paths import LOCAL_PREFIX, base_name
 from embrew.files.reading import read_json
 from embrew.recipe import DataConfig, Recipe
 from embrew.report.cache import Cache
@@ -30,30 +30,32 @@ def find_overlaps(subject: Subject, cache: Cache) -> dict[str, Overlaps]:
 
 def _of_model(subject: Subject, model: str, cache: Cache) -> Overlaps:
     source = subject.sources[model][0]
-    recipe = source.recipe()
     if source.untrained:
         return Overlaps(())
+    try:
+        recipe = source.recipe()
+    except (OSError, ValueError) as error:  # files that a page must not fail for, here and below
+        return Overlaps((), (f"training data: not checked, because the recipe cannot be read ({source.shown(error)})",))
     if recipe is None:
-        return Overlaps((), ("training data: not checked, because the run that trained the model is not known",))
+        unknown = source.unknown or "the run that trained the model is not known"
+        return Overlaps((), (f"training data: not checked, because {unknown}",))
     if not subject.data:
         return Overlaps((), ("training data: not checked, because the data of no task are at hand",))
     tasks: list[Any] = [identity(task) for task in subject.data.values()]
     found, not_checked = list[str](), list[str]()
     for stage, number, config in _data_sets(recipe, source):
-        names = ", ".join(public_name(path)[0] for path in _paths(config))
-        reason = _unavailable(source, stage, number, config)
+        names = ", ".join(map(base_name, _paths(config)))
+        try:
+            reason = _unavailable(source, stage, number, config)
+            if reason is None:
+                settings = [config.model_dump(mode="json"), recipe.stages[stage].objective]
+                key = ["overlap", *settings, _stamps(config), tasks]
+                lines = cache.get(key)
+                found += cache.put(key, _lines(names, recipe, stage, config, subject)) if lines is None else lines
+        except (OSError, ValueError) as error:
+            reason = f"its rows cannot be read ({source.shown(error)})"
         if reason:
-            not_checked.append(f"{names}: not checked, because {reason}")
-            continue
-        key = ["overlap", config.model_dump(mode="json"), recipe.stages[stage].objective, _stamps(config), tasks]
-        lines = cache.get(key)
-        if lines is None:
-            try:
-                lines = cache.put(key, _lines(names, recipe, stage, config, subject))
-            except (OSError, ValueError) as error:  # files that a page must not fail for
-                not_checked.append(f"{names}: not checked, because its rows cannot be read ({error})")
-                continue
-        found += lines
+            not_checked.append(f"training data {names}: not checked, because {reason}")
     return Overlaps(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(not_checked)))
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from embrew.build.untrained import is_recipe
 from embrew.config.yaml_text import parse_yaml
 from embrew.files.formats import GAP, RUN
+from embrew.files.public_paths import base_name, shown_path
 from embrew.files.reading import read_json
 from embrew.files.safe_names import path_inside
+from embrew.modeling.storage.folder_check import BASE
 from embrew.recipe import Recipe
 
 RECIPE = "recipe.yaml"  # in the folder of a trained encoder
@@ -37,6 +39,8 @@ class Source:
         stage: Last stage of the run that the model was trained in.
         how: Overrides, data type and backend, of an encoder that another command has opened.
         pooling: Of a language model without embedding settings, as `open_model` takes it.
+        stored: The folder of `model` was not given, but read beside the results; it may have changed since.
+        unknown: Why the encoder that was stored is not used; empty if none was.
     """
 
     results: Path | None = None
@@ -46,6 +50,8 @@ class Source:
     stage: str | None = None
     how: tuple[str, ...] = ()
     pooling: str | None = None
+    stored: bool = False
+    unknown: str = ""
 
     def open(self) -> Any:
         """Return the encoder."""
@@ -54,8 +60,27 @@ class Source:
 
         if self.untrained:
             recipe = Recipe.load(Path(self.model) / RECIPE)
-            return build.encoder(recipe.model_copy(update={"stages": []}))  # without a LoRA, whose start is random
+            name, kept = recipe.encoder.model, Path(self.model) / BASE
+            config = recipe.encoder.model_copy(update={"model": str(kept) if kept.is_dir() else name})
+            # without a LoRA, whose start is random
+            built = build.encoder(recipe.model_copy(update={"stages": [], "encoder": config}))
+            if kept.is_dir():
+                built.base = replace(built.base, name=base_name(name))
+            return built
         return build.open_model(self.model, as_trained=True, pooling=self.pooling)
+
+    def shown(self, text: object) -> str:
+        """Return a path or a message as a page shows it: of a stored run, without the folders of this machine."""
+        shown = str(text)
+        for folder in (self.run, self.model) if self.stored else ():
+            if folder is not None:
+                shown = shown.replace(str(folder), shown_path(Path(folder)))
+        return shown
+
+    def without_encoder(self, reason: str) -> Source:
+        """Return the results alone, with the reason why the stored encoder is not used."""
+        assert self.model is not None
+        return Source(results=self.results, unknown=f"{shown_path(Path(self.model))} {reason}")
 
     def fingerprint(self) -> list[Any]:
         """Return what changes if the encoder does: names, sizes and times of change of its files, or its recipe."""

@@ -29,6 +29,7 @@ class Subject:
     Attributes:
         comparison: Models and the tasks that they have alike; the first model is the base.
         data: Data folder of a task, by task name and split, only where its files are those of the results.
+        without_data: Why the data that were stored with the results of a task are not used, by task name and split.
         measured: What `measure` of each section returned, by section and model; a model whose encoder is not known is
             missing.
         sources: Folders and runs of each model, one per seed, by model.
@@ -40,6 +41,7 @@ class Subject:
 
     comparison: Comparison
     data: Mapping[tuple[str, str], Task] = field(default_factory=dict)
+    without_data: Mapping[tuple[str, str], str] = field(default_factory=dict)
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
     overlaps: Mapping[str, Overlaps] = field(default_factory=dict)

@@ -14,9 +14,11 @@ from embrew.data.reading import expand
 from embrew.evaluation.find import find_task
 from embrew.evaluation.grid import cells
 from embrew.evaluation.mteb_tasks import MtebTask
+from embrew.evaluation.paths import read_paths
 from embrew.evaluation.suites import read_suite
 from embrew.evaluation.task import COMMON, PART_OF, Part, Task
 from embrew.files.checksums import content_hash
+from embrew.files.public_paths import shown_path
 
 Tasks = Sequence[Task | MtebTask]
 
@@ -36,25 +38,31 @@ def shown_split(task: Task | MtebTask) -> str | None:
     return task.shown_split if isinstance(task, Task) else task.split
 
 
-def task_of(scored: Scored, given: Tasks = ()) -> Task | None:
+def task_of(scored: Scored, given: Tasks = (), stored: Sequence[Path] = ()) -> Task | None:
     """Return the task of a result with its data; None if data with the same content is not at hand.
 
-    Folders are looked for among the given tasks, then in `$EMBREW_DATA`, by the task's name.
+    Folders are looked for among the given tasks, then those that were stored with results, then in `$EMBREW_DATA`, by
+    the task's name.
     """
     name, split = scored.result.task, scored.result.split
     for task in given:
         if isinstance(task, Task) and (task.name, task.shown_split) == (name, split) and _is_same(task, scored.run):
             return task
-    folder = Path(expand("$EMBREW_DATA")) / name if "EMBREW_DATA" in os.environ else None
-    if folder is None or not folder.exists():
-        return None
+    places = [*stored, *([Path(expand("$EMBREW_DATA")) / name] if "EMBREW_DATA" in os.environ else [])]
+    found = (_in_place(place, scored) for place in dict.fromkeys(places) if place.is_dir() or place.is_file())
+    return next((task for task in found if task is not None), None)
+
+
+def _in_place(place: Path, scored: Scored) -> Task | None:
+    """Return the task of a result with the data of a folder or file; None if their content is another."""
     settings = {key: value for key, value in scored.run.get("settings", {}).items() if key not in OF_THE_MODEL}
     part = settings.pop("part", None)
     try:
         task = find_task(
-            folder,
-            split=split.removeprefix(PART_OF),
+            place,
+            split=scored.result.split.removeprefix(PART_OF),
             kind=scored.result.kind,
+            name=scored.result.task,
             part=None if part is None else Part(**{**part, "left_out": tuple(part.get("left_out", ()))}),
             **settings,
         )
@@ -80,20 +88,35 @@ def identity(task: Task | MtebTask) -> Any:
     return [task.name, task.kind, task.split, dict(task.settings), part, content_hash(task.files)]
 
 
-def data_of(comparison: Comparison, given: Tasks = ()) -> dict[tuple[str, str], Task]:
-    """Return the tasks of a comparison whose data are at hand; an instruction is kept if all models have the same."""
-    found = {}
+def data_of(
+    comparison: Comparison, given: Tasks = (), results: Sequence[Path | None] = ()
+) -> tuple[dict[tuple[str, str], Task], dict[tuple[str, str], str]]:
+    """Return the tasks of a comparison whose data are at hand, and why data that were stored are not used.
+
+    An instruction is kept if all models have the same.
+
+    Args:
+        comparison: The models and their tasks.
+        given: Tasks that a user gave.
+        results: Folders of results, which may say where the data were.
+    """
+    found, reasons = {}, {}
+    known = [read_paths(folder).data for folder in results if folder is not None]
     for task in comparison.tasks:
         key = (task.first.task, task.first.split)
         scored = [_of(model, key) for model in comparison.models]
-        data = task_of(scored[0], given)
+        stored = [paths[".".join(key)] for paths in known if ".".join(key) in paths]
+        data = task_of(scored[0], given, stored)
+        if data is None and stored:
+            what = "has changed since" if stored[0].exists() else "is no longer on this machine"
+            reasons[key] = f"{shown_path(stored[0])} {what}"
         if data is not None:
             instructions = {one.run.get("settings", {}).get("instruction") for one in scored}
             without = {name: value for name, value in data.settings.items() if name not in COMMON}
             same = {"instruction": instructions.pop()} if len(instructions) == 1 else {}
             kept = {name: value for name, value in same.items() if value is not None}
             found[key] = replace(data, settings={**without, **kept})
-    return found
+    return found, reasons
 
 
 def _of(model: Model, key: tuple[str, str]) -> Scored:

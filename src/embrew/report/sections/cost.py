@@ -69,13 +69,15 @@ def sentence(subject: Subject) -> str:
     """
     costs = costs_of(subject)
     if not any(cost.bytes for cost in costs):
-        known = any(model.folder is not None for model in subject.comparison.models)
-        return f"Time per text and size of vectors were not measured{' yet' if known else ': no encoder is known'}."
+        known = any(sources[0].model for sources in subject.sources.values())
+        why = f": no encoder is known{_unknown(subject)}"
+        return f"Time per text and size of vectors were not measured{' yet' if known else why}."
     if len(costs) == 1:
         return f"{costs[0].model} takes {_time(costs[0])} and {_size(costs[0])}."
     best, other = best_and_other(subject.comparison)
     a, b = costs[best], costs[other]
-    return f"{a.model} takes {_time(a)} and {_size(a)}; {b.model} takes {_time(b)} and {_size(b)}{_ratio(a, b)}."
+    ours, theirs = (f"{one.model} takes {_time(one)} and {_size(one)}" for one in (a, b))
+    return f"{ours}; {theirs}{_ratio(a, b)}{_unknown(subject)}."
 
 
 def costs_of(subject: Subject) -> list[Cost]:
@@ -156,6 +158,12 @@ def _time(cost: Cost) -> str:
     if cost.milliseconds is None:
         return f"a time per text that was {NOT_MEASURED}"
     return f"{cost.milliseconds:.3g} ms per text"
+
+
+def _unknown(subject: Subject) -> str:
+    """Return why encoders that were stored with results are not used."""
+    reasons = [f"{name}: {first.unknown}" for name, (first, *_) in subject.sources.items() if first.unknown]
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _size(cost: Cost) -> str:

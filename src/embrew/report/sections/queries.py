@@ -39,9 +39,9 @@ def section(subject: Subject) -> Section | None:
         "has_seeds": any(len(model.seeds) > 1 for model in comparison.models),
         "without_ids": [task.label for task, one in found if one is None],
         "without_texts": [
-            one.label
+            one.label + (f" ({subject.without_data[key]})" if key in subject.without_data else "")
             for task, one in changed
-            if one.kind != "classes" and (task.first.task, task.first.split) not in subject.data
+            if one.kind != "classes" and (key := (task.first.task, task.first.split)) not in subject.data
         ],
     }
     document = {

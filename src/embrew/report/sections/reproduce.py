@@ -45,8 +45,8 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
     base = run.get("model", {}).get("base") or {}
     return {
         "model": model.name,
-        "folders": [str(each.model or each.results) for each in sources],
-        "commands": list(dict.fromkeys(_command(source.log(), source.run) for source in sources if source.run)),
+        "folders": [each.shown(each.model or each.results) for each in sources],
+        "commands": list(dict.fromkeys(_command(each.log(), each.shown(each.run)) for each in sources if each.run)),
         "base": base.get("name"),
         "revision": base.get("revision"),
         "hash": run.get("model_hash"),
@@ -55,10 +55,10 @@ def _entry(subject: Subject, model: Model) -> dict[str, Any]:
     }
 
 
-def _command(log: Mapping[str, Any], folder: Any) -> str:
+def _command(log: Mapping[str, Any], folder: str) -> str:
     """Return the command of a run; paths that were stored by name only appear so."""
-    words = [word.replace(LOCAL_PREFIX, "") for word in log.get("command", ["train", "RECIPE"])]
-    return command(*words, "--output", folder)
+    words = [*log.get("command", ["train", "RECIPE"]), "--output", folder]
+    return command(*(word.replace(LOCAL_PREFIX, "") for word in words))
 
 
 def _data(subject: Subject) -> list[dict[str, Any]]:

@@ -211,6 +211,8 @@ def test_compare_names_the_pooling(bare: Path, data: Path, tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert f"mine ({chosen})" in done.stdout
     assert f"mine ({chosen})" in run("table", given[0]).stdout
+    done = run("compare", given[0], "baselines/last-token", "-d", data, "--output", tmp_path / "alone.html", "--json")
+    assert {row["model"] for row in json.loads(done.stdout)["cost"]["models"]} >= {f"mine ({chosen})"}, done.output
 
 
 def test_dev_splits_are_read_in_part(tmp_path: Path) -> None:

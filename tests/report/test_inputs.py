@@ -1,0 +1,69 @@
+"""Models of a training run: the untrained base of one that began with a local folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embrew.modeling.encoder import Encoder
+from embrew.recipe import Recipe
+from embrew.report.inputs import read_inputs
+from embrew.training.stages import train
+from tests.conftest import SENTENCES
+
+
+@pytest.fixture
+def base(model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own model, and rows to train it on, in the working directory."""
+    rows = [{"anchor": text, "positive": text} for text in SENTENCES]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(model_folder("llama"), tmp_path / "mine")
+
+
+def trained(model: object, **settings: Any) -> Path:
+    """Return a run of one step on a model."""
+    encoder = {"model": str(model), "pooling": {"mode": "mean"}, **settings}
+    stage = {
+        "name": "only",
+        "objective": {"type": "contrastive", "positives": "column"},
+        "data": {"path": "pairs.jsonl"},
+        "batch": {"size": 2},
+        "training": {"max_steps": 1, "use_cpu": True, "report_to": "none"},
+    }
+    train(Recipe.from_values({"encoder": encoder, "stages": [stage]}), Path("run"))
+    return Path("run")
+
+
+def names() -> list[str]:
+    return [given.name for given in read_inputs(["run"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "lora"), [("absolute", {"r": 2}), ("mine", None)], ids=["kept in the stage", "relative"]
+)
+def test_the_untrained_base_is_a_local_folder(path: str, lora: Any, base: Path) -> None:
+    trained(base if path == "absolute" else path, lora=lora)
+    assert names() == ["run/untrained", "run/only"]
+    opened = read_inputs(["run"])[0].seeds[0].open()
+    expected = Encoder.from_pretrained(base, pooling="mean")
+    np.testing.assert_array_equal(opened.encode(SENTENCES), expected.encode(SENTENCES))
+    assert opened.base == expected.base
+
+
+@pytest.mark.parametrize("change", ["by name", "other weights"])
+def test_a_base_that_is_not_known_is_left_out_and_named(
+    change: str, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained(base if change == "by name" else "mine")  # all weights: the stage keeps no base
+    if change == "other weights":
+        with (base / "model.safetensors").open("ab") as file:
+            file.write(b"other")
+    assert names() == ["run/only"]
+    assert "the untrained base is left out, since the folder of mine is not known or has changed" in caplog.text
