@@ -27,7 +27,12 @@ def best_model(comparison: Comparison) -> int:
 
 
 def best_and_other(comparison: Comparison) -> tuple[int, int]:
-    """Return the best model and the one that it is compared with: the first; the second best if that is the best."""
+    """Return the best model and the one that it is compared with: the first; the second best if that is the best.
+
+    A comparison with a candidate has this one in place of the best, and the first.
+    """
+    if comparison.candidate is not None:
+        return comparison.candidate, 0
     order = np.argsort([-mean for mean in comparison.means()], kind="stable")
     best = int(order[0])
     return (best, 0) if best != 0 else (0, int(order[1]))
@@ -48,6 +53,8 @@ def _on_the_mean(comparison: Comparison, best: int, other: int) -> str:
     scores = f"{100 * means[best]:.2f} against {100 * means[other]:.2f}"
     test = comparison.mean_difference(best, other)
     chosen = f"; {b} was chosen as the best of {len(means)} on these results" if len(means) > 2 else ""
+    if comparison.candidate is not None:
+        chosen = f"; {a} was chosen as the best untrained model on these results, which favours it"
     if test is None:
         higher = "has the same score as" if means[best] == means[other] else "scores higher than"
         return f"{b} {higher} {a} on {over}, {scores}; no task has examples to test the difference on{chosen}."

@@ -64,7 +64,8 @@ def make_report(
     cache = Cache(files / "cache")
     with _kept(files, given, output, command) if measure else nullcontext():
         models = read_models(given, tasks, files, cache, again=again)
-        comparison = compare_models(models)
+        candidate = next((i for i, one in enumerate(given) if one.candidate), None)
+        comparison = replace(compare_models(models), candidate=candidate)
         subject = Subject(
             comparison,
             data=data_of(comparison, tasks),
