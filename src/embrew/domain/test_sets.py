@@ -9,8 +9,8 @@ from pathlib import Path
 from embrew.data.documents import Document
 from embrew.data.overlap import normalised
 from embrew.data.qa import QA
-from embrew.domain.leaks import HeldOut
-from embrew.domain.matching import items, key
+from embrew.domain.matching import Finder, items, key
+from embrew.domain.question_parts import Within, is_long
 from embrew.files.writing import write_jsonl
 
 
@@ -41,11 +41,12 @@ def write_test_set(
         if passage.id in seen:
             trained.add(normalised(passage.content))
     chosen = {name: text for name, text in wrong.items() if name not in right}
-    held, short = HeldOut(judged), {key(pair.answer) for pair in judged}
+    long = [answer for answer in right.values() if is_long(answer)]
+    contains, is_part, keys = Finder(long, least=1), Within(long), set(map(key, right.values()))
     pool = sorted(
         name
         for name, text in others.items()
-        if name not in {*right, *chosen} and not held.answers_in(text) and not short & items(text)
+        if name not in {*right, *chosen} and not (contains(text) or is_part(text) or keys & items(text))
     )
     room = max(max_documents - len(right) - len(chosen), 0)
     if len(pool) > room:
