@@ -44,9 +44,15 @@ def terminal_style() -> Style:
     return "bar" if sys.stderr.isatty() else "lines"
 
 
+def in_context(text: str) -> str:
+    """Return a text after the name that `within` set, if any."""
+    name = _context.get()
+    return f"{name}: {text}" if name else text
+
+
 @contextmanager
 def within(name: str) -> Iterator[None]:
-    """Put a name, such as that of a task, before the description of each bar."""
+    """Put a name, such as that of a task, before the description of each bar (and before scores: `in_context`)."""
     before = _context.set(name)
     try:
         yield
@@ -69,8 +75,7 @@ def progress(total: int | None, description: str, unit: str, *, shown: bool | No
     if common is not None and common.unit == unit:
         return Bar(common.shown, unit, is_part=True)
     style = _style or ("bar" if shown else terminal_style())
-    name = _context.get()
-    options: dict[str, Any] = {"desc": f"{name}: {description}" if name else description, "total": total}
+    options: dict[str, Any] = {"desc": in_context(description), "total": total}
     options |= {"unit": unit, "initial": initial, "leave": False, **_width()}
     if shown is False or style == "off":
         return Bar(tqdm(disable=True, **options), unit)

@@ -40,14 +40,15 @@ def held_out(folder: Path) -> list[tuple[str, list[str]]]:
 
 
 def leaks(data: Prepared) -> list[str]:
-    """Every held-out question that stands in a training text, and every held-out answer that is one."""
+    """Every held-out question that stands in a training text, and every long held-out answer that is one."""
     pairs, passages = rows(data.pairs), [row["text"] for row in rows(data.passages)]
     texts = [*passages, *(row[side] for row in pairs for side in ("query", "positive"))]
     texts += [negative for row in pairs for negative in row["negatives"]]
     known, found = [plain(text) for text in texts], []
     for question, answers in held_out(data.folder):
         found += [f"question in {text!r}" for text in known if f" {plain(question)} " in f" {text} "]
-        found += [f"answer {text!r}" for text in known if text in [plain(answer) for answer in answers]]
+        long = [plain(answer) for answer in answers if len(plain(answer).split()) >= 8]
+        found += [f"answer {text!r}" for text in known if text in long]
     return found
 
 
@@ -99,8 +100,7 @@ def test_multiple_choice(count: int, tmp_path: Path) -> None:
     assert len(held_out(data.folder)) == (8 if count == 8 else 10)
     assert leaks(data) == []
     if count == 40:
-        assert data.count("negatives_dropped") > 0 and data.count("train_pairs") > 0
-        assert any(row["negatives"] for row in rows(data.pairs)), "wrong choices that are no query's right answer stay"
+        assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 30, "a name is no identity"
 
 
 def test_without_pairs(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_the_same_question_is_on_one_side(tmp_path: Path) -> None:
     (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
     asked = []
     for i in range(40):
-        asked += [{"question": f"How deep is well {i}?", "answer": f"{i} m, at least"}]
-        asked += [{"question": f"how deep  is “well {i}”", "answer": f"about {i} metres"}]
-        asked += [{"question": f"Depth of the {i}th well", "answer": f"About {i} metres."}]
+        asked += [{"question": f"How deep is well {i}?", "answer": f"{i} m, at least, from the rim to the water"}]
+        asked += [{"question": f"how deep  is “well {i}”", "answer": f"about {i} metres from the  rim to the water"}]
+        asked += [{"question": f"Depth of the {i}th well", "answer": f"About {i} metres, from the rim to the water."}]
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
     trained = {plain(row["query"]) for row in rows(data.pairs)} | {plain(row["positive"]) for row in rows(data.pairs)}
     for question, answers in held_out(data.folder):
@@ -161,18 +161,20 @@ def test_choices_under_another_letter(marker: str, marks: str, tmp_path: Path) -
     (tmp_path / "docs" / "a.txt").write_text("Cities are large, and some of them are old as well.")
     asked = []
     for i in range(40):
-        choices = [CITIES[(i + step) % 12] for step in (0, 1, 5, 7)]
+        year = 1900 + i // 8
+        choices = [f"It left for {CITIES[(i + step) % 12]} before the end of May {year}" for step in (0, 1, 5, 7)]
         listed = [marker.format(mark) + choice for mark, choice in zip(marks, choices, strict=True)]
         asked.append({"question": f"Where did ship number {i} go?", "options": listed, "answer": "ABCD"[i * 7 % 4]})
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
-    right = {city for _, answers in held_out(data.folder) for city in CITIES if city in " ".join(answers)}
-    trained = [" ".join([row["positive"], *row["negatives"]]) for row in rows(data.pairs)]
-    assert right and len(trained) > 10
-    assert [text for text in trained if any(city in text for city in right)] == []
+    right = {answer for _, answers in held_out(data.folder) for answer in answers}
+    trained = [text for row in rows(data.pairs) for text in [row["positive"], *row["negatives"]]]
+    assert all(answer.startswith("It left") for answer in right) and len(trained) > 30
+    assert not right & set(trained) and data.count("negatives_dropped") > 0
 
 
 @pytest.mark.parametrize("label", ["Answer: D", "**Answer:** D", "Correct answer: D", "(Answer: D)"])
-def test_the_last_choice_before_a_label(label: str, tmp_path: Path) -> None:
+def test_passages_that_list_a_right_answer_are_no_wrong_ones(label: str, tmp_path: Path) -> None:
+    """Right choices of two words: their passages are trained on, but not searched as irrelevant."""
     (tmp_path / "docs").mkdir()
     asked, parts = [], []
     for i in range(30):
@@ -182,9 +184,10 @@ def test_the_last_choice_before_a_label(label: str, tmp_path: Path) -> None:
     (tmp_path / "docs" / "exam.md").write_text("\n\n".join(parts))
     data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data", max_chars=100)
     answers = [plain(answer) for _, found in held_out(data.folder) for answer in found]
-    trained = [plain(row["text"]) for row in rows(data.passages)]
-    assert len(answers) == 6 and len(trained) > 10
-    assert [answer for answer in answers if any(f" {answer} " in f" {text} " for text in trained)] == []
+    searched = [plain(row["text"]) for row in rows(data.test / "corpus.jsonl")]
+    assert len(answers) == 6 and len(searched) > 20 and set(answers) <= set(searched)
+    assert [text for text in searched for answer in answers if f" {answer} " in f" {text} " and text != answer] == []
+    assert any(answer in plain(row["text"]) for row in rows(data.passages) for answer in answers)
 
 
 def test_questions_within_questions(tmp_path: Path) -> None:
@@ -211,8 +214,8 @@ def test_questions_within_questions(tmp_path: Path) -> None:
     "left",
     [
         "tons. Which of the wells of record 7 ran dry in the summer of 1907",
-        "dose, as they say. A) Oslo B) drug 7x Answer: B",
-        "drug 7x",
+        "dose, as they say. A) Oslo B) drug 7x, taken twice a day with much water Answer: B",
+        "Drug 7x: taken twice a day with much water",
     ],
 )
 def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
     asked = [
         {
             "question": f"Which of the wells of record {i} ran dry in the summer of {i + 1900} and why?",
-            "answer": f"drug {i}x",
+            "answer": f"drug {i}x, taken twice a day with much water",
         }
         for i in range(12)
     ]
@@ -231,6 +234,40 @@ def test_what_is_left_in_part_is_counted(left: str, tmp_path: Path) -> None:
     with open(data.passages, "a") as file:
         file.write(json.dumps({"text": left, "document": "x"}) + "\n")
     assert scan(data.folder)["remaining"] == 1
+
+
+def test_one_held_out_yes_drops_no_pair(tmp_path: Path) -> None:
+    """Pairs of two classes, of documents of their own: the questions and the documents are apart, and no more."""
+    (tmp_path / "docs").mkdir()
+    for i in range(200):
+        (tmp_path / "docs" / f"{i}.txt").write_text(f"Trial {i} was held in {CITIES[i % 12]} with {i + 40} people.")
+    asked = [
+        {"question": f"Did drug {i} help in the trial?", "answer": "yes" if i % 4 else "No.", "source": f"{i}.txt"}
+        for i in range(200)
+    ]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "data")
+    assert data.manifest["classes"] == {
+        "yes": {"train": 105, "dev": 15, "test": 30},
+        "no": {"train": 35, "dev": 5, "test": 10},
+    }
+    assert data.count("pairs_dropped") == data.count("passages_with_answer") == 0
+    assert data.count("documents_held_out") == 60 and data.count("train_passages") == 140
+    assert leaks(data) == [] and data.manifest["checked"]["answers"] == 0
+    assert sorted(answers for _, answers in held_out(data.folder)) == [["No."]] * 15 + [["yes"]] * 45
+
+
+def test_classes_that_differ_between_splits_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All pairs with one answer are from one document, and stay together."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("Something else entirely, which says nothing of these questions.")
+    answers = ["yes"] * 30 + ["no", "perhaps"] * 15
+    asked = [{"question": f"Is {i} odd?", "answer": answer, "source": f"{i}"} for i, answer in enumerate(answers)]
+    prepare(tmp_path / "docs", write_pairs(tmp_path, asked), tmp_path / "apart")
+    assert "unevenly divided" not in caplog.text
+    of_one = [row | {"source": "book"} if row["answer"] == "yes" else row for row in asked]
+    data = prepare(tmp_path / "docs", write_pairs(tmp_path, of_one), tmp_path / "together")
+    assert data.manifest["classes"]["yes"] == {"train": 30, "test": 0}
+    assert "the answer 'yes' is unevenly divided: 62% of train, 0% of test" in caplog.text
 
 
 @pytest.fixture

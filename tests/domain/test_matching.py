@@ -6,7 +6,7 @@ import pytest
 
 from embrew.data.qa import QA
 from embrew.domain.leaks import HeldOut
-from embrew.domain.matching import Finder, Questions, key
+from embrew.domain.matching import Finder, Questions, items, key
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,18 @@ def test_questions_in_texts(question: str, text: str, found: bool) -> None:
 @pytest.mark.parametrize(
     ("answer", "text", "found"),
     [
-        ("Paris", "Paris.", True),
-        ("Paris", "Which city? A) Paris B) Rome", True),
-        ("Paris", "- Rome\n- Paris\n", True),
-        ("Paris", "Paris is a city.", False),
+        ("yes", "Yes.", False),  # an answer of fewer than 8 words is that of many questions
+        ("Seven words are still of no use", "Seven words are still of no use", False),
+        ("Eight of them are enough to tell apart", "Eight of them are enough to tell apart", True),
         ("It is kept cold, and dry, and dark.", "Storage. It is kept cold and dry and dark. Always.", True),
         ("Storage: it is kept cold and dry and dark, always.", "It is kept cold, and dry, and dark.", True),
         ("Storage: it is kept cold and dry and dark, always.", "It is kept cold", False),
     ],
 )
-def test_answers_in_texts(answer: str, text: str, found: bool) -> None:
+def test_long_answers_in_texts(answer: str, text: str, found: bool) -> None:
     assert HeldOut([QA("q", answer)]).answers_in(text) == found
+
+
+@pytest.mark.parametrize("text", ["Paris.", "Which city? A) Paris B) Rome", "- Rome\n- Paris\n", "B) Paris Answer: B"])
+def test_items_of_lists(text: str) -> None:
+    assert "paris" in items(text) and "paris" not in items("Paris is a city.")

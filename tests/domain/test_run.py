@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -198,11 +200,32 @@ def test_too_little_of_everything(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="holds no documents"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     (tmp_path / "docs" / "a.txt").write_text("One sentence alone.")
-    with pytest.raises(ValueError, match="no data can be held out"):
+    with pytest.raises(ValueError, match="documents in docs: 1, no pairs; the test would have different questions: 0"):
         prepare(tmp_path / "docs", None, tmp_path / "data")
     with pytest.raises(FileNotFoundError, match="pairs.jsonl"):
         prepare(tmp_path / "docs", tmp_path / "pairs.jsonl", tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "pairs", "said"),
+    [
+        (3, 0, "documents in docs: 3, no pairs; the test would have different questions: 1, different answers: 1"),
+        (3, 1, "documents in docs: 3, pairs in pairs.jsonl: 1; the test would have different questions: 1"),
+    ],
+)
+def test_counts_are_checked_before_a_model_is_opened(
+    files: int, pairs: int, said: str, docs: Path, write: Callable[[int], Path], tmp_path: Path
+) -> None:
+    for file in sorted(docs.iterdir())[files:]:
+        file.unlink()
+    options = ["--model", str(tmp_path / "no-such-model"), "--output", str(tmp_path / "out")]
+    options += ["--pairs", str(write(pairs))] if pairs else []
+    result = CliRunner().invoke(app, ["domain", str(docs), *options])
+    assert result.exit_code == 1 and said in result.stderr and "needs two or more of each" in result.stderr
+    assert not (tmp_path / "out" / "data").exists()
+    general = CliRunner().invoke(app, ["domain", str(docs), *options, "--general", str(write(1))])
+    assert "pairs.jsonl: different questions: 1, different answers: 1; give two or more of each" in general.stderr
 
 
 def test_from_documents_to_report(
@@ -230,6 +253,22 @@ def test_from_documents_to_report(
     for step in report["steps"]:
         assert f"| {step['step']} | {step['ndcg_at_10']:.3f} | {step['recall_at_10']:.3f} |" in page
     assert "docs" in page and "## Before training" in page and "no verdict from 8 pairs of docs" in page
+    for step in report["steps"]:
+        assert f"{step['step']}: data-test test: {step['ndcg_at_10']:.4f} in " in result.stderr
+    base = max(report["steps"][:3], key=lambda step: step["ndcg_at_10"])
+    found = re.search(r"after represent minus .*: (\S+), 95 % interval \[(\S+), (\S+)\]", page)
+    assert found is not None and base["step"] == "untrained, memory"
+    difference, low, high = (100 * float(value) for value in found.groups())
+    verdict = json.loads((out / "comparison.json").read_text())["verdict"]
+    about = re.match(
+        r"out/represent and out/untrained-memory are not .*difference of (\S+) points \(95 % interval (\S+) to "
+        r"([^)]+)\); out/untrained-memory was chosen as the best untrained model",
+        verdict[0],
+    )
+    assert about is not None, verdict[0]
+    assert [float(value) for value in about.groups()] == pytest.approx([difference, low, high], abs=0.05)
+    assert verdict[0] in html.unescape((out / "comparison.html").read_text())
+    assert "out/represent" in verdict[1] and "out/untrained-memory" in verdict[1]
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
     assert len(report["diagnosis"]["data"]) == 2
     assert str(tmp_path) not in page, "a report has no paths of one machine"

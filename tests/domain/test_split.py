@@ -33,15 +33,16 @@ def test_an_answer_is_found_in_its_document_word_by_word() -> None:
 def test_pairs_are_connected_through_questions_answers_and_documents() -> None:
     pairs = [
         QA("one", "first"),
-        QA("ONE ", "second"),  # the question of 0
-        QA("two", "Second"),  # the answer of 1
+        QA("ONE ", LONG),  # the question of 0
+        QA("two", LONG.upper()),  # the answer of 1
+        QA("zero", "First"),  # the answer of 0, but a short one
         QA("three", "third"),
         QA("four", "fourth"),
         QA("five", "fifth", source="book"),
         QA("six", "sixth", source="book"),  # a source that is no document here
     ]
-    documents = [(), (), (), ("d",), ("d", "e"), (), ()]
-    assert connected(pairs, documents) == [[0, 1, 2], [3, 4], [5, 6]]
+    documents = [(), (), (), (), ("d",), ("d", "e"), (), ()]
+    assert connected(pairs, documents) == [[0, 1, 2], [3], [4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -51,8 +52,8 @@ def test_parts_share_nothing(seed: int) -> None:
     pairs = []
     for i in range(100):
         pairs.append(QA(f"question {i}", LONG.replace("fox", f"fox{i}")))
-        pairs.append(QA(f"question {i}", f"another answer {i}"))
-        pairs.append(QA(f"other question {i}", f"Another  answer {i}"))
+        pairs.append(QA(f"question {i}", f"another answer {i}, of which there is a lot to say"))
+        pairs.append(QA(f"other question {i}", f"Another  answer {i} of which there is a lot to say."))
     found = split_pairs(pairs, documents, seed=seed)
     counts = {part: found.parts.count(part) for part in ("train", "dev", "test")}
     assert counts["test"] == pytest.approx(60, abs=3) and counts["dev"] == pytest.approx(30, abs=3)
@@ -83,11 +84,27 @@ def test_few_pairs_of_all_documents_leave_the_documents() -> None:
     assert set(found.parts) == {"test"} and not found.by_document and not found.held_out
 
 
-def test_one_answer_to_nearly_everything() -> None:
-    """Yes, and a few others: the connected ones are trained on, the others judge."""
-    pairs = [QA(f"q{i}", "yes") for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
+def test_one_long_answer_to_nearly_everything() -> None:
+    """The connected pairs are trained on, the others judge."""
+    pairs = [QA(f"q{i}", LONG) for i in range(40)] + [QA("q", "no"), QA("r", "perhaps")]
     found = split_pairs(pairs, [])
     assert found.parts[:40] == ("train",) * 40 and "test" in found.parts[40:]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_classes_of_answers_are_divided_in_proportion(seed: int) -> None:
+    """The numbers of PubMedQA's labels, and answers that only one pair has."""
+    answers = ["yes"] * 552 + ["no"] * 338 + ["maybe"] * 110
+    pairs = [QA(f"question {i}?", answer, source=f"{i}.txt") for i, answer in enumerate(answers)]
+    found = split_pairs(pairs, [], seed=seed)
+    for part, share in (("train", 0.7), ("test", 0.2), ("dev", 0.1)):
+        own = [pair.answer for pair, where in zip(pairs, found.parts, strict=True) if where == part]
+        assert len(own) == 1000 * share
+        for answer in ("yes", "no", "maybe"):
+            assert own.count(answer) == pytest.approx(answers.count(answer) * share, abs=1.5)
+    mixed = [QA(f"question {i}?", "yes" if i < 50 else f"it is {i}") for i in range(100)]
+    parts = split_pairs(mixed, [], seed=seed).parts
+    assert parts[:50].count("test") == parts[50:].count("test") == 10
 
 
 def test_pairs_that_say_the_same_are_kept_once() -> None:

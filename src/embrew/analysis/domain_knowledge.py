@@ -54,10 +54,20 @@ class Sample:
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Sequence[QA], *, most: int | None = None, seed: int = 42) -> Sample:
-        """Return a seeded sample of pairs; its texts are the distinct answers."""
+        """Return a seeded sample of pairs; its texts are the distinct answers.
+
+        Raises:
+            ValueError: fewer than two different questions or two different answers.
+        """
         chosen = sample_in_order(pairs, most, seed=seed)
-        answers = tuple(pair.answer for pair in chosen)
-        return cls(name, tuple(pair.question for pair in chosen), answers, tuple(dict.fromkeys(answers)))
+        questions, answers = tuple(pair.question for pair in chosen), tuple(pair.answer for pair in chosen)
+        asked, texts = set(questions), tuple(dict.fromkeys(answers))
+        if min(len(asked), len(texts)) < 2:
+            raise ValueError(
+                f"{name}: different questions: {len(asked)}, different answers: {len(texts)}; give two or more of "
+                "each, since pairs are compared with mismatched ones"
+            )
+        return cls(name, questions, answers, texts)
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,17 @@ class TaskScores:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Models on the tasks that they have alike; the first model is the base of all differences."""
+    """Models on the tasks that they have alike; the first model is the base of all differences.
+
+    Attributes:
+        candidate: Index of the model that the verdict is about, against the first, which was chosen as the best
+            untrained one; None: the best model, whichever it is.
+    """
 
     models: tuple[Model, ...]
     tasks: tuple[TaskScores, ...]
     left_out: tuple[LeftOut, ...] = ()
+    candidate: int | None = None
 
     def means(self, tasks: Sequence[TaskScores] | None = None) -> tuple[float, ...]:
         """Return each model's mean main score over tasks, from 0 to 1."""

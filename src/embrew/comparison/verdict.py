@@ -22,7 +22,7 @@ def verdict(comparison: Comparison) -> list[str]:
     best, other = best_and_other(comparison)
     first = f"{_on_the_mean(comparison, best, other)}{_chosen(comparison, best, other)}."
     sentences = [first, _on_tasks(comparison, best, other)]
-    if len(comparison.models) > 2:
+    if len(comparison.models) > 2 and comparison.candidate is None:
         sentences.append(_runner_up(comparison, best, other))
         sentences += [_worse(comparison, base) for base in dict.fromkeys((best, 0))]
     return [sentence for sentence in sentences if sentence]
@@ -34,7 +34,12 @@ def best_model(comparison: Comparison) -> int:
 
 
 def best_and_other(comparison: Comparison) -> tuple[int, int]:
-    """Return the best model and the one that it is compared with: the first; the second best if that is the best."""
+    """Return the best model and the one that it is compared with: the first; the second best if that is the best.
+
+    A comparison with a candidate has this one in place of the best, and the first.
+    """
+    if comparison.candidate is not None:
+        return comparison.candidate, 0
     best, second, *_ = _order(comparison)
     return (best, 0) if best != 0 else (0, second)
 
@@ -74,6 +79,8 @@ def _over(comparison: Comparison) -> str:
 def _chosen(comparison: Comparison, best: int, other: int) -> str:
     """Return how the best model of three or more was chosen; and that the other is the second best, if it is."""
     count, names = len(comparison.models), [model.name for model in comparison.models]
+    if comparison.candidate is not None:
+        return f"; {names[other]} was chosen as the best untrained model on these results, which favours it"
     if count == 2:
         return ""
     second = f", {names[other]} is the runner-up" if other == _order(comparison)[1] else ""

@@ -5,8 +5,8 @@
 - It also holds a question if it is a part of it (30 characters or more), or contains one of its sentences or 13 of its
   words in a row (`question_parts`).
 - A training question holds a held-out one if it equals it, contains it (5 words or more) or is a part of it.
-- A text holds an answer of 30 characters or more if it contains it word by word, or is a part of it of that length; a
-  shorter answer if it equals it, or has it as a line or an item of a list (a choice).
+- A text holds an answer of 8 words or more if it contains it word by word, or is a part of it of 30 characters or more.
+  A shorter answer, such as "yes", a number or a name, is the answer of many questions and is not looked for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal
 
 from embrew.data.documents import Document
 from embrew.data.qa import QA
-from embrew.domain.matching import START, Finder, Questions, items, key, words
-from embrew.domain.question_parts import IN_QUERY, Within, is_long, parts_of
+from embrew.domain.matching import START, Finder, Questions, identifies, key, words
+from embrew.domain.question_parts import IN_QUERY, Within, parts_of
 
 
 class HeldOut:
@@ -35,8 +35,7 @@ class HeldOut:
         self._in_question = Finder(questions, least=IN_QUERY)
         self._parts = Finder(parts_of(questions))
         self._part_of_question = Within(questions)
-        long = [pair.answer for pair in pairs if is_long(pair.answer)]
-        self._answers = {key(pair.answer) for pair in pairs if not is_long(pair.answer)}
+        long = [pair.answer for pair in pairs if identifies(pair.answer)]
         self._in_answer = Finder(long, least=1)
         self._part_of_answer = Within(long)
 
@@ -49,8 +48,8 @@ class HeldOut:
         return key(question) in self._questions or bool(self._in_question(question)) or self._is_part(question)
 
     def answers_in(self, text: str) -> bool:
-        """Return whether a text holds a held-out answer, or is a part of one."""
-        return bool(self._in_answer(text) or self._answers & items(text)) or self._part_of_answer(text)
+        """Return whether a text holds a held-out answer of `IDENTITY` words or more, or is a part of one."""
+        return bool(self._in_answer(text)) or self._part_of_answer(text)
 
     def _is_part(self, text: str) -> bool:
         return len(words(text)) >= START and self._part_of_question(text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from embrew.data.reading import expand, public_name
 from embrew.data.sampling import sample_in_order
 from embrew.domain.cloze_questions import cloze_pair, last_passages, split_documents, without_repeated
 from embrew.domain.leaks import without_held_out
+from embrew.domain.matching import key
 from embrew.domain.scan import check
-from embrew.domain.split import split_pairs, without_duplicates
+from embrew.domain.split import answer_classes, split_pairs, without_duplicates
 from embrew.domain.test_sets import write_test_set
 from embrew.files.checksums import content_hash
 from embrew.files.formats import DOMAIN
@@ -28,6 +30,7 @@ MANIFEST = "manifest.json"
 SELF_SUPERVISED_BELOW = 64  # training pairs (a batch) below which pairs from passages are added
 MOST_MADE = 5000  # pairs from passages
 MOST_QUERIES = 200  # test questions from passages
+UNLIKE = 0.1  # difference between the shares of a class of answers in two splits from which a warning is logged
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,8 @@ def prepare(
 
     Raises:
         FileExistsError: `folder` was made of other files or with other settings.
-        FileNotFoundError, ValueError: as `read_folder` and `read_qa`; no data for training or for the test; training
-            files that hold a held-out question or answer (see `scan`).
+        FileNotFoundError, ValueError: as `read_folder` and `read_qa`; no data for training; fewer than two different
+            questions or answers for the test; training files that hold a held-out question or answer (see `scan`).
     """
     asked = {
         "format": DOMAIN.newest,
@@ -128,6 +131,8 @@ def prepare(
         ]
         questions = without_repeated((qa for qa in map(cloze_pair, judged) if qa), train_passages)
         by_part["test"] = sample_in_order(questions, MOST_QUERIES, seed=seed)
+    of_pairs = "no pairs" if pairs is None else f"pairs in {asked['pairs']}: {len(different)}"
+    _check_test(by_part["test"], f"documents in {asked['documents']}: {len(found)}, {of_pairs}")
     held_pairs = [*by_part["dev"], *by_part["test"]]
     clean = without_held_out(train_passages, by_part["train"], held_pairs)
     train_passages, taken_out = clean.passages, dict(clean.counts)
@@ -135,13 +140,12 @@ def prepare(
     if len(rows) < SELF_SUPERVISED_BELOW:
         own = without_held_out((), (qa for qa in map(cloze_pair, train_passages) if qa), held_pairs).pairs
         rows += [_row(pair, made=True) for pair in sample_in_order(own, MOST_MADE, seed=seed)]
-    if not by_part["test"]:
-        raise ValueError(f"{asked['documents']}: no data can be held out for the test; give more documents, or pairs")
     if not train_passages and not rows:
         raise ValueError(
             f"{asked['documents']}: no training data is left: every document is the source of held-out pairs, or holds "
             "their questions or answers; give more documents, or more pairs"
         )
+    classes = _classes(different, {**by_part, "train": clean.pairs})
     with atomic_folder(folder, marker=MANIFEST) as new:
         write_jsonl(new / "passages.jsonl", ({"text": p.content, "document": p.id} for p in train_passages))
         write_jsonl(new / "pairs.jsonl", rows)
@@ -170,6 +174,7 @@ def prepare(
             "counts": counts,
             "by_document": split.by_document,
             "questions_made": made,
+            "classes": classes,
             "checked": check(new),
         }
         write_json(new / MANIFEST, manifest)
@@ -177,6 +182,31 @@ def prepare(
 
 
 _PARTS = ("train", "dev", "test")
+
+
+def _check_test(pairs: Sequence[QA], given: str) -> None:
+    """Raise if questions cannot be compared with answers of others."""
+    questions, answers = {key(pair.question) for pair in pairs}, {key(pair.answer) for pair in pairs}
+    if min(len(questions), len(answers)) < 2:
+        raise ValueError(
+            f"{given}; the test would have different questions: {len(questions)}, different answers: {len(answers)}, "
+            "and needs two or more of each (pairs with the same question or document stay together); give more or "
+            "longer documents, or more questions with different answers (--pairs FILE)"
+        )
+
+
+def _classes(pairs: Sequence[QA], by_part: Mapping[str, Sequence[QA]]) -> dict[str, dict[str, int]]:
+    """Return the number of pairs per class of answers and split; warn where the shares differ much between splits."""
+    counts = {part: Counter(key(pair.answer) for pair in by_part[part]) for part in _PARTS if by_part[part]}
+    found = {name: {part: counts[part][name] for part in counts} for name in answer_classes(pairs)}
+    for name, by_split in found.items():
+        shares = {part: count / len(by_part[part]) for part, count in by_split.items()}
+        if max(shares.values()) - min(shares.values()) > UNLIKE:
+            said = ", ".join(f"{share:.0%} of {part}" for part, share in shares.items())
+            logger.warning(
+                "the answer %r is unevenly divided: %s; its pairs are linked by question or document", name, said
+            )
+    return found
 
 
 def _row(pair: QA, *, made: bool) -> dict[str, Any]:

@@ -12,12 +12,15 @@ from embrew.analysis.plots import draw_bars, drawing
 from embrew.analysis.separation import Separation
 from embrew.analysis.separation_plots import draw_separation
 from embrew.comparison.tables import as_markdown
+from embrew.domain.matching import IDENTITY
 from embrew.evaluation import Result
 from embrew.evaluation.uncertainty import compare
 from embrew.files.writing import atomic_path, write_json
 
 SCORES = {"ndcg_at_10": "nDCG@10", "recall_at_10": "Recall@10", "mrr_at_10": "MRR@10"}
 FEW_QUERIES = 50
+MOST_CLASSES = 10  # short answers whose numbers are shown
+LONG = f"answer of {IDENTITY} words or more"
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,15 @@ def _data(report: Mapping[str, Any]) -> list[str]:
         f"{counts['linked']} of a known document: {counts['train_pairs']} to train on, {counts['test_queries']} "
         f"questions held out for the test, {counts.get('dev_queries', 0)} for choices during training"
     )
+    for answer, by_split in list(data.get("classes", {}).items())[:MOST_CLASSES]:
+        divided = ", ".join(f"{count} in {split}" for split, count in by_split.items())
+        lines.append(f"- pairs with the answer {answer!r}: {divided}")
     if data["by_document"]:
-        lines.append("- held-out pairs share no question, answer or known document with training pairs")
+        lines.append(f"- held-out pairs share no question, {LONG} or known document with training pairs")
     else:
         lines.append(
-            "- the pairs are from too few documents to hold documents out: held-out pairs share no question, answer or "
-            "passage that holds one of them with the training data. They may share documents."
+            f"- the pairs are from too few documents to hold documents out: held-out pairs share no question, {LONG} "
+            "or passage that holds one of them with the training data. They may share documents."
         )
     return [*lines, *_checked(data, counts)]
 
@@ -130,7 +136,8 @@ def _checked(data: Mapping[str, Any], counts: Mapping[str, Any]) -> list[str]:
         f"- removed from the training data: {counts['passages_with_question']} passages that hold a held-out "
         f"question or a part of one, {counts['passages_with_answer']} that hold an answer, "
         f"{counts['pairs_dropped']} pairs, {counts['negatives_dropped']} negatives",
-        f"- {found['questions']} held-out questions and {found['answers']} answers were searched in the "
+        f"- {found['questions']} held-out questions and {found['answers']} answers of {IDENTITY} words or more were "
+        "searched in the "
         f"{found['texts']} training texts: {found['remaining']} were found, whole or in part",
     ]
 
@@ -175,11 +182,9 @@ def _results(steps: Sequence[Step]) -> str:
 
 
 def _remarks(data: Mapping[str, Any], counts: Mapping[str, Any], steps: Sequence[Step]) -> list[str]:
-    """Return remarks on the table of results."""
-    best, last = (
-        max((step for step in steps if step.seconds is None), key=lambda step: step.result.main_score),
-        steps[-1],
-    )
+    """Return remarks on the table of results; `report.inputs` chooses the same base for the HTML page."""
+    untrained = [step for step in steps if step.seconds is None]
+    best, last = max(untrained, key=lambda step: (step.result.main_score, step.name)), steps[-1]
     lines = []
     tested = compare(best.result, last.result)
     if tested is not None:

@@ -29,7 +29,7 @@ from embrew.files.public_paths import public_path
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_path, recover, write_json
 from embrew.modeling.encoder import Encoder
-from embrew.progress import is_chosen
+from embrew.progress import is_chosen, within
 from embrew.recipe import Recipe
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.text_encoder.provenance import versions
@@ -132,7 +132,8 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     steps: list[Step] = []
     for how, said in READINGS.items():
         encoder = build.encoder(untrained(recipe, how))
-        result = _evaluate(encoder, data, folder / "results" / f"untrained-{how}", settings)
+        with within(f"untrained, {said}"):
+            result = _evaluate(encoder, data, folder / "results" / f"untrained-{how}", settings)
         steps.append(Step(f"untrained, {said}", result, None, None))
     diagnosis, before = _diagnose(encoder, sample, settings, folder / DIAGNOSIS)
     steps[-1] = Step(steps[-1].name, result, before, None)
@@ -143,7 +144,8 @@ def _run(documents: str | Path, pairs: str | Path | None, folder: Path, settings
     seconds = read_json(model / "run.json", keys=("seconds",))["seconds"]
     for stage in recipe.stages:
         encoder = Encoder.from_pretrained(model / stage.name, dtype="as_trained")
-        result = _evaluate(encoder, data, folder / "results" / stage.name, settings)
+        with within(stage.name):
+            result = _evaluate(encoder, data, folder / "results" / stage.name, settings)
         apart = _separate(encoder, sample, settings, folder / "separations" / f"{stage.name}.json")
         steps.append(Step(stage.name, result, apart, seconds.get(stage.name)))
     if settings.export:

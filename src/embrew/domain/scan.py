@@ -13,7 +13,7 @@ from typing import Any
 from embrew.data.beir import read_beir
 from embrew.data.formats import read_file
 from embrew.data.overlap import normalised
-from embrew.domain.matching import START, items, key, words
+from embrew.domain.matching import START, identifies, key, words
 from embrew.domain.question_parts import IN_QUERY, is_long, parts_of
 
 EXAMPLES = 3
@@ -21,6 +21,8 @@ EXAMPLES = 3
 
 def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """Search the training files of a prepared folder for the questions and right answers of its test and dev sets.
+
+    Answers of fewer than `IDENTITY` words are not searched.
 
     Args:
         folder: from `prepare`.
@@ -50,12 +52,8 @@ def scan(folder: Path, others: Iterable[Mapping[str, Any]] = ()) -> dict[str, An
         contained |= len(words(question)) >= IN_QUERY and f" {key(question)} " in only_asked
         if key(question) in whole or inside or contained or question in partly:
             found.append(question)
-    listed = {item for text in (*asked, *read) for item in items(text)}
-    partly = _parts_in([answer for answer in answers if is_long(answer)], (*asked, *read))
-    for answer in answers:
-        contained = f" {key(answer)} " in with_asked if is_long(answer) else key(answer) in listed
-        if key(answer) in whole or contained or answer in partly:
-            found.append(answer)
+    partly = _parts_in(answers, (*asked, *read))
+    found += [answer for answer in answers if f" {key(answer)} " in with_asked or answer in partly]
     return {
         "questions": len(questions),
         "answers": len(answers),
@@ -116,7 +114,7 @@ def _held_out(folder: Path) -> tuple[list[str], list[str]]:
             texts = {document.id: document.content for document in data.corpus}
             questions |= dict.fromkeys(data.queries.values())
             answers |= dict.fromkeys(texts[name] for grades in data.qrels.values() for name in grades)
-    return list(questions), list(answers)
+    return list(questions), [answer for answer in answers if identifies(answer)]
 
 
 def _texts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -11,13 +11,13 @@ from pathlib import PurePosixPath
 from embrew.data.documents import Document
 from embrew.data.overlap import normalised
 from embrew.data.qa import QA
-from embrew.domain.matching import Finder, Questions, key
+from embrew.domain.matching import IDENTITY, Finder, Questions, identifies, key
 
 FEW = 20  # fewer pairs are all held out: they are worth more for the test than for training
 TEST_SHARE, MOST_TEST = 0.2, 500
 DEV_SHARE, MOST_DEV, DEV_FROM = 0.1, 200, 200  # the last: pairs from which there is a dev set
-WORDS = 8  # minimum words of an answer that is searched in the documents
 MANY = 3  # a question in more documents than this is linked to none of them
+CLASS = 5  # pairs with one short answer from which it is a class: a fifth of them, the test's share, is one pair
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,11 @@ class Split:
 def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int = 42) -> Split:
     """Hold out pairs for a test and, where there are enough, a dev set.
 
-    Pairs with the same question, the same answer (ignoring case, white space and punctuation) or the same document stay
-    together, and so do pairs connected through others. Fewer than `FEW` pairs are all held out. If the documents
-    connect most of the pairs (a single document, for instance), pairs are separated by question and answer only.
+    Pairs with the same question, the same answer of `IDENTITY` words or more (ignoring case, white space and
+    punctuation) or the same document stay together, and so do pairs connected through others. Shorter answers that many
+    pairs have (`answer_classes`) are divided between the parts in proportion. Fewer than `FEW` pairs are all held out.
+    If the documents connect most of the pairs (a single document, for instance), pairs are separated by question and
+    answer only.
 
     Args:
         pairs: the pairs to split.
@@ -60,8 +62,7 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
         apart = connected(pairs)
         if max(map(len, apart)) < max(map(len, groups)):
             groups, by_document = apart, False
-    order = list(groups)
-    random.Random(seed).shuffle(order)
+    order = _in_proportion(pairs, groups, seed=seed)
     parts = ["train"] * len(pairs)
     for part, share, most in (("test", TEST_SHARE, MOST_TEST), ("dev", DEV_SHARE, MOST_DEV)):
         if part == "dev" and len(pairs) < DEV_FROM:
@@ -79,12 +80,31 @@ def split_pairs(pairs: Sequence[QA], documents: Sequence[Document], *, seed: int
     return Split(tuple(parts), frozenset().union(*named), by_document, linked)
 
 
+def answer_classes(pairs: Sequence[QA]) -> Counter[str]:
+    """Return the number of pairs of each short answer that `CLASS` pairs or more have, such as `yes` and `no`."""
+    counts = Counter(key(pair.answer) for pair in pairs if not identifies(pair.answer))
+    return Counter({answer: count for answer, count in counts.most_common() if count >= CLASS})
+
+
+def _in_proportion(pairs: Sequence[QA], groups: Sequence[list[int]], *, seed: int) -> list[list[int]]:
+    """Return groups in random order, with the classes of answers in about the same proportion in each part of it."""
+    order = list(groups)
+    random.Random(seed).shuffle(order)
+    classes = answer_classes(pairs)
+    by_class: dict[str, list[list[int]]] = defaultdict(list)
+    for group in order:
+        answer = key(pairs[group[0]].answer)
+        by_class[answer if answer in classes else ""].append(group)
+    spread = [((i + 0.5) / len(several), group) for several in by_class.values() for i, group in enumerate(several)]
+    return [group for _, group in sorted(spread, key=lambda one: one[0])]
+
+
 def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[frozenset[str]]:
     """Return the ids of each pair's documents: named by its `source`, or holding its question or its answer.
 
     A source is a path, a name, a title or an id. Questions are found by `Questions`; one in more than `MANY` documents
-    is ignored. An answer of `WORDS` words or more is searched word by word; a document that is part of an answer counts
-    too.
+    is ignored. An answer of `IDENTITY` words or more is searched word by word; a document that is part of an answer
+    counts too.
     """
     by_name: dict[str, set[str]] = defaultdict(set)
     for document in documents:
@@ -92,8 +112,8 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
         inner = document.id.partition("#")[2]
         for name in {document.id, inner, document.title} | ({str(path), path.name, path.stem} if not inner else set()):
             by_name[name].add(document.id)
-    questions, answers = Questions(pair.question for pair in pairs), Finder((p.answer for p in pairs), least=WORDS)
-    inside = Finder((document.content for document in documents), least=WORDS)
+    questions, answers = Questions(pair.question for pair in pairs), Finder((p.answer for p in pairs), least=IDENTITY)
+    inside = Finder((document.content for document in documents), least=IDENTITY)
     asking: dict[str, set[str]] = defaultdict(set)
     answering: dict[str, set[str]] = defaultdict(set)
     same: dict[str, set[str]] = defaultdict(set)
@@ -113,7 +133,7 @@ def find_documents(pairs: Sequence[QA], documents: Sequence[Document]) -> list[f
 
 
 def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None = None) -> list[list[int]]:
-    """Return groups of pairs that share no question, answer or, if given, document; each group in order."""
+    """Return groups of pairs that share no question, long answer or, if given, document; each group in order."""
     parent = list(range(len(pairs)))
 
     def root(i: int) -> int:
@@ -124,7 +144,8 @@ def connected(pairs: Sequence[QA], from_document: Sequence[Iterable[str]] | None
 
     known: dict[tuple[str, str], int] = {}
     for i, pair in enumerate(pairs):
-        keys = [("question", key(pair.question)), ("answer", key(pair.answer))]
+        keys = [("question", key(pair.question))]
+        keys += [("answer", key(pair.answer))] if identifies(pair.answer) else []
         if from_document is not None:
             keys += [("document", name) for name in from_document[i]]
             keys += [("source", pair.source)] if pair.source and not from_document[i] else []

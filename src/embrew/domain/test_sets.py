@@ -9,7 +9,8 @@ from pathlib import Path
 from embrew.data.documents import Document
 from embrew.data.overlap import normalised
 from embrew.data.qa import QA
-from embrew.domain.leaks import HeldOut
+from embrew.domain.matching import Finder, items, key
+from embrew.domain.question_parts import Within, is_long
 from embrew.files.writing import write_jsonl
 
 
@@ -39,22 +40,29 @@ def write_test_set(
         others[normalised(passage.content)] = passage.content
         if passage.id in seen:
             trained.add(normalised(passage.content))
-    chosen = {key: text for key, text in wrong.items() if key not in right}
-    held = HeldOut(judged)
-    pool = sorted(name for name, text in others.items() if name not in {*right, *chosen} and not held.answers_in(text))
+    chosen = {name: text for name, text in wrong.items() if name not in right}
+    long = [answer for answer in right.values() if is_long(answer)]
+    contains, is_part, keys = Finder(long, least=1), Within(long), set(map(key, right.values()))
+    pool = sorted(
+        name
+        for name, text in others.items()
+        if name not in {*right, *chosen} and not (contains(text) or is_part(text) or keys & items(text))
+    )
     room = max(max_documents - len(right) - len(chosen), 0)
     if len(pool) > room:
         pool = random.Random(seed).sample(pool, room)
-    corpus = {**right, **chosen, **{key: others[key] for key in sorted(pool)}}
-    ids = {key: f"d{i}" for i, key in enumerate(corpus)}
+    corpus = {**right, **chosen, **{name: others[name] for name in sorted(pool)}}
+    ids = {name: f"d{i}" for i, name in enumerate(corpus)}
     questions: dict[str, tuple[str, set[str]]] = {}
     for pair in judged:
         questions.setdefault(normalised(pair.question), (pair.question, set()))[1].add(normalised(pair.answer))
-    write_jsonl(folder / "corpus.jsonl", ({"_id": ids[key], "title": "", "text": text} for key, text in corpus.items()))
+    write_jsonl(
+        folder / "corpus.jsonl", ({"_id": ids[name], "title": "", "text": text} for name, text in corpus.items())
+    )
     named = [(f"q{i}", text, answers) for i, (text, answers) in enumerate(questions.values())]
     write_jsonl(folder / "queries.jsonl", ({"_id": name, "text": text} for name, text, _ in named))
     (folder / "qrels").mkdir()
-    lines = [f"{name}\t{ids[key]}\t1" for name, _, answers in named for key in sorted(answers)]
+    lines = [f"{name}\t{ids[answer]}\t1" for name, _, answers in named for answer in sorted(answers)]
     (folder / "qrels" / f"{split}.tsv").write_text(
         "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8"
     )

@@ -24,7 +24,7 @@ from embrew.evaluation.suites import Suite, list_suites, read_suite
 from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.files.checksums import content_hash
-from embrew.progress import within
+from embrew.progress import in_context, within
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.provenance import describe_run
 
@@ -111,7 +111,7 @@ def evaluate(
     for number in several.order(tasks):
         task, run, before = tasks[number], runs[number], known[number]
         if before is not None:
-            logger.info("%s %s: %.4f, evaluated before", before.task, before.split, before.main_score)
+            logger.info("%s: %.4f, evaluated before", in_context(f"{before.task} {before.split}"), before.main_score)
             continue
         if not several.takes(task, number):
             continue
@@ -124,7 +124,8 @@ def evaluate(
                     result = _result_of(encoder, task, options, cache, several.share(task, number, run))
         except FinishedByOthers:
             continue
-        logger.info("%s %s: %.4f in %.1f s", result.task, result.split, result.main_score, result.seconds)
+        name = in_context(f"{result.task} {result.split}")
+        logger.info("%s: %.4f in %.1f s", name, result.main_score, result.seconds)
         if folder:
             write_result(result, folder, run)
         results[number] = result

@@ -48,7 +48,7 @@ def with_poolings(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Giv
             choice = None if bare is None else choose(bare, tasks, files / "results" / one.name.replace("/", "--"))
             seeds.append(source if choice is None else replace(source, pooling=choice.pooling))
         chosen = [seed.pooling for seed, source in zip(seeds, one.seeds, strict=True) if seed != source]
-        found.append(Given(with_pooling(one.name, *chosen), tuple(seeds)))
+        found.append(replace(one, name=with_pooling(one.name, *chosen), seeds=tuple(seeds)))
     return found
 
 

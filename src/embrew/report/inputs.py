@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embrew.build.untrained import is_recipe
-from embrew.comparison.models import chosen_in, named, with_pooling
+from embrew.comparison.models import chosen_in, named, read_folder, with_pooling
 from embrew.evaluation.paths import read_paths
 from embrew.files.formats import ENCODER, RUN, SWEEP
 from embrew.files.public_paths import shown_path
@@ -33,7 +33,7 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
     """Return the models of paths, each `PATH` or `NAME=PATH`; paths of one name are seeds of a model.
 
     A run is one model per stage, after the untrained encoder if that can be built; a sweep one per row; a domain run
-    one per step. Their names begin with that of the folder.
+    one per step, the best untrained one first. Their names begin with that of the folder.
 
     Args:
         paths: Folders, recipes, Hub ids.
@@ -59,7 +59,10 @@ def read_inputs(paths: Sequence[str], folders: Mapping[str, str] | None = None) 
         ((_, encoder),) = _one_encoder(given, folder)
         first, *others = seeds[name]
         seeds[name] = [replace(encoder, results=first.results, pooling=first.pooling), *others]
-    return [Given(name, tuple(sources)) for name, sources in seeds.items()]
+    models = [Given(name, tuple(sources)) for name, sources in seeds.items()]
+    if len(paths) == 1 and _is_domain(entry):
+        models[-1] = replace(models[-1], candidate=True)
+    return models
 
 
 def with_stored(given: Sequence[Given]) -> list[Given]:
@@ -203,12 +206,22 @@ def _of_domain(name: str, path: Path, found: Found) -> Iterator[tuple[str, Sourc
     stages = [stage.name for stage in found.stages]
     if found.state != "finished":
         raise ValueError(f"the domain run {path} is not finished: {found.summary}; give its first command again")
-    for results in sorted((path / RESULTS).glob("untrained-*")):
+    untrained = sorted((path / RESULTS).glob("untrained-*"), key=lambda one: (_score(one), one.name), reverse=True)
+    for results in untrained:  # the best is the base of the comparison
         yield f"{name}/{results.name}", Source(results=results)
     for stage in stages:
         run = path / "model"
         results = path / RESULTS / stage
         yield f"{name}/{stage}", Source(results=results, model=str(run / stage), run=run, stage=stage)
+
+
+def _is_domain(path: str) -> bool:
+    folder = Path(path).expanduser()
+    return folder.is_dir() and inspect(folder).kind == "domain run"
+
+
+def _score(results: Path) -> float:
+    return read_folder(results)[0].result.main_score  # of one task
 
 
 def _said(found: Found) -> str:

@@ -67,7 +67,8 @@ def make_report(
         given = with_poolings(given, tasks, files)
         known = with_stored(given) if measure else given
         models = read_models(given, tasks, files, cache, again=again)
-        comparison = compare_models(models)
+        candidate = next((i for i, one in enumerate(given) if one.candidate), None)
+        comparison = replace(compare_models(models), candidate=candidate)
         data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in given])
         subject = Subject(
             comparison,

@@ -131,10 +131,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Given:
-    """A model that a report was asked for: a name, and one source per seed."""
+    """A model that a report was asked for: a name, and one source per seed.
+
+    Attributes:
+        candidate: The verdict is about this model, as in the report of a domain run: see `Comparison`.
+    """
 
     name: str
     seeds: tuple[Source, ...]
+    candidate: bool = False
 
 
 def _sum(values: list[Any]) -> Any:
