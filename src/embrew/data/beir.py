@@ -89,11 +89,10 @@ def read_beir(folder: Path, split: str) -> RetrievalData:
             f"{missing[0]!r}"
         )
     corpus = read_documents(folder)
-    judged = {document for grades in qrels.values() for document in grades}
-    if not judged & {document.id for document in corpus}:
-        named = f"e.g. {min(judged)!r}; the corpus has ids such as {corpus[0].id!r}" if judged else "they are empty"
+    relevant = {document for grades in qrels.values() for document, grade in grades.items() if grade > 0}
+    if relevant and relevant.isdisjoint(document.id for document in corpus):
         raise ValueError(
-            f"{folder}: the judgements of split {split!r} name no document of the corpus ({named}); give them the "
-            "corpus's ids"
+            f"{folder}: the judgements of split {split!r} name no document of the corpus (e.g. {min(relevant)!r}; the "
+            f"corpus has ids such as {corpus[0].id!r}); give both the same ids"
         )
     return RetrievalData(corpus=corpus, queries=queries, qrels=qrels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,10 +125,10 @@ def _names(runs: Sequence[str]) -> list[str]:
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    from embrew.comparison.tables import csv_text
     from embrew.files.writing import atomic_path
 
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows({**row, "pareto": int(row["pareto"])} for row in rows)
+    cells = [[int(row[key]) if key == "pareto" else row.get(key, "") for key in columns] for row in rows]
+    with atomic_path(path) as temporary:
+        temporary.write_text(csv_text([columns, *cells]), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -216,18 +215,18 @@ def _words(name: str, found: Surface, picked: Cell | None, export: str) -> list[
 
 
 def _write_csv(path: Path, found: Sequence[tuple[str, Surface, Cell | None]]) -> None:
+    from embrew.comparison.tables import csv_text
     from embrew.files.writing import atomic_path
 
-    with atomic_path(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        tasks = [task.name for task in found[0][1].tasks]
-        writer.writerow(
-            ["model", "layers", "dim", "score", "kept", "milliseconds", "bytes", "pareto", "picked", *tasks]
-        )
-        for name, result, picked in found:
-            front = result.pareto()
-            for i, cell in enumerate(result.cells):
-                each = result.scores.reshape(len(tasks), -1)[:, i]
-                values = [f"{value:.6f}" for value in (cell.score, cell.kept, cell.milliseconds)]
-                marks = [int(cell in front), int(cell == picked)]
-                writer.writerow([name, cell.layers, cell.dim, *values, cell.bytes, *marks, *(f"{s:.6f}" for s in each)])
+    tasks = [task.name for task in found[0][1].tasks]
+    columns = ["model", "layers", "dim", "score", "kept", "milliseconds", "bytes", "pareto", "picked", *tasks]
+    rows: list[list[Any]] = []
+    for name, result, picked in found:
+        front = result.pareto()
+        for i, cell in enumerate(result.cells):
+            each = result.scores.reshape(len(tasks), -1)[:, i]
+            values = [f"{value:.6f}" for value in (cell.score, cell.kept, cell.milliseconds)]
+            marks = [int(cell in front), int(cell == picked)]
+            rows.append([name, cell.layers, cell.dim, *values, cell.bytes, *marks, *(f"{s:.6f}" for s in each)])
+    with atomic_path(path) as temporary:
+        temporary.write_text(csv_text([columns, *rows]), encoding="utf-8")
