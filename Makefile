@@ -12,6 +12,12 @@ CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+# Runs pip, and says every 20 seconds that it still works. The loop ends with this shell, however that ends.
+define install
+@while sleep 20 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
+	echo "  still installing: $$(du -sh $(VENV) | cut -f1) in $(VENV)"; done & \
+	$(PIP) $(1); status=$$?; kill $$! 2>/dev/null; exit $$status
+endef
 OFFLINE := TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ARGS ?=
 
@@ -29,22 +35,22 @@ $(VENV)/.stamp-torch:
 		{ echo "embrew needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing $(TORCH) into $(VENV) ..."
-	@$(PIP) $(TORCH)
+	$(call install,$(TORCH))
 	@touch $@
 
 $(VENV)/.stamp-core: pyproject.toml $(CONSTRAINTS) $(VENV)/.stamp-torch
 	@echo "installing embrew into $(VENV) ..."
-	@$(PIP) -e .
+	$(call install,-e .)
 	@touch $@
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	@echo "installing the development tools into $(VENV) ..."
-	@$(PIP) -e ".[dev]"
+	$(call install,-e ".[dev]")
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-core
 	@echo "installing the documentation tools into $(VENV) ..."
-	@$(PIP) -e ".[docs]"
+	$(call install,-e ".[docs]")
 	@touch $@
 
 install: $(VENV)/.stamp-core $(VENV)/.stamp-dev ## the package and the development tools, editable, into VENV

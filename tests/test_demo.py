@@ -12,6 +12,7 @@ import pytest
 
 from embrew.demo.estimate import Estimate, costs
 from embrew.demo.run import run
+from embrew.demo.steps import FEWEST, chosen_share, fewer_steps, steps_of
 from embrew.demo.table import markdown, plot
 from embrew.recipe import Recipe
 
@@ -54,11 +55,58 @@ def test_remaining_minutes(tmp_path: Path) -> None:
     assert str(estimate) == "less than a minute"
 
 
+def seconds_of_a_step(recipe: Recipe, folder: Path, minutes: float, share: float = 1.0) -> float:
+    """On a machine where the demonstration with this share of the steps takes so many minutes."""
+    return 60 * minutes / sum(costs(recipe, folder, share).values())
+
+
+def test_steps_fit_five_minutes(tmp_path: Path) -> None:
+    recipe = Recipe.load("llm2comp/nano")
+    assert chosen_share(recipe, tmp_path / "idle", seconds_of_a_step(recipe, tmp_path, 5.9)) == 1.0
+    step = seconds_of_a_step(recipe, tmp_path, 7.0)
+    share = chosen_share(recipe, tmp_path / "busy", step)
+    assert FEWEST < share < 1 and 4.9 < Estimate(step, costs(recipe, tmp_path, share)).minutes <= 5.0
+    fewer = Recipe.load("llm2comp/nano", fewer_steps(recipe, share))
+    steps = [stage.training["max_steps"] for stage in fewer.stages]
+    assert steps == [round(share * n) for n in (60, 12, 90)] and fewer.stages[2].training["warmup_steps"] < 9
+    assert steps_of(fewer, recipe)["compress"] == f"{steps[0]} of 60 steps"
+    assert fewer_steps(recipe, 1.0) == []
+
+
+def test_a_resumed_demo_keeps_its_steps(tmp_path: Path) -> None:
+    recipe = Recipe.load("llm2comp/nano")
+    idle, slow = seconds_of_a_step(recipe, tmp_path, 3.0), seconds_of_a_step(recipe, tmp_path, 340.0)
+    assert chosen_share(recipe, tmp_path / "one", slow, FEWEST) == FEWEST
+    assert chosen_share(recipe, tmp_path / "one", idle) == chosen_share(recipe, tmp_path / "one", slow) == FEWEST
+    with pytest.raises(ValueError, match="begun with 25% of the steps, and 100% are asked for; .* add --fresh"):
+        chosen_share(recipe, tmp_path / "one", idle, 1.0)
+    (tmp_path / "old" / "model").mkdir(parents=True)
+    assert chosen_share(recipe, tmp_path / "old", slow) == 1.0, "begun when all steps were always trained"
+    assert chosen_share(recipe, tmp_path / "own", slow, fit=False) == 1.0, "the user's own numbers of steps"
+
+
+def test_where_five_minutes_are_not_enough(tmp_path: Path) -> None:
+    """Nothing is begun. On the command line: one line, and an exit status that make reports."""
+    script = """
+import sys
+from embrew.demo import run
+run.measure = lambda: 14.0
+from embrew.demo.__main__ import main
+sys.argv = ["demo", "--output", sys.argv[1]]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "demo")], capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "takes about 338 min, and about 184 min with a quarter of the training steps" in done.stderr
+    assert "ARGS=--quick" in done.stderr and "ARGS=--full" in done.stderr and not (tmp_path / "demo").exists()
+
+
 @pytest.mark.slow
 def test_the_tuned_model_beats_the_untrained_one(tmp_path: Path) -> None:
     """`make demo` as it is, from harvest to search, on packages that it has never seen."""
-    rows = run(tmp_path / "demo")
-    assert [row["step"] for row in rows[2:]] == ["LLM2Comp: compress", "LLM2Comp: unsupervised", "LLM2Comp: supervised"]
+    rows = run(tmp_path / "demo", share=1.0)
+    steps = {"compress": 60, "unsupervised": 12, "supervised": 90}
+    assert [row["step"] for row in rows[2:]] == [f"LLM2Comp: {name} ({n} of {n} steps)" for name, n in steps.items()]
     untrained, tuned = rows[:2], rows[-1]
     for score in ("ndcg_at_10", "recall_at_10"):
         assert all(tuned[score] > row[score] for row in untrained), score
@@ -68,11 +116,11 @@ def test_the_tuned_model_beats_the_untrained_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_demo_goes_on(tmp_path: Path) -> None:
-    """Two steps a stage; stopped after the first stage, then given again."""
+    """A quarter of eight steps a stage; stopped after the first stage, then given again, without `--quick`."""
     stages = [stage.name for stage in Recipe.load("llm2comp/nano").stages]
-    short = [f"stages.{name}.training.max_steps=2" for name in stages]
+    short = [f"stages.{name}.training.max_steps=8" for name in stages]
     command = [sys.executable, "-m", "embrew.demo", "--output", str(tmp_path / "demo"), *short]
-    process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    process = subprocess.Popen([*command, "--quick"], env={**os.environ, "HF_HUB_OFFLINE": "1"})
     while process.poll() is None and not (tmp_path / "demo" / "model" / stages[0]).exists():
         time.sleep(0.5)
     process.kill()
@@ -81,3 +129,5 @@ def test_a_stopped_demo_goes_on(tmp_path: Path) -> None:
         command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=True
     )
     assert f"{stages[0]}  already finished, skipped" in done.stdout
+    page = (tmp_path / "demo" / "table.md").read_text()
+    assert "| LLM2Comp: supervised (2 of 90 steps) |" in page and "not README's figures" in page

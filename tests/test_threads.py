@@ -48,3 +48,15 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split()[-1] == "PASSIVE", done.stderr
+
+
+def test_the_demo_sets_them_before_torch_is_imported():
+    script = """
+import sys
+from embrew.demo import __main__ as demo
+demo.set_threads = lambda: sys.exit("torch" in sys.modules)
+sys.argv = ["demo"]
+demo.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, "torch is imported already" + done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from embrew.peft_import import defer_bitsandbytes
+
 if TYPE_CHECKING:
     from embrew.analysis import effective_tokens, memory_similarity, pool_over
     from embrew.corpus import encode_corpus, query_options, read_vectors, texts_of, update_corpus
@@ -64,6 +66,8 @@ __all__ = [
     "train",
     "update_corpus",
 ]
+
+defer_bitsandbytes()
 
 
 def __getattr__(name: str) -> Any:

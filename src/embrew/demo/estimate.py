@@ -31,15 +31,21 @@ def measure(steps: int = 3) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def costs(recipe: Recipe, output: Path) -> dict[str, float]:
-    """Return the cost of each part, in steps of `measure`, without what an earlier run has finished in `output`."""
+def costs(recipe: Recipe, output: Path, share: float = 1.0) -> dict[str, float]:
+    """Return the cost of each part, in steps of `measure`, without what an earlier run has finished in `output`.
+
+    Args:
+        recipe: what is trained.
+        output: folder of the demonstration.
+        share: of the recipe's steps.
+    """
     found = dict(PARTS)
     if (output / "data").exists():
         found["data"] = 0.0
     for stage in recipe.stages:
         if not (output / "model" / stage.name / "embrew.json").is_file():
             steps = stage.training.get("max_steps", 100)
-            found["training"] += steps * TRAINING_STEP.get(stage.name, OTHER_STEP)
+            found["training"] += share * steps * TRAINING_STEP.get(stage.name, OTHER_STEP)
     return found
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from embrew.demo.estimate import Estimate, costs, measure
+from embrew.demo.steps import ALL, chosen_share, fewer_steps, steps_of
 from embrew.demo.table import markdown, plot, table
 from embrew.harvest import harvest
 from embrew.progress import is_chosen, within
@@ -30,21 +31,35 @@ QUESTIONS = (
 """Searched in the test packages' documentation (networkx, scikit-learn, rich, pydantic, fsspec)."""
 
 
-def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def run(
+    output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, ...] = (), share: float | None = None
+) -> list[dict[str, Any]]:
     """Run the whole demonstration in one folder.
 
-    Writes `data/` (the harvest), `model/` (the stages), `export/` (Sentence-Transformers), `index/`, `results/`,
-    `table.md`, `scores.png`. What an earlier run has finished there is kept.
+    Writes `steps.json` (the share of the steps), `data/` (the harvest), `model/` (the stages), `export/`
+    (Sentence-Transformers), `index/`, `results/`, `table.md`, `scores.png`. What an earlier run has finished there is
+    kept.
+
+    Args:
+        output: the folder.
+        recipe_name: recipe to train.
+        overrides: settings of the recipe.
+        share: of the recipe's steps; None: what five minutes allow, or all where `overrides` set numbers of steps.
 
     Returns:
         The rows of the table.
+
+    Raises:
+        ValueError: five minutes do not allow a quarter of the steps, or the folder was begun with another share.
     """
     from embrew.recipe import Recipe
 
     demo = Demonstration(output)
     os.environ["EMBREW_DEMO"] = str(demo.data.resolve())
     recipe = Recipe.load(recipe_name, overrides)
-    demo.begin(recipe)
+    share = demo.begin(recipe, share, fit=not any(".max_steps=" in override for override in overrides))
+    recipe = Recipe.load(recipe_name, [*overrides, *fewer_steps(recipe, share)])
+    demo.steps = steps_of(recipe, Recipe.load(recipe_name))
     demo.collect()
     demo.score_untrained(recipe)
     demo.train(recipe, recipe_name)
@@ -64,16 +79,20 @@ class Demonstration:
         self.console = Console(highlight=False)
         self.rows: list[dict[str, Any]] = []
         self.counts: Mapping[str, int] = {}
+        self.steps: Mapping[str, str] = {}
 
-    def begin(self, recipe: Recipe) -> None:
-        """Measure this machine and say how long the demonstration takes on it."""
+    def begin(self, recipe: Recipe, share: float | None, *, fit: bool) -> float:
+        """Measure this machine, say how long the demonstration takes on it, and return the share of steps to train."""
         self.console.print(
             f"embrew's demonstration, offline, in {self.output}; stopped, the same command resumes it", markup=False
         )
         self.console.print("   measuring this machine …")
         step = measure()
-        self.left = Estimate(step, costs(recipe, self.output))
-        self.console.print(f"   {self.left} on this machine at its current load")
+        share = chosen_share(recipe, self.output, step, share, fit=fit)
+        self.left = Estimate(step, costs(recipe, self.output, share))
+        steps = "all steps" if share == 1 else f"{share:.0%} of the steps"
+        self.console.print(f"   {self.left} on this machine at its current load, with {steps} of training")
+        return share
 
     def collect(self) -> None:
         """Collect the data."""
@@ -129,8 +148,11 @@ class Demonstration:
                 figures = self._score(
                     Encoder.from_pretrained(self.output / "model" / stage.name, dtype="as_trained"), stage.name
                 )
-                self.rows.append({"step": f"LLM2Comp: {stage.name}", "seconds": seconds[stage.name], **figures})
+                label = f"LLM2Comp: {stage.name} ({self.steps[stage.name]})"
+                self.rows.append({"step": label, "seconds": seconds[stage.name], **figures})
         data = f"Test split: {size_of(self.counts)} of packages that were not trained on"
+        if any(steps.split()[0] != steps.split()[2] for steps in self.steps.values()):
+            data += f". Not the recipe's numbers of steps, so not README's figures; for these: {ALL}"
         self.console.print(table(self.rows, data))
         (self.output / "table.md").write_text(markdown(self.rows, data))
         plot(self.rows, self.output / "scores.png")

@@ -24,6 +24,7 @@ from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_token
 
 OPEN_STOCK = """
 import json, sys
+sys.modules["bitsandbytes"] = None  # not needed; as it is imported, it may download code
 import numpy as np
 from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
