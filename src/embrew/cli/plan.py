@@ -77,12 +77,12 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Plan the training of a recipe: embrew plan RECIPE."""
+    from embrew import build
     from embrew.planning.advice import advice
     from embrew.planning.document import plan_document
     from embrew.planning.plan import plan_recipe
-    from embrew.recipe import Recipe
 
-    loaded = Recipe.load(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     plan = plan_recipe(loaded, gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
     changes = [advice(loaded, index, stage) for index, stage in enumerate(plan.stages)]
     console = out()

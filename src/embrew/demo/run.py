@@ -39,11 +39,11 @@ def run(output: Path, recipe_name: str = "llm2comp/nano", overrides: tuple[str, 
     Returns:
         The rows of the table.
     """
-    from embrew.recipe import Recipe
+    from embrew import build
 
     demo = Demonstration(output)
     os.environ["EMBREW_DEMO"] = str(demo.data.resolve())
-    recipe = Recipe.load(recipe_name, overrides)
+    recipe = build.load_recipe(recipe_name, overrides)
     demo.begin(recipe)
     demo.collect()
     demo.score_untrained(recipe)
