@@ -57,9 +57,8 @@ def datasets(
                 for config in stage.datasets
             ]
         except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"{error}; for data of yours, give 'stages.{stage.name}.data={{path: FILE}}'"
-            ) from None
+            instead = f"'stages.{stage.name}.data={{path: FILE}}'"
+            raise FileNotFoundError(f"{error}; for data of yours, give {instead}") from None
     for number, config in enumerate(stage.datasets):
         part = parts[number]
         if reserved is not None:

@@ -170,7 +170,7 @@ def _assumed(plan: RecipePlan) -> list[str]:
     if made:
         found.append(
             f"{', '.join(made)}: the data is not here; all texts are as long as --tokens or the limits allow, pairs "
-            "have one negative"
+            "have one negative, unless columns names none"
         )
     if any(stage.run.steps is None for stage in plan.stages):
         found.append("?: the number of steps depends on the rows of the data; set training.max_steps")
