@@ -136,7 +136,7 @@ def test_what_is_neither_a_file_nor_on_the_hub(tmp_path, monkeypatch):
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(
-        FileNotFoundError, match="'some/dataset' is no file or folder here, and the Hub is not reached: off"
+        FileNotFoundError, match="'some/dataset' is no file .* here, and the Hub is not reached: offline"
     ):
         values("some/dataset")
 
