@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embrew import build
 from embrew.config.overrides import apply_overrides, parse_override
 from embrew.config.yaml_text import dump_yaml, parse_yaml
 from embrew.data.prompts import LLM2COMP_TRAINING
@@ -367,6 +368,35 @@ def test_overrides_set_values_by_number_and_by_name():
 def test_overrides_that_cannot_be(override, message):
     with pytest.raises(ValueError, match=message):
         Recipe.load(NANO, [override])
+
+
+ESE = "ese/nano"
+DIMS = "stages.espresso.objective.dims=[64, 256]"
+
+
+@pytest.mark.parametrize("stage", ["espresso", "0"])
+def test_another_type_of_objective_drops_the_keys_of_the_recipe_that_it_lacks(stage, caplog):
+    recipe = build.load_recipe(ESE, [f"stages.{stage}.objective.type=matryoshka", DIMS])
+    build.check_recipe(recipe)
+    base = Recipe.load(ESE).stages[0].objective["base"]
+    assert recipe.stages[0].objective == {"type": "matryoshka", "dims": [64, 256], "base": base}
+    (record,) = caplog.records
+    place = f"stages.{stage}.objective.type=matryoshka"
+    assert record.getMessage() == f"{place}: dropped compression_size of the recipe, which matryoshka does not have"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_key_that_the_user_gives_and_the_type_lacks_is_an_error(place):
+    overrides = ["stages.espresso.objective.type=matryoshka", DIMS]
+    overrides.insert(place, "stages.espresso.objective.compression_size=32")
+    with pytest.raises(ValueError, match="matryoshka has no key 'compression_size'"):
+        build.check_recipe(build.load_recipe(ESE, overrides))
+
+
+def test_the_same_or_an_unknown_type_drops_nothing(caplog):
+    recipe = build.load_recipe(ESE, ["stages.espresso.objective.type=espresso"])
+    assert recipe == Recipe.load(ESE) and not caplog.records
+    assert "compression_size" in build.load_recipe(ESE, ["stages.0.objective.type=nope"]).stages[0].objective
 
 
 def test_an_override_reaches_one_place_of_an_alias_only():

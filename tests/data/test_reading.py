@@ -110,8 +110,19 @@ def test_environment_variables_in_paths(tmp_path, monkeypatch):
     assert expand("$CORPORA/STSB") == expand("${CORPORA}/STSB") == f"{tmp_path}/STSB"
     assert expand("~/x") == str(Path.home() / "x")
     assert expand("./x") == "./x"
-    with pytest.raises(ValueError, match="needs the environment variable NOT_SET"):
+    with pytest.raises(ValueError, match=r"the environment variable NOT_SET, which is not set; export NOT_SET=FOLDER$"):
         expand("$NOT_SET/STSB")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("EMBREW_DATA", "public data sets, which embrew does not ship"), ("EMBREW_DEMO", r"embrew's demo \(make demo\)")],
+)
+def test_folders_of_recipes_say_what_they_are_and_what_does_without(name, what, monkeypatch):
+    monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=rf"{what}.*stages.NAME.data={{path: FILE}}.*llm2comp/qwen3-0.6b") as error:
+        expand(f"${name}/pairs.jsonl")
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_is_neither_a_file_nor_on_the_hub(tmp_path, monkeypatch):
@@ -124,7 +135,9 @@ def test_what_is_neither_a_file_nor_on_the_hub(tmp_path, monkeypatch):
         raise ConnectionError("offline")
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
-    with pytest.raises(FileNotFoundError, match="'some/dataset' is no file or folder here and no data set of the Hub"):
+    with pytest.raises(
+        FileNotFoundError, match="'some/dataset' is no file .* here, and the Hub is not reached: offline"
+    ):
         values("some/dataset")
 
 

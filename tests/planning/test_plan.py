@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from embrew import build
 from embrew.cli import app
 from embrew.planning.architectures import config_of
 from embrew.planning.devices import GPUS, device, device_here
@@ -18,6 +19,7 @@ from embrew.planning.encoders import empty_model
 from embrew.planning.encoding import plan_encoding
 from embrew.planning.memory import Memory, Static
 from embrew.planning.plan import plan_recipe
+from embrew.planning.rows import stage_rows
 from embrew.planning.run import MOMENTS, StageRun
 from embrew.recipe import Recipe, list_recipes
 from embrew.training.stages import train
@@ -145,6 +147,42 @@ def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
     assert stage.static.parameters == trained + head + copied
     assert (stage.memory.gradients, stage.memory.optimizer) == (4 * trained, 8 * trained)
     assert stage.memory.weights == pytest.approx(4 * (trained + head) + 2 * copied, abs=256)  # and buffers
+
+
+@pytest.mark.parametrize("objective", ["epic", "icl"])
+def test_demonstrations_are_counted_where_the_data_is_not_here(objective, model_folder):
+    """Made-up rows are demonstrations of each other; EPIC's prompted queries are one more pass over the queries."""
+
+    def flop(demonstrations: int) -> float:
+        stage = {
+            "name": "one",
+            "objective": {"type": objective, "demonstrations": demonstrations},
+            "data": {"path": "none", "instruction": "Find the answer: "},
+            "batch": {"size": 32},
+        }
+        encoder = {
+            "model": str(model_folder("llama")),
+            "template": "{instruction}{text}{eos}",
+            "pooling": {"mode": "last"},
+            "demonstrations": {"compress": "pair" if objective == "epic" else "none", "text_tokens": 20},
+            "max_length": {"query": 40, "document": 40},
+        }
+        (plan,) = plan_recipe(Recipe.from_values({"encoder": encoder, "stages": [stage]}), gpu="h100").stages
+        return plan.flop
+
+    assert flop(5) > 1.2 * flop(0)
+
+
+def test_pairs_have_a_negative_only_where_the_data_may_have_one():
+    """The second stage of LBR has in-batch negatives alone; `columns` says so."""
+    for name, negatives in (("lbr/paper-qwen2-1.5b", 0), ("epic/qwen3-0.6b", 1)):
+        recipe = Recipe.load(name, ["encoder.model=nano", "encoder.max_length={query: 48, document: 48}"])
+        objective = build.objective(recipe.stages[-1].objective)
+        encoder = build.encoder(recipe)
+        rows, _, measured = stage_rows(recipe, len(recipe.stages) - 1, objective, encoder)
+        assert not measured and {len(row) for row in rows["negatives"]} == {negatives}
+        assert len(set(rows["query"])) == len(rows) > 1
+        assert len({len(ids) for ids in encoder.tokenizer(list(rows["query"])).input_ids}) == 1
 
 
 def command(recipe: Recipe, tmp_path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from embrew.build.checking import check_recipe, check_stage
 from embrew.build.encoders import carries_on, check_same_encoder, encoder, make_trainable
-from embrew.build.objectives import objective
+from embrew.build.objectives import load_recipe, objective, objective_keys
 from embrew.build.opening import open_model
 from embrew.build.precision import Arithmetic, arithmetic, autocasts, opening_dtype
 from embrew.build.rows import datasets, order, rows, short_rows
@@ -20,8 +20,10 @@ __all__ = [
     "datasets",
     "drops_last",
     "encoder",
+    "load_recipe",
     "make_trainable",
     "objective",
+    "objective_keys",
     "open_model",
     "opening_dtype",
     "order",

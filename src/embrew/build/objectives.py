@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from embrew.config.suggestions import choose_from
 from embrew.config.validation_errors import KeyPath, dotted
 from embrew.objectives import OBJECTIVES, EmbeddingObjective, Objective
 from embrew.objectives.settings import check_values
+from embrew.recipe import Recipe
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Load a recipe as `Recipe.load`; an override of an objective's type drops the recipe's keys that it lacks."""
+    return Recipe.load(name_or_path, overrides, keys_of=objective_keys)
+
+
+def objective_keys(name: Any) -> Collection[str] | None:
+    """Return the keys of a type of objective in a recipe; None: there is no such type."""
+    try:
+        names = [field.name for field in fields(_kind(name, ()))]
+    except ValueError:
+        return None
+    return [*names, "scale"] if "temperature" in names else names
 
 
 def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:

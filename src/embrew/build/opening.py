@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from embrew.build.encoders import encoder
+from embrew.build.objectives import load_recipe
 from embrew.build.on_openvino import on_openvino
 from embrew.build.stock import open_stock
 from embrew.build.untrained import check_pooling, is_bare, is_recipe, no_pooling, on_hub, open_bare
@@ -19,7 +20,6 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import ASSETS, pick_dtype
 from embrew.modeling.storage.opening import AS_TRAINED
-from embrew.recipe import Recipe
 from embrew.runtimes.encoder import RuntimeEncoder
 from embrew.runtimes.folder import is_openvino, open_openvino
 from embrew.runtimes.library import openvino
@@ -76,7 +76,7 @@ def open_model(
     if overrides and not is_recipe(name):
         raise ValueError(f"{overrides[0]!r} overrides a recipe, and {name!r} is not one")
     if is_recipe(name):
-        recipe = Recipe.load(name, [*overrides, *([] if dtype == "auto" else [f"encoder.dtype={dtype}"])])
+        recipe = load_recipe(name, [*overrides, *([] if dtype == "auto" else [f"encoder.dtype={dtype}"])])
         if recipe.stages:
             stages = ", ".join(stage.name for stage in recipe.stages)
             raise ValueError(f"recipe {name} has stages ({stages}); train it first: embrew train {name} --output DIR")

@@ -49,10 +49,16 @@ def datasets(
         ValueError: no row of a data set is left.
     """
     with reject_file(rejected) as file:
-        parts = [
-            rows(config, built, max_rows=config.max_rows, reserved=reserved, rejects=_rejects(config, file, rejected))
-            for config in stage.datasets
-        ]
+        try:
+            parts = [
+                rows(
+                    config, built, max_rows=config.max_rows, reserved=reserved, rejects=_rejects(config, file, rejected)
+                )
+                for config in stage.datasets
+            ]
+        except FileNotFoundError as error:
+            instead = f"'stages.{stage.name}.data={{path: FILE}}'"
+            raise FileNotFoundError(f"{error}; for data of yours, give {instead}") from None
     for number, config in enumerate(stage.datasets):
         part = parts[number]
         if reserved is not None:

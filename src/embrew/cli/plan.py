@@ -77,12 +77,12 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Plan the training of a recipe: embrew plan RECIPE."""
+    from embrew import build
     from embrew.planning.advice import advice
     from embrew.planning.document import plan_document
     from embrew.planning.plan import plan_recipe
-    from embrew.recipe import Recipe
 
-    loaded = Recipe.load(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     plan = plan_recipe(loaded, gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
     changes = [advice(loaded, index, stage) for index, stage in enumerate(plan.stages)]
     console = out()
@@ -170,7 +170,7 @@ def _assumed(plan: RecipePlan) -> list[str]:
     if made:
         found.append(
             f"{', '.join(made)}: the data is not here; all texts are as long as --tokens or the limits allow, pairs "
-            "have one negative"
+            "have one negative, unless columns names none"
         )
     if any(stage.run.steps is None for stage in plan.stages):
         found.append("?: the number of steps depends on the rows of the data; set training.max_steps")

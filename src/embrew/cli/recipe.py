@@ -79,12 +79,13 @@ def show(
     resolved: Annotated[bool, typer.Option("--resolved", help="Fill in all defaults and leave out comments.")] = False,
 ) -> None:
     """Show a recipe as it was written; with overrides or --resolved, with all defaults filled in."""
-    from embrew.recipe import Recipe, list_launches, read_launch, read_recipe
+    from embrew import build
+    from embrew.recipe import list_launches, read_launch, read_recipe
 
     if name in list_launches() and not overrides and not resolved:
         text = read_launch(name)
     else:
-        recipe = Recipe.load(name, overrides or ())
+        recipe = build.load_recipe(name, overrides or ())
         text = recipe.to_yaml() if resolved or overrides else read_recipe(name)[0]
     console = out()
     if console.is_terminal:
@@ -120,11 +121,9 @@ def copy(
 @app.command()
 def check(name: Name, overrides: Overrides = None) -> None:
     """Check a recipe without loading a model: keys, values, objectives, LoRA, optimiser and learning rate schedule."""
-    from embrew.recipe import Recipe
-
-    recipe = Recipe.load(name, overrides or ())
     from embrew import build
 
+    recipe = build.load_recipe(name, overrides or ())
     build.check_recipe(recipe)
     stages = ", ".join(stage.name for stage in recipe.stages) or "no stages"
     out().print(f"{name}: valid ({stages})", markup=False)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from embrew.config.suggestions import did_you_mean, quoted
 from embrew.config.yaml_text import MAX_DEPTH, TOO_DEEP, parse_yaml
+
+logger = logging.getLogger(__name__)
+
+KeysOf = Callable[[Any], Collection[str] | None]
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
@@ -30,16 +35,27 @@ def _value(text: str, *, source: str) -> Any:
     return parse_yaml(text, source=source)
 
 
-def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(
+    values: Mapping[str, Any], overrides: Sequence[str], keys_of: KeysOf | None = None
+) -> dict[str, Any]:
     """Return a copy of `values` with each `key.path=value` set, in order.
 
     A list is entered by number or, where its items have a `name`, by that name: `stages.compress.batch.size=64`.
     A missing mapping is created; whether its key is valid is checked later, by the recipe.
 
+    Args:
+        values: of the file.
+        overrides: each a `key.path=value`.
+        keys_of: keys of an objective by its type. Where an override changes the `type` of an objective, keys of the
+            file that the new type lacks are dropped. Those of other overrides stay. None: nothing is dropped, and for a
+            type without keys neither.
+
     Raises:
         ValueError: not `key.path=value`, or the path does not exist in a list or below a value.
     """
     result: dict[str, Any] = _copy(dict(values))
+    if keys_of is not None:
+        _drop_lacking(result, overrides, keys_of)
     for text in overrides:
         keys, value = parse_override(text)
         node: Any = result
@@ -61,6 +77,28 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
             else:
                 node = node[place]
     return result
+
+
+def _drop_lacking(values: dict[str, Any], overrides: Sequence[str], keys_of: KeysOf) -> None:
+    """Drop from objectives whose type is overridden the keys that the new type lacks, and log which."""
+    parsed = [(*parse_override(text), text) for text in overrides]
+    types = {tuple(keys[:-1]): (kind, text) for keys, kind, text in parsed if keys[-1] == "type"}
+    for path, (kind, text) in types.items():
+        node: Any = values
+        for depth, key in enumerate(path):
+            if isinstance(node, list):
+                node = node[_place(node, key, where=".".join(path[:depth]), override=text)]
+            else:
+                node = node.get(key) if isinstance(node, dict) else None
+        known = keys_of(kind) if "objective" in path and isinstance(node, dict) and node.get("type") != kind else None
+        lacking = [] if known is None else [key for key in node if key not in known and key != "type"]
+        for key in lacking:
+            del node[key]
+        if lacking:
+            logger.warning(
+                "%s.type=%s: dropped %s of the recipe, which %s does not have",
+                ".".join(path), kind, ", ".join(lacking), kind,
+            )  # fmt: skip
 
 
 def _copy(value: Any) -> Any:

@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 
 DEV_SPLITS = ("dev", "validation", "valid")
 SPLITS = ("train", *DEV_SPLITS, "test")
+_FOLDERS = {
+    "EMBREW_DATA": "a folder of public data sets, which embrew does not ship (docs/how-to/own-data.md)",
+    "EMBREW_DEMO": "the folder data/ that embrew's demo (make demo) collects from installed packages",
+}
+_INSTEAD = "'stages.NAME.data={path: FILE}' evaluation=null; recipe llm2comp/qwen3-0.6b reads public data of the Hub"
 _SHARD = r"(-\d+(-of-\d+)?)?"  # train-00000.jsonl.gz, train-00000-of-00002.parquet
 
 
@@ -33,7 +38,10 @@ def expand(path: str | Path) -> str:
     check_path_known(text)
     for name in re.findall(r"\$\{?(\w+)\}?", text):
         if not os.environ.get(name):
-            raise ValueError(f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER")
+            what = f", {_FOLDERS[name]}, or data of yours: {_INSTEAD}" if name in _FOLDERS else ""
+            raise ValueError(
+                f"{text!r} needs the environment variable {name}, which is not set; export {name}=FOLDER{what}"
+            )
     text = os.path.expandvars(text)
     return str(Path(text).expanduser()) if text.startswith("~") else text  # Path would drop the "./" of a local path
 
@@ -174,7 +182,9 @@ def _read_hub(path: str, name: str | None, split: str, revision: str | None) -> 
 
     try:
         dataset = datasets.load_dataset(path, name, split=split, revision=revision)
-    except (ConnectionError, FileNotFoundError) as error:
+    except ConnectionError as error:
+        raise FileNotFoundError(f"{path!r} is no file or folder here, and the Hub is not reached: {error}") from error
+    except FileNotFoundError as error:
         raise FileNotFoundError(f"{path!r} is no file or folder here and no data set of the Hub: {error}") from error
     source = " ".join(part for part in (path, name, split) if part)
     for number, values in enumerate(dataset, start=1):

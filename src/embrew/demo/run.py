@@ -52,14 +52,14 @@ def run(
     Raises:
         ValueError: five minutes do not allow a quarter of the steps, or the folder was begun with another share.
     """
-    from embrew.recipe import Recipe
+    from embrew import build
 
     demo = Demonstration(output)
     os.environ["EMBREW_DEMO"] = str(demo.data.resolve())
-    recipe = Recipe.load(recipe_name, overrides)
+    recipe = build.load_recipe(recipe_name, overrides)
     share = demo.begin(recipe, share, fit=not any(".max_steps=" in override for override in overrides))
-    recipe = Recipe.load(recipe_name, [*overrides, *fewer_steps(recipe, share)])
-    demo.steps = steps_of(recipe, Recipe.load(recipe_name))
+    recipe = build.load_recipe(recipe_name, [*overrides, *fewer_steps(recipe, share)])
+    demo.steps = steps_of(recipe, build.load_recipe(recipe_name))
     demo.collect()
     demo.score_untrained(recipe)
     demo.train(recipe, recipe_name)

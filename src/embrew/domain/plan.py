@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from embrew.build.objectives import objective_keys
 from embrew.config.overrides import apply_overrides
 from embrew.config.yaml_text import dump_yaml
 from embrew.domain.prepare import Prepared
@@ -131,7 +132,7 @@ def plan(
         reasons.append("represent: left out, since contrastive learning needs two pairs")
     if data.dev is not None:
         values["evaluation"] = {"dev": [str(data.dev.resolve())]}
-    values = apply_overrides(values, overrides)
+    values = apply_overrides(values, overrides, objective_keys)
     recipe = Recipe.from_values(values, source="the recipe of the domain", overrides=overrides)
     return Plan(recipe, tuple(overrides), tuple(reasons))
 

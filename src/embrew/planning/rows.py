@@ -17,9 +17,10 @@ from embrew.objectives import Objective
 from embrew.objectives.gap import held_out_of
 from embrew.recipe import DataConfig, Recipe, StageConfig
 
-WORD = "word "  # one token in most vocabularies
+WORD, OTHER = "word ", "text "  # one token in most vocabularies, and as long
 END = ". Word word"  # a second sentence, which llama2vec needs
-MADE = 64  # rows that are made up, all alike
+MADE = 64  # rows that are made up: equally long, but different texts, or none could be a demonstration for another
+DIGITS = MADE.bit_length() - 1
 
 
 def stage_rows(
@@ -28,8 +29,9 @@ def stage_rows(
     """Return rows, their order, and whether they are those of the stage's data."""
     stage = recipe.stages[index]
     if not all(_is_here(config) for config in stage.datasets):
-        row = _longest(stage.datasets[0], objective, encoder, tokens)
-        return objective.prepare(Dataset.from_list([row] * MADE), encoder), None, False
+        config = next((one for one in stage.datasets if _has_negatives(one)), stage.datasets[0])
+        rows = [_longest(config, objective, encoder, tokens, number) for number in range(MADE)]
+        return objective.prepare(Dataset.from_list(rows), encoder), None, False
     logging.getLogger("embrew").debug("reading the data of %s", stage.name)
     parts = [
         objective.prepare(
@@ -56,12 +58,21 @@ def _is_here(config: DataConfig) -> bool:
         return False
 
 
-def _longest(config: DataConfig, objective: Objective, encoder: Encoder, tokens: int | None) -> dict[str, Any]:
-    """Return a row whose texts are as long as the limits allow, or have `tokens`; pairs have one negative."""
+def _has_negatives(config: DataConfig) -> bool:
+    """Whether pairs are taken to have negatives: not if `columns` names query and positive alone."""
+    return not {"query", "positive"} <= set(config.columns) or "negatives" in config.columns
+
+
+def _longest(
+    config: DataConfig, objective: Objective, encoder: Encoder, tokens: int | None, number: int
+) -> dict[str, Any]:
+    """Return row `number`, whose texts are as long as the limits allow, or have `tokens`; pairs have one negative."""
+    first = "".join(OTHER if number >> digit & 1 else WORD for digit in range(DIGITS))
 
     def text(limit: int) -> str:
         limits = [limit, config.max_tokens and config.max_tokens - 1, tokens]
-        found = WORD * min(one for one in limits if one is not None)
+        count = min(one for one in limits if one is not None)
+        found = (first + WORD * count)[: len(WORD) * count]
         return found if config.max_chars is None else found[: config.max_chars]
 
     query, document = (text(encoder.max_length[side]) for side in ("query", "document"))
@@ -69,4 +80,5 @@ def _longest(config: DataConfig, objective: Objective, encoder: Encoder, tokens:
         return {"text": document[: -len(END)].rstrip() + END}
     if objective.rows_kind == "scored":
         return {"sentence1": query, "sentence2": document, "score": 1.0}
-    return {"query": query, "positive": document, "negatives": [document], "instruction": config.instruction}
+    negatives = [document] if _has_negatives(config) else []
+    return {"query": query, "positive": document, "negatives": negatives, "instruction": config.instruction}

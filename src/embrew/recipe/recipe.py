@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from embrew.config.overrides import apply_overrides
+from embrew.config.overrides import KeysOf, apply_overrides
 from embrew.config.suggestions import quoted
 from embrew.config.validation_errors import KeyPath, dotted, explain
 from embrew.config.yaml_text import dump_yaml, line_of, parse_yaml
@@ -80,8 +80,10 @@ class Recipe(Config):
         return found if found.stages is None or self.stages[index].name in found.stages else None
 
     @classmethod
-    def load(cls, name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    def load(cls, name_or_path: str | Path, overrides: Sequence[str] = (), *, keys_of: KeysOf | None = None) -> Recipe:
         """Load a shipped recipe by name (`llm2comp/nano`), or a YAML file, with `key.path=value` overrides.
+
+        `keys_of`: see `apply_overrides`; `build.load_recipe` gives it.
 
         Raises:
             FileNotFoundError: no such recipe or file.
@@ -94,7 +96,7 @@ class Recipe(Config):
         file, written = Path(name_or_path).expanduser(), dict[str, str]()
         if file.is_file():
             values = with_data_paths(values, beside(file.parent, written))
-        values = apply_overrides(values, overrides)
+        values = apply_overrides(values, overrides, keys_of)
         recipe = cls.from_values(values, source=source, text=text, overrides=overrides)
         recipe._written.update(written)
         return recipe

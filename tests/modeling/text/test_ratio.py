@@ -55,7 +55,7 @@ def test_rows_take_the_last_tokens_of_the_bank(make_encoder):
         memory = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.MEMORY]
         counts.append(len(memory))
         assert memory == bank[len(bank) - len(memory) :]
-        assert len(memory) == memory_count(len(row.ids) - len(memory), ratio=20, bank=3)
+        assert len(memory) == memory_count(row.segments.count(Segment.TEXT), ratio=20, bank=3)
     assert set(counts) == {1, 2, 3}
 
 
@@ -67,7 +67,19 @@ def test_a_text_that_is_cut_keeps_to_the_limit_and_equals_the_cut_text(make_enco
         assert len(row.ids) == limit
         text = [i for i, segment in zip(row.ids, row.segments, strict=True) if segment == Segment.TEXT]
         assert encoder.template.rows([text], max_length=limit)[0] == row
-        assert memory == memory_count(limit - memory, ratio=20, bank=3)
+        assert memory == memory_count(len(text), ratio=20, bank=3)
+
+
+@pytest.mark.parametrize(
+    "template", ["{text}{memory}", "{instruction}{text}\n{memory}", "{text} {instruction}{memory}{eos}"]
+)
+def test_only_the_text_counts(template, make_encoder):
+    """BOS, the instruction, the template's words and EOS are no text; *Learn Before Represent*: R = |X| / |Z|."""
+    encoder = ratio_encoder(make_encoder, template=template)
+    for tokens, expected in ((1, 1), (20, 1), (21, 2), (40, 2), (41, 3), (400, 3)):
+        (row,) = encoder.template.rows([[5] * tokens], instruction="find the answer to this question: ")
+        assert row.segments.count(Segment.TEXT) == tokens
+        assert row.segments.count(Segment.MEMORY) == expected
 
 
 @pytest.mark.parametrize("mode", ["last", "mean"])

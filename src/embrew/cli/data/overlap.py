@@ -14,9 +14,8 @@ def overlap(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) 
     from embrew.data.overlap import overlap as count
     from embrew.data.reading import public_name
     from embrew.evaluation.dev import dev_sets
-    from embrew.recipe import Recipe
 
-    loaded = Recipe.load(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if not loaded.stages or loaded.evaluation is None:
         raise ValueError(f"{recipe} has no {'evaluation' if loaded.stages else 'stages'}; overlap needs both")
     known = known_texts(dev_sets(loaded.evaluation.dev, loaded.evaluation.guard).texts())

@@ -49,9 +49,8 @@ class Column(NamedTuple):
 def show(recipe: Name, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Show, for each stage, three rows as they were read and one example of each column as tokens."""
     from embrew import build
-    from embrew.recipe import Recipe
 
-    loaded = Recipe.load(recipe, overrides or ())
+    loaded = build.load_recipe(recipe, overrides or ())
     if not loaded.stages:
         raise ValueError(f"{recipe} has no stages, so it has no training data to show")
     encoder = build.encoder(loaded)

@@ -86,8 +86,8 @@ class Template:
         """Return the largest number of memory tokens of a text, in rows of `max_length` tokens."""
         if self.memory_ratio is None:
             return len(self.memory_ids)
-        others = self.tail.count("eos") + len(self.sep_ids)
-        return memory_count(max_length, ratio=self.memory_ratio, bank=len(self.memory_ids), room=max_length - others)
+        room = max_length - len(self.first_ids) - self.tail.count("eos") - len(self.sep_ids)
+        return memory_count(room, ratio=self.memory_ratio, bank=len(self.memory_ids), room=room)
 
     def check_all_memory(self, what: str) -> None:
         """Raise if texts get some of the memory tokens only; `what` needs all of them."""
@@ -183,8 +183,7 @@ class Template:
                 rows[i] = self._repeated(begin + body, texts[i], suffix, max_length, segment)
                 continue
             if self.memory_ratio is not None:
-                before = len(begin.ids) + len(body.ids)
-                suffix = with_fewer(suffix, before, ratio=self.memory_ratio, max_length=max_length)
+                suffix = with_fewer(suffix, begin + body, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is not None and len(begin.ids) + len(body.ids) + len(suffix.ids) > max_length:
                 row = truncated(begin + body, max_length - len(suffix.ids), segment) + suffix
             else:  # in one go: these lists are most of what Python does here
@@ -214,7 +213,7 @@ class Template:
         for i, body in zip(frames, whole_rows(self.strings, list(frames.values()), segment), strict=True):
             row, tail = begin + body, self._tail
             if self.memory_ratio is not None:
-                tail = with_fewer(tail, len(row.ids), ratio=self.memory_ratio, max_length=max_length)
+                tail = with_fewer(tail, row, segment, ratio=self.memory_ratio, max_length=max_length)
             if max_length is None or len(row.ids) + len(tail.ids) <= max_length:
                 rows[i] = row + tail
         return rows
