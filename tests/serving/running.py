@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import uvicorn
 
 from embrew.serving.asked import Asked, Engine, Key, Read
 from embrew.serving.opening import KNOWN, Served
-from embrew.serving.server import IDLE
+from embrew.serving.server import configured
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 from tests.fresh import Fresh
@@ -28,13 +28,17 @@ LISTENING = re.compile(rb"listening at (http://\S+)")
 
 
 @contextmanager
-def running(service: Service, **given: Any) -> Iterator[str]:
-    """Run the application of a service, loaded or not, on a free port in a thread; yields the address."""
-    options: dict[str, Any] = {"log_config": None, "access_log": False, "timeout_keep_alive": IDLE, **given}
+def running(service: Service, *, hosts: Collection[str] = (), **given: Any) -> Iterator[str]:
+    """Run the application of a service, loaded or not, on a free port in a thread; yields the address.
+
+    Args:
+        service: what is served.
+        hosts: as of `create_app`.
+        **given: as of `configured`.
+    """
     from embrew.serving.application import create_app
 
-    config = uvicorn.Config(create_app(service), host="127.0.0.1", port=0, **options)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configured(create_app(service, hosts=hosts), host="127.0.0.1", port=0, **given))
     thread = threading.Thread(target=server.run, daemon=True)  # only a main thread handles signals
     thread.start()
     try:
@@ -136,7 +140,7 @@ class Words:
         "max_length": {"query": 512, "document": 512, "other": 512},
     }
 
-    def read(self, texts: list[Any], asked: Asked) -> Read:
+    def read(self, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
         """One token per word, and one for the template."""
         counts = [len(text.split()) + 1 for text in texts]
         return Read(Key(context=asked.prompt_name, num_layers=asked.num_layers), texts, counts, counts)

@@ -59,7 +59,7 @@ def rest(connection: socket.socket) -> bytes:
 
 def assert_empty(service: Service) -> None:
     """No request, no text, no byte of a body is counted any more."""
-    until(lambda: (service.queue.tokens, service.queue.texts) == (0, 0))
+    until(lambda: (service.queue.tokens, service.queue.texts, service.queue.expecting) == (0, 0, 0))
     until(lambda: not service._tickets)  # removed by the request, after its texts are computed
     assert not service.queue._waiting
     until(lambda: not service.in_pool.running)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -15,8 +16,9 @@ from unittest import mock
 import httpx
 import pytest
 
+from embrew.serving.asked import Asked, Read
 from embrew.serving.settings import Limits, Settings
-from tests.serving.running import Lengths, of_words, running
+from tests.serving.running import Lengths, Words, of_words, running
 from tests.serving.test_refusals import ROUTES, error_of
 
 EMBED = "/embed"
@@ -72,6 +74,64 @@ def test_tokens_that_wait() -> None:
         refused(answer, 429, "queue_full", "8 tokens wait to be computed, and at most 10 may")
     with waiting(Limits(queued_tokens=10), ["word " * 30]) as (client, _):
         refused(client.post(EMBED, json={"inputs": "a"}), 429, "queue_full", "31 tokens wait")
+
+
+def test_tokens_are_estimated_before_texts_are_tokenised() -> None:
+    """A request that does not fit is refused at once, also while others are still being tokenised."""
+    tokenising, gate = threading.Event(), threading.Event()
+    read = Words.read
+
+    def slow(self: Words, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
+        tokenising.set()
+        assert gate.wait(20)
+        return read(self, texts, asked, first=first)
+
+    service = of_words(Lengths(), limits=Limits(queued_tokens=10), tokenizers=1)
+    with mock.patch.object(Words, "read", slow), running(service) as address, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(httpx.post, f"{address}/embed", json={"inputs": "w " * 16}, timeout=30)
+        try:
+            assert tokenising.wait(20)
+            answer = httpx.post(f"{address}/embed", json={"inputs": "w " * 16}, timeout=5)
+            refused(answer, 429, "queue_full", "9 tokens wait to be computed, and at most 10 may")
+        finally:
+            gate.set()
+        assert first.result().status_code == 200
+        until(lambda: service.queue.expecting == service.queue.tokens == 0)
+        assert httpx.post(f"{address}/embed", json={"inputs": "w " * 16}, timeout=20).status_code == 200
+
+
+def test_characters_of_a_text() -> None:
+    """A text is tokenised as a whole, however few tokens are kept: one that would take seconds is refused."""
+    service = of_words(Lengths(), limits=Limits(characters=30))
+    with (
+        mock.patch.object(Words, "read", side_effect=AssertionError("it is tokenised")),
+        running(service) as address,
+        httpx.Client(base_url=address) as client,
+    ):
+        assert client.get("/info").json()["max_text_characters"] == 30
+        for path, body in {
+            "/v1/embeddings": {"input": ["a", "b" * 31]},
+            EMBED: {"inputs": ["a", "b" * 31]},
+            "/embed_all": {"inputs": ["a", "b" * 31]},
+            "/tokenize": {"inputs": ["a", "b" * 31]},
+            "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b" * 31]}},
+        }.items():
+            answer = client.post(path, json=body)
+            refused(answer, 413, "too_many_characters", "text 1 has 31 characters; at most 30 are read: send its begin")
+            assert error_of(answer)["param"] == ("input" if path == "/v1/embeddings" else "inputs")
+        ids = client.post(EMBED, json={"inputs": [[7] * 31]})
+        refused(ids, 413, "too_many_characters", "text 0 has 31 token ids; at most 30 are read")
+        prompt = client.post(EMBED, json={"inputs": "a", "prompt": "b" * 31})
+        refused(prompt, 413, "too_many_characters", "prompt has 31 characters")
+        assert error_of(prompt)["param"] == "prompt"
+
+
+@pytest.mark.parametrize(("tokens", "characters"), [(512, 100_000), (32_768, 262_144), (None, 100_000)])
+def test_characters_by_default(tokens: int | None, characters: int) -> None:
+    service = of_words(Lengths())
+    with mock.patch.dict(service.ready()["max_length"], other=tokens):
+        assert service.characters == characters
+    service.close()
 
 
 def test_requests_at_one_time() -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from embrew.modeling.encoder import Encoder
-from embrew.serving.asked import Asked
+from embrew.serving import tokenizing
+from embrew.serving.asked import Asked, Read
+from embrew.serving.errors import ApiError
 from embrew.serving.reading import EncoderReader
+from embrew.serving.tokenizing import TokenizerPool
+from tests.serving.running import Words
 
 DECODER: dict[str, Any] = {"memory_tokens": 0, "attention": "causal", "pooling": "last"}
 TEXTS = ("the cat sat", 'he said "no" and left', " x", "", "long text " * 30, "long text " * 300)
@@ -47,3 +54,61 @@ def test_all_layers_by_number_share_a_pass_with_none(make_encoder: Callable[...,
     reader = EncoderReader(encoder)
     keys = [reader.read(["a"], Asked(num_layers=depth)).key for depth in (None, encoder.backbone.num_layers, 1)]
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_parts_of_a_request_are_read_like_the_whole(make_encoder: Callable[..., Encoder]) -> None:
+    """The same rows in the same order; errors name the text by its number in the request."""
+    reader = EncoderReader(make_encoder(**DECODER, template="{instruction}{text}{eos}", max_length=70))
+    texts: list[Any] = ["a" * 30, "b" * 30, [70, 71], "", "c" * 200, "d", *(["e" * 9] * 20)]
+    pool = TokenizerPool(2)
+    pool.open(reader)
+    with mock.patch.object(tokenizing, "AT_ONCE", 64):
+        for asked in (Asked(), Asked(prompt="find: ")):
+            assert asyncio.run(pool.read(texts, asked)) == reader.read(texts, asked)
+        wrong = [["a" * 60, "a" * 60, "b", each] for each in ([999], "\ud800", "c" * 90)]
+        for given in wrong:
+            with pytest.raises(ApiError, match="^text 3 ") as parts:
+                asyncio.run(pool.read(given, Asked(truncate=False)))
+            with pytest.raises(ApiError) as whole:
+                reader.read(given, Asked(truncate=False))
+            assert parts.value.message == whole.value.message
+    pool.close()
+
+
+class Log(Words):
+    """Notes what is read; long texts wait for the gate."""
+
+    log: list[str] = []  # noqa: RUF012 -- shared by the copies of the threads
+    gate = threading.Event()
+
+    def read(self, texts: list[Any], asked: Asked, *, first: int = 0) -> Read:
+        """Read words."""
+        self.log.append(texts[0][:1])
+        assert len(texts[0]) <= 20 or self.gate.wait(20)
+        return super().read(texts, asked, first=first)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_small_request_does_not_wait_for_a_large_one(threads: int) -> None:
+    """A thread takes requests in turn, and one of several never has a long text."""
+
+    async def both(large: list[Any]) -> None:
+        first = [asyncio.ensure_future(pool.read(large, Asked())) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(pool.read(["small"], Asked()), 10)
+        Log.log.append("done")
+        Log.gate.set()
+        await asyncio.gather(*first)
+
+    Log.log.clear(), Log.gate.clear()
+    pool = TokenizerPool(threads)
+    pool.open(Log())
+    with mock.patch.object(tokenizing, "AT_ONCE", 20):
+        if threads == 1:
+            with mock.patch.object(Log, "gate", mock.Mock(wait=lambda _: not threading.Event().wait(0.02))):
+                asyncio.run(both(["long " * 5] * 20))
+        else:
+            asyncio.run(both(["long " * 5]))
+    pool.close()
+    assert Log.log.index("s") < Log.log.index("done")
+    assert Log.log[Log.log.index("done") :].count("l") >= (20 if threads == 1 else 1), Log.log

@@ -60,6 +60,14 @@ def serve(
     max_client_batch_size: Annotated[
         int, typer.Option(min=1, metavar="N", help="Texts per request, before 413.")
     ] = 2048,
+    max_text_characters: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Characters per text, before 413; by default 100000, or 8 per token of the longest limit.",
+        ),
+    ] = None,
     payload_limit: Annotated[
         int, typer.Option(min=1, metavar="BYTES", help="Size of a request's body, before 413.")
     ] = 8 * 2**20,
@@ -101,6 +109,7 @@ def serve(
     limits = Limits(
         body_bytes=payload_limit,
         items=max_client_batch_size,
+        characters=max_text_characters,
         queued_tokens=max_queued_tokens,
         concurrent=max_concurrent_requests,
         timeout=timeout,

@@ -75,10 +75,10 @@ class Embedder(RowEmbedder):
             raise ValueError(f"prompt_name={name!r}; this encoder has {names}")
         return self.prompts[name], None
 
-    def texts_of(self, inputs: Any) -> tuple[list[Text], bool]:
+    def texts_of(self, inputs: Any, *, first: int = 0) -> tuple[list[Text], bool]:
         """Return texts as a list, and whether a single one was given; see `modeling.text.inputs`."""
         learned = len(self.backbone.memory_ids) + len(self.backbone.soft_prompt_ids)
-        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned)
+        return texts_of(inputs, vocabulary=self.backbone.vocab_size + learned, first=first)
 
     def encode(
         self,

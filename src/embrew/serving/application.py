@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -15,8 +15,13 @@ from embrew.serving.routes import openai, status, tei
 from embrew.serving.service import Service
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the application of a service, which the caller loads; it is closed with the application."""
+def create_app(service: Service, *, hosts: Collection[str] = ()) -> FastAPI:
+    """Return the application of a service, which the caller loads; it is closed with the application.
+
+    Args:
+        service: what it serves.
+        hosts: names in the header `Host`, without a port; none: any.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -37,6 +42,6 @@ def create_app(service: Service) -> FastAPI:
     for module in (openai, tei, status):
         app.include_router(module.router, dependencies=key)
     app.include_router(status.public)
-    app.add_middleware(Guard, service=service)
+    app.add_middleware(Guard, service=service, hosts=hosts)
     add_handlers(app)
     return app

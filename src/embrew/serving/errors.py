@@ -68,6 +68,13 @@ def too_many_texts(given: int, most: int) -> ApiError:
     return ApiError(413, said, param="input", code="too_many_texts")
 
 
+def too_many_characters(what: str, text: str | list[int], most: int) -> ApiError:
+    """Return the refusal of a text, or of a prompt, that is too long to be tokenised."""
+    unit = "characters" if isinstance(text, str) else "token ids"
+    said = f"{what} has {len(text)} {unit}; at most {most} are read: send its beginning, or parts of it"
+    return ApiError(413, said, param="prompt" if what == "prompt" else "input", code="too_many_characters")
+
+
 def too_many_states(given: int, most: int) -> ApiError:
     """Return the refusal of a request for the states of more tokens than a batch has, whose answer would be large."""
     said = f"states of {given} tokens; at most {most} per request are allowed, or one text: send several requests"

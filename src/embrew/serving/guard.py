@@ -6,28 +6,36 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import re
 import time
 import uuid
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Collection, MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from embrew.serving.errors import ApiError, stopping
+from embrew.serving.errors import SHOWN, ApiError, stopping
 from embrew.serving.service import Service
 
 logger = logging.getLogger(__name__)
 OPEN = ("/", "/health")  # paths that need no key: the page, which holds no data, and probes
 COMPUTING = ("/v1/embeddings", "/embed", "/embed_all", "/similarity", "/tokenize")
 PATHS = frozenset((*OPEN, *COMPUTING, "/metrics", "/info", "/openapi.json", "/v1/models"))
+PORT = re.compile(r":\d*$")
 GONE = 499  # the status in logs and metrics of a request whose client has gone
 
 
 class Guard:
-    """ASGI middleware around the routes."""
+    """ASGI middleware around the routes.
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service, self.limits = app, service, service.limits
+    Args:
+        app: the routes.
+        service: what they serve.
+        hosts: names in the header `Host`, without a port; none: any.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, hosts: Collection[str] = ()) -> None:
+        self.app, self.service, self.limits, self.hosts = app, service, service.limits, hosts
         self.keys = [hashlib.sha256(key.encode()).digest() for key in service.settings.keys]
         self.running = self.bytes = 0
 
@@ -55,6 +63,7 @@ class Guard:
             await send(message)
 
         try:
+            self._check_host(headers.get("host", ""))
             if path not in OPEN:
                 self._check_key(headers.get("authorization", ""))
             await self._guarded(scope, headers, receive, sending)
@@ -77,8 +86,8 @@ class Guard:
             self.service.metrics.request({**facts, "seconds": round(time.monotonic() - begun, 6)})
 
     async def _guarded(self, scope: Scope, headers: MutableMapping[str, str], receive: Receive, send: Send) -> None:
-        if scope["method"] in ("GET", "HEAD"):
-            await self.app(scope, receive, send)
+        if scope["method"] in ("GET", "HEAD"):  # uvicorn leaves out the body of an answer to HEAD
+            await self.app({**scope, "method": "GET"}, receive, send)
             return
         if self.running >= self.limits.concurrent:
             raise ApiError(
@@ -108,6 +117,13 @@ class Guard:
         finally:
             self.running -= 1
             self.bytes -= held
+
+    def _check_host(self, given: str) -> None:
+        """Raise where a page in a browser on this machine reaches the server by another name (DNS rebinding)."""
+        if self.hosts and given and PORT.sub("", given.lower()) not in self.hosts:
+            names = ", ".join(sorted(self.hosts))
+            said = f"the header Host is {given[:SHOWN]}; this server answers to {names}: use one of these, or "
+            raise ApiError(421, f"{said}start it with an API key, with which any name is allowed", code="unknown_host")
 
     def _check_key(self, given: str) -> None:
         """Raise unless the request has one of the keys; all are compared, in constant time."""

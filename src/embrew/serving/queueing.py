@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from embrew.serving.asked import Key
 from embrew.serving.errors import ApiError, stopping
@@ -22,13 +23,14 @@ class Queue:
 
     Attributes:
         tokens: that wait or are computed.
+        expecting: estimated tokens of requests that are being tokenised.
         texts: that wait or are computed.
         dropped: texts that were removed, because their client had gone.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.tokens = self.texts = self.dropped = 0
+        self.tokens = self.texts = self.dropped = self.expecting = 0
         self.speed = 0.0  # tokens per second, lately
         self._before = 0  # tokens here when the last batch was computed
         self._waiting: dict[Key, OrderedDict[Ticket, deque[Entry]]] = {}
@@ -45,18 +47,28 @@ class Queue:
         with self._changed:
             if self._closed:
                 raise stopping()
-            if self.tokens and self.tokens + work > self.most:
-                raise ApiError(
-                    429,
-                    f"{self.tokens} tokens wait to be computed, and at most {self.most} may; try again later",
-                    code="queue_full",
-                    retry_after=self.expected(),
-                )
+            self._check_room(self.tokens, work)
             self.tokens += work
             self.texts += len(ticket.read.rows)
             entries = deque(Entry(ticket, place) for place in range(len(ticket.read.rows)))
             self._waiting.setdefault(ticket.read.key, OrderedDict())[ticket] = entries
             self._changed.notify_all()
+
+    @contextmanager
+    def expects(self, tokens: int) -> Iterator[None]:
+        """Count the estimated tokens of a request while it is tokenised.
+
+        Raises:
+            ApiError: too many tokens wait or are expected.
+        """
+        with self._changed:
+            self._check_room(self.tokens + self.expecting, tokens)
+            self.expecting += tokens
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.expecting -= tokens
 
     def cancel(self, ticket: Ticket) -> None:
         """Remove the texts of a request that still wait; those that are being computed are not interrupted."""
@@ -147,6 +159,15 @@ class Queue:
         if not tickets:
             self._waiting.pop(ticket.read.key, None)
         return entries
+
+    def _check_room(self, here: int, more: int) -> None:
+        if here and here + more > self.most:
+            raise ApiError(
+                429,
+                f"{here} tokens wait to be computed, and at most {self.most} may; try again later",
+                code="queue_full",
+                retry_after=self.expected(),
+            )
 
     def _count(self, entries: Iterable[Entry]) -> int:
         """Subtract texts from the counts; return their tokens."""

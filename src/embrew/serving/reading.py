@@ -53,7 +53,7 @@ class EncoderReader(Embedder):
             "max_length": {**encoder.max_length, "other": encoder.max_seq_length},
         }
 
-    def read(self, texts: list[Text], asked: Asked) -> Read:
+    def read(self, texts: list[Text], asked: Asked, *, first: int = 0) -> Read:
         """Return the rows of texts, and the key of what they share a forward pass with.
 
         Raises:
@@ -61,12 +61,12 @@ class EncoderReader(Embedder):
                 or a text that is too long.
         """
         self._check(asked)
-        given = self._checked(texts)
+        given = self._checked(texts, first)
         name, words, context, limit = self._resolved(asked)
         rows = self._rows_of(given, asked, words, context, limit if asked.truncate else None)
         extra = 0 if context is None else len(context.row.ids)
         if not asked.truncate:
-            _check_lengths(rows, limit + extra)
+            _check_lengths(rows, limit + extra, first)
         shared = _frame(rows[0][0]) if self.causal and not asked.states else 0
         shared = shared if shared >= WORTHWHILE else 0
         depth = None if asked.num_layers == self.backbone.num_layers else asked.num_layers
@@ -77,7 +77,7 @@ class EncoderReader(Embedder):
     def tokenize(self, text: Text, asked: Asked, *, add_special_tokens: bool) -> list[dict[str, Any]]:
         """Return the tokens of a text: of its row, or of the text alone."""
         self._check(asked)
-        (text,) = self._checked([text])
+        (text,) = self._checked([text], 0)
         _, words, context, limit = self._resolved(asked)
         (row, *_), *_ = self._rows_of([text], asked, words, context, limit)
         found = _tokens(self.template, text, words, row)
@@ -100,13 +100,13 @@ class EncoderReader(Embedder):
             why = "OpenVINO computes pooled vectors only" if self.converted else "this model has several templates"
             raise ApiError(400, f"states of tokens are not offered: {why}; use /embed", code="not_offered")
 
-    def _checked(self, texts: list[Text]) -> list[Any]:
+    def _checked(self, texts: list[Text], first: int) -> list[Any]:
         try:
-            found = self.texts_of(texts)[0]
+            found = self.texts_of(texts, first=first)[0]
         except ValueError as error:
             raise ApiError(422, str(error), param="input", code="token_id_out_of_range") from None
         try:
-            for place, text in enumerate(found):
+            for place, text in enumerate(found, first):
                 if isinstance(text, str):
                     check_text(text, place)
         except ValueError as error:
@@ -152,8 +152,8 @@ def _describe(encoder: Embedder) -> dict[str, Any]:
     }
 
 
-def _check_lengths(rows: Sequence[Sequence[Row]], limit: int) -> None:
-    for place, each in enumerate(rows):
+def _check_lengths(rows: Sequence[Sequence[Row]], limit: int, first: int) -> None:
+    for place, each in enumerate(rows, first):
         longest = max(len(row.ids) for row in each)
         if longest > limit:
             raise text_too_long(place, longest, limit)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from embrew.serving.application import create_app
+from embrew.serving.connections import Connection
 from embrew.serving.service import Service
 from embrew.serving.settings import Settings
 
 logger = logging.getLogger(__name__)
 ANSWERING = 5  # seconds for answers on their way, and for bodies that are still received
 IDLE = 75  # seconds until an idle connection is closed: longer than clients and load balancers keep theirs
+HEADERS = 20.0  # seconds for a client to send the headers of a request
+FILES = 64  # of those that the process may open, for others than connections
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ENDING = 5.0  # seconds for the batches that are being computed
 
 
@@ -68,15 +76,9 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
     """
     listening = _listen(host, port)
     service = Service(settings)
-    config = uvicorn.Config(
-        create_app(service),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=ANSWERING,
-        timeout_keep_alive=IDLE,
-    )
-    server = Server(config, service)
+    named = f"[{host}]" if ":" in host else host.lower()
+    hosts = {*LOOPBACK, named} if _is_loopback(listening) and not settings.keys else ()
+    server = Server(configured(create_app(service, hosts=hosts), timeout_graceful_shutdown=ANSWERING), service)
 
     def loaded() -> None:
         server.should_exit = server.should_exit or service.failure is not None
@@ -91,6 +93,28 @@ def serve(settings: Settings, *, host: str, port: int) -> None:
         os._exit(0)  # a thread in a forward pass, which nothing can stop, would abort an interpreter that ends
 
 
+def configured(app: FastAPI, *, seconds: float = HEADERS, most: int | None = None, **options: Any) -> uvicorn.Config:
+    """Return uvicorn's settings, which do not depend on the parsers that are installed.
+
+    Args:
+        app: the application.
+        seconds: for the headers of a request.
+        most: connections at one time; by default all but 64 of the files that the process may open.
+        **options: further settings of uvicorn.
+    """
+    most = most or max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES)
+    return uvicorn.Config(
+        app,
+        http=partial(Connection, seconds=seconds, most=most),  # type: ignore[arg-type] # called like the class
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=IDLE,
+        **options,
+    )
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -102,8 +126,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _tell(settings: Settings, host: str, listening: socket.socket) -> None:
     """Log the addresses, and warn where others can use the server without a key."""
-    numeric, port = listening.getsockname()[:2]
+    port = listening.getsockname()[1]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     logger.info("listening at %s (page), %s/v1 (OpenAI's API)", address, address)
-    if not settings.keys and not ipaddress.ip_address(numeric).is_loopback:
+    if not settings.keys and not _is_loopback(listening):
         logger.warning("anyone who reaches %s can use the server: it has no API key; see --api-key-file", address)
+
+
+def _is_loopback(listening: socket.socket) -> bool:
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from embrew.serving.asked import Asked, Read
-from embrew.serving.errors import ApiError, stopping, too_many_states, too_many_texts
+from embrew.serving.errors import ApiError, stopping, too_many_characters, too_many_states, too_many_texts
 from embrew.serving.metrics import Metrics
 from embrew.serving.opening import ON_CPU, open_served
 from embrew.serving.processes import open_in_processes
@@ -25,6 +25,8 @@ from embrew.serving.worker import Workers
 
 logger = logging.getLogger(__name__)
 BATCHES = 16  # that may wait by default
+CHARACTERS, PER_TOKEN = 100_000, 8  # of a text, by default: that many, or more per token of the longest limit
+TYPICAL = 4  # characters per token, to estimate tokens before texts are tokenised
 LATE = 2.0  # seconds for the answers of requests that were not finished when the server stopped
 
 
@@ -106,7 +108,7 @@ class Service:
         late = time.monotonic() - self._stops
         if late > 0:
             self._fail_all(stopping())
-        return late > LATE or not (self._tickets or self.in_pool.running)
+        return late > LATE or not (self._tickets or self.in_pool.running or self.queue.expecting)
 
     def close(self, wait: float = 0.0) -> bool:
         """End the workers; return whether all threads but those that tokenise have ended within `wait` seconds."""
@@ -126,19 +128,44 @@ class Service:
             return self._about
         raise self._refusal()
 
+    @property
+    def characters(self) -> int:
+        """Characters (or token ids) that a text may have."""
+        return self.limits.characters or max(CHARACTERS, PER_TOKEN * (self.ready()["max_length"]["other"] or 0))
+
+    def check_size(self, texts: list[Text], asked: Asked) -> None:
+        """Refuse texts whose tokenising alone would hold up other requests.
+
+        Raises:
+            ApiError: 413: too many texts, or too many characters in one of them or in the prompt; 503: not ready.
+        """
+        most = self.characters
+        if len(texts) > self.limits.items:
+            raise too_many_texts(len(texts), self.limits.items)
+        for place, text in enumerate(texts):
+            if len(text) > most:
+                raise too_many_characters(f"text {place}", text, most)
+        if len(asked.prompt or "") > most:
+            raise too_many_characters("prompt", asked.prompt or "", most)
+
+    def _estimate(self, texts: list[Text], asked: Asked) -> int:
+        """Return about how many tokens texts will have, which are not tokenised yet."""
+        limit = self.ready()["max_length"][asked.side or "other"] or self.queue.most
+        counts = (1 + len(text) // (TYPICAL if isinstance(text, str) else 1) for text in texts)
+        return sum(min(count, limit) for count in counts)
+
     async def compute(self, texts: list[Text], asked: Asked) -> Computed:
         """Read texts, queue them, and wait until they are computed.
 
         Raises:
             ApiError: they cannot be read or computed, too many wait, or it took too long.
         """
-        self.ready()
-        if len(texts) > self.limits.items:
-            raise too_many_texts(len(texts), self.limits.items)
+        self.check_size(texts, asked)
         begun = time.monotonic()
         try:
             async with asyncio.timeout(self.limits.timeout):
-                read = await self.in_pool(lambda reader: reader.read(texts, asked))
+                with self.queue.expects(self._estimate(texts, asked)):
+                    read = await self.in_pool.read(texts, asked)
                 if asked.states and len(texts) > 1 and sum(read.tokens) > self.batch_tokens:
                     raise too_many_states(sum(read.tokens), self.batch_tokens)
                 ticket = await self._computed(read)

@@ -22,6 +22,8 @@ class Limits:
         body_bytes: size of a request's body.
         bodies_bytes: size of all bodies that are held in memory at one time.
         items: texts per request.
+        characters: characters (or token ids) per text, which is tokenised as a whole also where it is truncated. None:
+            100,000, or 8 per token of the longest limit if that is more.
         queued_tokens: tokens that wait or are being computed; a larger request is accepted where none wait. None: 16
             times `batch_tokens`.
         concurrent: requests at one time.
@@ -33,6 +35,7 @@ class Limits:
     body_bytes: int = 8 * MIB
     bodies_bytes: int = 64 * MIB
     items: int = 2048
+    characters: int | None = None
     queued_tokens: int | None = None
     concurrent: int = 512
     timeout: float = 300.0

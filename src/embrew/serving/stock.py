@@ -58,20 +58,20 @@ class StockReader:
             "max_length": dict.fromkeys((*SIDES, "other"), self.limit),
         }
 
-    def read(self, texts: list[Text], asked: Asked) -> Read:
+    def read(self, texts: list[Text], asked: Asked, *, first: int = 0) -> Read:
         """Return texts with their prompt, and their tokens counted."""
         if asked.num_layers is not None:
             raise ApiError(
                 400, "num_layers: a Sentence-Transformers model runs all its layers; leave it out", param="num_layers"
             )
         prompt = self._prompt(asked)
-        strings = [self._checked(text, place) for place, text in enumerate(texts)]
+        strings = [self._checked(text, place) for place, text in enumerate(texts, first)]
         counts = [
             len(ids)
             for ids in self.tokenizer([prompt + text for text in strings], truncation=False, verbose=False).input_ids
         ]
         limit = self.limit or max(counts)
-        for place, count in enumerate(counts):
+        for place, count in enumerate(counts, first):
             if count > limit and not asked.truncate:
                 raise text_too_long(place, count, limit)
         tokens = [min(count, limit) for count in counts]

@@ -33,6 +33,7 @@ async def info(request: Request) -> dict[str, Any]:
         "max_input_length": about["max_length"]["other"],
         "max_batch_tokens": service.batch_tokens,
         "max_client_batch_size": limits.items,
+        "max_text_characters": service.characters,
         "max_concurrent_requests": limits.concurrent,
         "max_queued_tokens": service.queue.most,
         "payload_limit": limits.body_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from torch import nn
 
 from embrew.serving.answers import Token
-from embrew.serving.errors import too_many_texts
+from embrew.serving.asked import Reader
 from embrew.serving.results import as_json
 from embrew.serving.routes.embedding import ERRORS, asked_of, json_response, note, service_of, vectors_of
 from embrew.serving.wire import (
@@ -17,6 +18,7 @@ from embrew.serving.wire import (
     SimilarityParameters,
     SimilarityRequest,
     TeiRequest,
+    Text,
     TokenizeRequest,
 )
 
@@ -53,11 +55,11 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     """Return the tokens of texts as the model reads them."""
     service = service_of(request)
-    service.ready()
-    if len(body.inputs) > service.limits.items:
-        raise too_many_texts(len(body.inputs), service.limits.items)
-    asked, special = asked_of(body, service), body.add_special_tokens
-    found = await service.in_pool(
-        lambda reader: as_json([reader.tokenize(text, asked, add_special_tokens=special) for text in body.inputs])
-    )
-    return json_response(found, {})
+    asked = asked_of(body, service)
+    service.check_size(body.inputs, asked)
+
+    def tokens(reader: Reader, text: Text) -> bytes:
+        return as_json(reader.tokenize(text, asked, add_special_tokens=body.add_special_tokens))
+
+    found = [await service.in_pool(partial(tokens, text=text)) for text in body.inputs]
+    return json_response(b"[" + b",".join(found) + b"]", {})
