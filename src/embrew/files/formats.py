@@ -65,7 +65,8 @@ class Format:
 
 
 CHECKSUMS = Format("checksums.json")
-ENCODER = Format("embrew.json", (1, 2, 3))  # 2: words after the text are joined with it; 3: the base is quantised
+ENCODER = Format("embrew.json", (1, 2, 3, 4))
+"""2: words after the text are joined with it; 3: the base is quantised; 4: memory_ratio counts the text alone."""
 CONTEXT = Format("context.json")
 RUN = Format("run.json")
 STAGE = Format("stage.json", (1, 2))  # also of the checkpoints; 2: data by content, paths by name in the hash

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from embrew.files import checksums
 from embrew.files.disk_errors import writing_to
-from embrew.files.formats import ENCODER, RUN
+from embrew.files.formats import ENCODER, RUN, OtherFormat
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
@@ -99,7 +99,13 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     if not verified:
         check_folder(folder, large=False)
-    return read_json(path, keys=NEEDED, kind=ENCODER)
+    settings = read_json(path, keys=NEEDED, kind=ENCODER)
+    if settings.get("memory_ratio") is not None and settings.get("format", 1) < ENCODER.newest:
+        raise OtherFormat(
+            f"{path} has memory_ratio and format {settings.get('format', 1)}, of an earlier embrew, which also counted "
+            "BOS and the template's words, so that texts would get fewer memory tokens here; train the encoder again"
+        )
+    return settings
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:

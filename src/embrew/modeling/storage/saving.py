@@ -91,8 +91,10 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
 
 def _format(encoder: Embedder) -> int:
     """Return the lowest format number whose readers give the same vectors."""
-    if encoder.base.quantization is not None:
+    if encoder.settings.memory_ratio is not None:
         return ENCODER.newest
+    if encoder.base.quantization is not None:
+        return 3
     return 1 if encoder.settings.words_after == "separate" else 2
 
 
