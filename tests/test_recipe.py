@@ -370,6 +370,19 @@ def test_overrides_that_cannot_be(override, message):
         Recipe.load(NANO, [override])
 
 
+def test_data_that_is_not_here_is_replaced_by_an_override_that_the_error_names(monkeypatch):
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    (stage, *_) = Recipe.load("llm2comp/qwen3-0.6b").stages
+    message = r"'Salesforce/wikitext' is no file .* give 'stages.compress.data=\{path: FILE\}'$"
+    with pytest.raises(FileNotFoundError, match=message):
+        build.datasets(stage, build.objective(stage.objective), None)
+    recipe = Recipe.load("llm2comp/qwen3-0.6b", ["stages.compress.data={path: FILE}"])
+    assert recipe.stages[0].datasets[0].path == "FILE"
+
+
 ESE = "ese/nano"
 DIMS = "stages.espresso.objective.dims=[64, 256]"
 
