@@ -93,6 +93,12 @@ def test_tokens_are_estimated_before_texts_are_tokenised() -> None:
             assert tokenising.wait(20)
             answer = httpx.post(f"{address}/embed", json={"inputs": "w " * 16}, timeout=5)
             refused(answer, 429, "queue_full", "9 tokens wait to be computed, and at most 10 may")
+            service.queue.most = 9  # full: refused before the body is read, which is no JSON
+            answer = httpx.post(
+                f"{address}/embed", content=b"{", headers={"content-type": "application/json"}, timeout=5
+            )
+            refused(answer, 429, "queue_full", "9 tokens wait to be computed, and at most 9 may")
+            service.queue.most = 10
         finally:
             gate.set()
         assert first.result().status_code == 200

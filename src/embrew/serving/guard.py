@@ -19,8 +19,8 @@ from embrew.serving.service import Service
 
 logger = logging.getLogger(__name__)
 OPEN = ("/", "/health")  # paths that need no key: the page, which holds no data, and probes
-COMPUTING = ("/v1/embeddings", "/embed", "/embed_all", "/similarity", "/tokenize")
-PATHS = frozenset((*OPEN, *COMPUTING, "/metrics", "/info", "/openapi.json", "/v1/models"))
+QUEUED = ("/v1/embeddings", "/embed", "/embed_all", "/similarity")  # paths whose texts wait to be computed
+PATHS = frozenset((*OPEN, *QUEUED, "/tokenize", "/metrics", "/info", "/openapi.json", "/v1/models"))
 PORT = re.compile(r":\d*$")
 GONE = 499  # the status in logs and metrics of a request whose client has gone
 
@@ -96,6 +96,8 @@ class Guard:
                 code="too_many_requests",
                 retry_after=self.service.queue.expected(),
             )
+        if scope["facts"]["path"] in QUEUED:
+            self.service.queue.check_not_full()
         self.running += 1
         held = 0
         try:

@@ -54,6 +54,15 @@ class Queue:
             self._waiting.setdefault(ticket.read.key, OrderedDict())[ticket] = entries
             self._changed.notify_all()
 
+    def check_not_full(self) -> None:
+        """Refuse a request before its body is read.
+
+        Raises:
+            ApiError: as many tokens wait or are expected as may.
+        """
+        with self._changed:
+            self._check_room(self.tokens + self.expecting, 1)
+
     @contextmanager
     def expects(self, tokens: int) -> Iterator[None]:
         """Count the estimated tokens of a request while it is tokenised.
