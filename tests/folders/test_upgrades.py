@@ -32,7 +32,7 @@ from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
 from tests.folders.conftest import Folders
 
-ENCODERS = ("lora", "full", "memory", "latent", "contexts", "nano", "templates")
+ENCODERS = ("lora", "full", "latent", "contexts", "nano", "templates")
 
 
 def check_encoder(folders: Folders, name: str) -> Encoder:
@@ -53,7 +53,7 @@ def check_encoder(folders: Folders, name: str) -> Encoder:
 def test_an_encoder_opens_with_the_same_vectors(name: str, old: Folders, tmp_path: Path) -> None:
     """Also after it is saved by this version."""
     folder = f"encoders/{name}"
-    assert {path.name for path in Path("encoders").iterdir()} == {*ENCODERS}
+    assert {path.name for path in Path("encoders").iterdir()} == {*ENCODERS, "memory"}
     opened = check_encoder(old, folder)
     if name == "nano":  # as the others, and takes longer
         return
@@ -62,6 +62,14 @@ def test_an_encoder_opens_with_the_same_vectors(name: str, old: Folders, tmp_pat
     texts = old.expected["texts"]
     vectors = Encoder.from_pretrained(again, device="cpu").encode(texts, prompt_name="query")
     assert np.abs(vectors - old.arrays[f"{folder}:query"]).max() < 1e-6
+
+
+@pytest.mark.usefixtures("old")
+def test_an_encoder_with_a_ratio_that_counted_more_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="has memory_ratio and format 1, of an earlier embrew, .* train the encoder again"
+    ):
+        Encoder.from_pretrained("encoders/memory")
 
 
 def test_an_adapter_is_merged(old: Folders, tmp_path: Path) -> None:
