@@ -97,7 +97,12 @@ def encode(model: str, kind: str) -> None:
 
     from embrew.build import open_model
 
-    encoder: Any = open_model(model)
+    how: dict[str, Any] = {}
+    if "pooling" in signature(open_model).parameters:  # earlier commits read a language model at its last token
+        from embrew.build.untrained import is_bare
+
+        how = {"pooling": "last"} if is_bare(model) else {}
+    encoder: Any = open_model(model, **how)
     draw = random.Random(0)
     words = ["the", "lake", "is", "deep", "and", "water", "cold", "while", "people", "walk", "along", "a", "shore"]
     if kind == "short":

@@ -26,7 +26,7 @@ def arguments(tmp_path: Path, sts_folder: Path, retrieval_folder: Path) -> list[
     names = [sts_folder.name, retrieval_folder.name, "small", "large"]
     suite = tmp_path / "suite.yaml"
     suite.write_text("tasks:\n" + "".join(f"  - {{data: {name}}}\n" for name in names))
-    return ["evaluate", "nano", "--suite", str(suite), "--data", str(tmp_path), "--json"]
+    return ["evaluate", "nano", "--pooling", "last", "--suite", str(suite), "--data", str(tmp_path), "--json"]
 
 
 def start(processes: int, arguments: list[str], output: Path) -> subprocess.Popen:
@@ -54,6 +54,18 @@ def test_the_same_bits_as_one_process(arguments: list[str], tmp_path: Path):
     assert len(one) == 4
     assert finish(start(3, arguments, tmp_path / "three")) == one
     assert written(tmp_path / "three") == written(tmp_path / "one")
+
+
+def test_they_choose_the_same_pooling(tmp_path: Path):
+    for split in ("dev", "test"):
+        rows = [{"sentence1": f"{split} {i} cats", "sentence2": f"{i % 7} lakes", "score": i % 5} for i in range(40)]
+        (tmp_path / "pairs").mkdir(exist_ok=True)
+        (tmp_path / "pairs" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = ["evaluate", "nano", "--data", str(tmp_path / "pairs"), "--json"]
+    one = finish(start(1, arguments, tmp_path / "one"))
+    assert finish(start(2, arguments, tmp_path / "two")) == one
+    choices = [(tmp_path / name / "untrained" / "choice.json").read_text() for name in ("one", "two")]
+    assert choices[0] == choices[1]
 
 
 def parts(folder: Path) -> int:
