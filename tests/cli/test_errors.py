@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import embrew
 import embrew.planning.announcing  # before a module stands in for embrew.training
+from embrew.build import load_recipe
 from embrew.cli import app
 
 
@@ -33,6 +34,7 @@ def fake_stages(monkeypatch):
 def fake_build(monkeypatch):
     """Stands in for the opening of models."""
     build = types.ModuleType("embrew.build")
+    build.load_recipe = load_recipe  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "embrew.build", build)
     monkeypatch.setattr(embrew, "build", build, raising=False)
     return build
