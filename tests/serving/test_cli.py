@@ -200,13 +200,13 @@ def test_ranges_come_from_a_folder_of_vectors(tmp_path: Path) -> None:
             app, ["encode", "nano", str(corpus), str(tmp_path / folder), "--pooling", "last", *options]
         )
         assert done.exit_code == 0, done.output
-    found = settings_of("--int8-ranges", tmp_path / "codes", env={KEY: ""})
+    found = settings_of("--pooling", "last", "--int8-ranges", tmp_path / "codes", env={KEY: ""})
     assert found.ranges is not None and len(found.ranges.minimum) == 8
     assert open_served(found).reader.about["dimensions"] == 256
     encoder = Encoder.from_pretrained("nano", pooling="mean")
     encoder.save_pretrained(tmp_path / "mean", verify="off")
     with pytest.raises(ValueError, match="int8 ranges are of vectors of another model"):
-        open_served(replace(found, model=str(tmp_path / "mean")))
+        open_served(replace(found, model=str(tmp_path / "mean"), pooling=None))
     for folder, said in (("plain", "has no int8 ranges"), ("no-such", "holds no vectors")):
         done = serve("--int8-ranges", tmp_path / folder, env={KEY: ""})
         assert done.exit_code == 1 and said in done.output
