@@ -56,7 +56,7 @@ def test_remaining_minutes(tmp_path: Path) -> None:
 
 
 def seconds_of_a_step(recipe: Recipe, folder: Path, minutes: float, share: float = 1.0) -> float:
-    """On a machine where the demonstration with this share of the steps takes so many minutes."""
+    """On a machine where the demonstration with this share of the steps takes that many minutes."""
     return 60 * minutes / sum(costs(recipe, folder, share).values())
 
 

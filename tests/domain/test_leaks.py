@@ -100,7 +100,7 @@ def test_multiple_choice(count: int, tmp_path: Path) -> None:
     assert len(held_out(data.folder)) == (8 if count == 8 else 10)
     assert leaks(data) == []
     if count == 40:
-        assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 30, "a name is no identity"
+        assert data.count("negatives_dropped") == 0 and data.count("train_pairs") == 30, "a name ties no pairs"
 
 
 def test_without_pairs(tmp_path: Path) -> None:
