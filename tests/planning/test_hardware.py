@@ -45,16 +45,15 @@ def test_every_recipe_names_hardware_for_all_its_stages():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TRAINED]
 )
-def test_the_hardware_of_a_recipe_holds_its_stages(name, monkeypatch):
+def test_the_hardware_of_a_recipe_holds_its_stages(name):
     """Also a smaller GPU does not hold all of them, or the line asks for too much."""
-    monkeypatch.setattr("embrew.planning.stage.Stage._most", lambda _: None)  # not needed here, and slow
     needed = []
     for count, size, tokens, stages in hardware(name):
         plan = plan_recipe(Recipe.load(name), gpu=GPU_OF[size], processes=count, tokens=tokens)
         for stage in plan.stages:
-            if stage.run.name in stages:
-                assert stage.fits, f"{stage.run.name}: {stage.memory.peak / 1e9:.1f} GB of {size}"
-                needed.append((size, stage.memory.peak / 1e9))
+            if stage.name in stages:
+                assert stage.fits, f"{stage.name}: {stage.bytes['peak'] / 1e9:.1f} GB of {size}"
+                needed.append((size, stage.bytes["peak"] / 1e9))
     largest = max(size for size, _ in needed)
     smaller = max((size for size in GPU_OF if size < largest), default=0)
     assert any(peak > smaller for size, peak in needed if size == largest)

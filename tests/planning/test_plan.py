@@ -9,21 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from embrew import build
 from embrew.cli import app
 from embrew.planning.architectures import config_of
-from embrew.planning.devices import GPUS, device, device_here
-from embrew.planning.encoders import empty_model
+from embrew.planning.devices import GPUS, Device, device, device_here
 from embrew.planning.encoding import plan_encoding
-from embrew.planning.memory import Memory, Static
-from embrew.planning.plan import plan_recipe
+from embrew.planning.plan import Announcer, plan_recipe
 from embrew.planning.rows import stage_rows
-from embrew.planning.run import MOMENTS, StageRun
+from embrew.planning.shapes import empty_model, shape_of_stage
+from embrew.planning.stage import MOMENTS, Passes, plan_stage, rows_of
 from embrew.recipe import Recipe, list_recipes
 from embrew.training.stages import train
-from embrew.training.step_cost import StepCost
 from tests.conftest import SENTENCES
 
 KNOWN = {  # as the models' cards give them, or by hand below
@@ -72,23 +71,46 @@ def test_bytes_of_an_optimiser():
     assert state == MOMENTS.get("adamw_torch_fused", 8.0) * weight.numel()
 
 
-STATIC = Static(parameters=1000, trained=100, weights=4000, layer=1000, outside=200, layers=2)
-COST = StepCost(forward=5000, saved=4000, backward=7000, gradients=400, copies=300, flop=1.0, positions=10, tokens=10)
-
-
-def memory(**changes) -> Memory:
-    given = {"taken": 50, "moments": 8.0, "accumulates": False, "processes": 1, "sharded": False, **changes}
-    return Memory.of(STATIC, COST, **given)
-
-
 def test_memory_by_hand():
-    """Largest moment: the backward pass, 5 % of fragments included."""
-    assert memory().peak == 50 + 4000 + 800 + 7350
-    assert memory(accumulates=True).peak == memory().peak + 400  # gradients of the batch before
-    assert memory(processes=4).peak == memory().peak + 400  # buckets
-    shared = memory(processes=4, sharded=True)
-    assert (shared.weights, shared.gradients, shared.optimizer) == (1000, 100, 200)
-    assert shared.activations == int(1.05 * (7000 - 400) + 2 * 1000 + 200 + 400 / 2)
+    """A LoRA of rank 4 on two layers; 8 states and 4 inner ones of a token are kept in each, and in one more."""
+    config = LlamaConfig(
+        vocab_size=100, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1,
+    )  # fmt: skip
+    attention, linear = 16 * 16 * 2 + 16 * 8 * 2, 3 * 16 * 24
+    values = recipe_of("nano").resolved()
+    values["encoder"] |= {"lora": {"r": 4}, "dtype": "float32"}
+    stage = {"name": "one", "objective": {"type": "contrastive"}, "data": {"path": "none"}, "batch": {"size": 8}}
+    stage["training"] = {"max_steps": 3, "learning_rate": 0.01}
+    recipe = Recipe.from_values({**values, "stages": [stage]})
+    shape = shape_of_stage(recipe, 0, config, "cpu")
+    lora = 2 * 4 * (2 * (16 + 16) + 2 * (16 + 8) + 2 * (16 + 24) + (24 + 16))
+    base = 2 * 100 * 16 + 2 * (attention + linear + 2 * 16) + 16
+    assert (shape.trained, shape.parameters, shape.weights) == (lora, base + lora, 4 * (base + lora))
+    assert (shape.products, shape.attention, shape.trains_all) == (2 * (attention + linear), 16, False)
+    assert shape.saved("bfloat16") == 20 * 16 + 8 * 24
+    passes = Passes(trained=100, frozen=10, length=20)
+
+    def plan(processes=1, memory=10**12, **changes):
+        changed = Recipe.from_values({**values, "stages": [{**stage, **changes}]})
+        place = Device("gpu", memory, 1e9, 1e9)
+        return plan_stage(changed, 0, shape, passes, place, count=80, processes=processes, measured=True)
+
+    one, kept = plan(), 4 * (8 * 16 + 4 * 24)
+    assert one.bytes["activations"] == 100 * 3 * kept
+    assert (one.bytes["gradients"], one.bytes["optimizer"], one.bytes["process"]) == (4 * lora, 8 * lora, 1 << 30)
+    assert one.bytes["peak"] == sum(one.bytes[key] for key in one.bytes if key != "peak") and one.steps == 3
+    assert plan(batch={"size": 8, "mini_batch_size": 2}).bytes["activations"] == 2 * 20 * 3 * kept
+    assert plan(batch={"size": 8, "mini_batch_num_tokens": 50}).bytes["activations"] == 50 * 3 * kept
+    recomputed = plan(training={**stage["training"], "activation_checkpointing": True})
+    assert recomputed.bytes["activations"] == 100 * (4 * 2 * 16 + kept)
+    forward = shape.operations(100, 20)
+    assert forward == 100 * (2 * shape.products + 4 * 2 * 16 * 20)
+    assert one.flop == 2 * forward + shape.operations(10, 20)
+    assert recomputed.flop == one.flop + forward
+    assert plan(processes=2).bytes["gradients"] == 8 * lora  # buckets of DistributedDataParallel
+    shared = plan(processes=2, memory=one.bytes["peak"] // 2)
+    assert shared.sharded and shared.bytes["weights"] == shape.weights // 2 and not shared.fits
 
 
 def pairs(folder, tmp_path, **changes):
@@ -114,13 +136,13 @@ def pairs(folder, tmp_path, **changes):
 def test_a_plan_that_does_not_fit_names_what_helps(model_folder, tmp_path, monkeypatch):
     recipe = pairs(model_folder("llama"), tmp_path, batch={"size": 16})
     plan = plan_recipe(recipe, gpu="h100").stages[0]
-    assert plan.fits and plan.measured and plan.run.steps == 2 and plan.most > 16
-    assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].run.rows == 8
-    small = GPUS["h100"].__class__("h100", plan.memory.peak - plan.memory.activations // 2, 1e12, 1e12)
+    assert plan.fits and plan.measured and plan.steps == 2 and plan.most > 16
+    assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].rows == 8
+    small = Device("h100", plan.bytes["peak"] - plan.bytes["activations"] // 2, 1e12, 1e12)
     monkeypatch.setitem(GPUS, "h100", small)
     result = CliRunner().invoke(app, ["plan", "--json", *command(recipe, tmp_path)])
     (stage,) = json.loads(result.stdout)["stages"]
-    assert not stage["fits"] and 0 < stage["largest_micro_batch"] < 16
+    assert not stage["fits"] and 0 < stage["most"] < 16
     change = next(one for one in stage["changes"] if "mini_batch_size" in one).split()[0]
     changed = CliRunner().invoke(app, ["plan", "--json", *command(recipe, tmp_path), change])
     (stage,) = json.loads(changed.stdout)["stages"]
@@ -142,11 +164,11 @@ def test_a_frozen_copy_of_the_lm_is_counted(model_folder):
     (stage,) = plan_recipe(Recipe.from_values(values), gpu="h100").stages
     config = json.loads((folder / "config.json").read_text())
     head, memory_tokens = config["vocab_size"] * config["hidden_size"], 3 * config["hidden_size"]
-    trained = stage.static.trained
+    trained = stage.shape.trained
     copied = trained - memory_tokens + head
-    assert stage.static.parameters == trained + head + copied
-    assert (stage.memory.gradients, stage.memory.optimizer) == (4 * trained, 8 * trained)
-    assert stage.memory.weights == pytest.approx(4 * (trained + head) + 2 * copied, abs=256)  # and buffers
+    assert stage.shape.parameters == trained + head + copied
+    assert (stage.bytes["gradients"], stage.bytes["optimizer"]) == (4 * trained, 8 * trained)
+    assert stage.bytes["weights"] == 4 * (trained + head) + 2 * copied
 
 
 @pytest.mark.parametrize("objective", ["epic", "icl"])
@@ -207,24 +229,22 @@ def test_objectives_that_read_the_original_model_are_planned(name):
     recipe = Recipe.load(name)
     stages = plan_recipe(recipe, gpu="h100").stages
     assert len(stages) == len(recipe.stages)
-    assert all(stage.memory.activations > 0 for stage in stages)
+    assert all(stage.bytes["activations"] > 0 for stage in stages)
 
 
 def test_training_says_what_a_stage_takes(model_folder, tmp_path, caplog, monkeypatch):
-    from embrew.planning import announcing
-
     caplog.set_level(logging.INFO)
     recipe = pairs(model_folder("llama"), tmp_path)
-    train(recipe, tmp_path / "a", announce=announcing.Announcer(recipe))
-    lines = [record.message for record in caplog.records if "plan: " in record.message]
-    assert len(lines) == 3 and "GB on cpu: fits" in lines[1] and "2 steps of about" in lines[2]
+    train(recipe, tmp_path / "a", announce=Announcer(recipe))
+    (line,) = [record.message for record in caplog.records if "plan: " in record.message]
+    assert "one  plan: 2 steps of about" in line and "GB on cpu: fits" in line
 
     def broken(*_, **__):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(announcing, "Stage", broken)
+    monkeypatch.setattr("embrew.planning.plan.plan_stage", broken)
     caplog.clear()
-    train(recipe, tmp_path / "b", announce=announcing.Announcer(recipe))  # goes on, and says so
+    train(recipe, tmp_path / "b", announce=Announcer(recipe))  # goes on, and says so
     warned = [record.message for record in caplog.records if "no plan" in record.message]
     assert warned == ["one  no plan of its memory and time (ZeroDivisionError: )"]
     weights = [(tmp_path / run / "one" / "adapters/0/adapter_model.safetensors").read_bytes() for run in "ab"]
@@ -276,4 +296,4 @@ def test_devices(monkeypatch):
     with pytest.raises(ValueError, match="choose from h200, h100, a100-80, a100-40, l40s, 4090, cpu"):
         device("tpu")
     with pytest.raises(ValueError, match=r"batch.size=64 is not divisible by 3 devices"):
-        StageRun.of(Recipe.load("baselines/nli-nano"), 0, count=None, processes=3, kind="cuda")
+        rows_of(Recipe.load("baselines/nli-nano"), 0, 3)

@@ -1,26 +1,18 @@
-"""The plan follows what `train` does: rows, steps, refusals, sharding, memory of each process, recomputation."""
+"""The plan follows what `train` does: rows, steps, refusals, sharding, shapes and tokens."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from embrew import build
-from embrew.cli import app
 from embrew.objectives.targets import text_ids
-from embrew.planning import announcing
-from embrew.planning.advice import advice
 from embrew.planning.devices import GPUS, Device
-from embrew.planning.memory import Static
 from embrew.planning.plan import plan_recipe
-from embrew.planning.run import StageRun
-from embrew.planning.stage import Stage
+from embrew.planning.shapes import Shape, shape_of_stage
 from embrew.recipe import Recipe
 from embrew.training.stage_start import prepare_encoder, starting_encoder
 from embrew.training.stages import Run, train
@@ -40,10 +32,6 @@ def pairs(folder, tmp_path, *, training=None, size=4, count=4, **changes) -> Rec
     return recipe_of(folder, tmp_path / "pairs.jsonl", rows, stage=stage, **{"lora": {"r": 4}, **changes})
 
 
-def on(monkeypatch, memory: int) -> None:
-    monkeypatch.setitem(GPUS, "h100", Device("h100", memory, 1e12, 1e12))
-
-
 @pytest.mark.parametrize("drop", [None, True])
 def test_steps_are_those_of_training(model_folder, tmp_path, drop):
     """11 rows, 2 in a batch, 4 batches in a step: 6 batches, 2 steps; without the last row, 5 batches, 2 steps."""
@@ -55,7 +43,7 @@ def test_steps_are_those_of_training(model_folder, tmp_path, drop):
     recipe = recipe_of(
         model_folder("llama"), tmp_path / "texts.jsonl", rows, stage=stage, objective="language_model", **kept
     )
-    planned = plan_recipe(recipe, gpu="h100").stages[0].run.steps
+    planned = plan_recipe(recipe, gpu="h100").stages[0].steps
     train(recipe, tmp_path / "run", verify="off")
     trained = json.loads((tmp_path / "run" / "run.json").read_text())["samples"]["one"]["steps"]
     assert planned == trained == 4
@@ -68,8 +56,8 @@ def test_steps_by_hand(model_folder, tmp_path):
 
     def steps(**more):
         made = recipe_of("nano", tmp_path / "t.jsonl", rows, stage={"training": {**training, **more}},
-                         objective="language_model", pooling={"mode": "last"})  # fmt: skip
-        return StageRun.of(made, 0, count=11, processes=2, kind="cuda").steps
+                         objective="language_model", pooling={"mode": "last"}, lora={"r": 4})  # fmt: skip
+        return plan_recipe(made, gpu="h100", processes=2).stages[0].steps
 
     assert (steps(), steps(dataloader_drop_last=True), steps(max_steps=7)) == (2, 1, 7)
     assert steps(num_train_epochs=1.2) == math.ceil(1.2 * 2)
@@ -84,7 +72,7 @@ def test_an_order_of_several_data_sets_decides_the_steps(model_folder, tmp_path)
         path.write_text("".join(part))
     values = recipe.resolved()
     values["stages"][0]["data"] = [{"path": str(path)} for path in paths]
-    assert plan_recipe(Recipe.from_values(values), gpu="h100").stages[0].run.steps == 3
+    assert plan_recipe(Recipe.from_values(values), gpu="h100").stages[0].steps == 3
 
 
 def test_rows_that_do_not_fill_a_batch_are_refused_as_by_training(model_folder, tmp_path):
@@ -98,7 +86,7 @@ def test_rows_that_do_not_fill_a_batch_are_refused_as_by_training(model_folder, 
 def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_path):
     """Without `max_tokens` 20 rows, 10 steps of 2; with it, those whose query and positive are short."""
     recipe = pairs(model_folder("llama"), tmp_path, size=2, training={"max_steps": -1, "num_train_epochs": 1})
-    assert plan_recipe(recipe, gpu="h100").stages[0].run.steps == 10
+    assert plan_recipe(recipe, gpu="h100").stages[0].steps == 10
     encoder = build.encoder(recipe)
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     longest = [max(map(len, text_ids([row["query"], row["positive"]], encoder))) for row in rows]
@@ -107,74 +95,25 @@ def test_rows_that_are_too_long_for_the_data_set_are_left_out(model_folder, tmp_
     values = recipe.resolved()
     values["stages"][0]["data"] = {"path": str(tmp_path / "pairs.jsonl"), "max_tokens": limit}
     assert 2 <= kept < 20
-    assert plan_recipe(Recipe.from_values(values), gpu="h100").stages[0].run.steps == kept // 2
+    assert plan_recipe(Recipe.from_values(values), gpu="h100").stages[0].steps == kept // 2
 
 
-@pytest.fixture
-def full(model_folder, tmp_path):
-    """A recipe that trains every weight, its encoder, objective and rows."""
-    recipe = pairs(model_folder("llama"), tmp_path, lora=None)
-    objective = build.objective(recipe.stages[0].objective)
-    encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
-    prepare_encoder(encoder, recipe, 0, objective)
-    (rows,) = build.datasets(recipe.stages[0], objective, encoder)
-    return recipe, encoder, objective, rows
-
-
-def test_the_announced_memory_is_that_of_the_run(full, monkeypatch, caplog):
-    """Between the peaks of whole and of sharded weights, whole ones do not fit; sharded ones are announced as such."""
-    recipe, encoder, objective, rows = full
-    run = StageRun.of(recipe, 0, count=len(rows), processes=2, kind="cpu")
-    place = Device("cpu", 10**12, 1e9, 1e9, kind="cpu")
-    whole, shares = (
-        Stage(encoder, objective, rows, None, run, place, taken=0, sharded=sharded)
-        .plan(utilization=0.4, measured=True, search=False)
-        .memory
-        for sharded in (False, True)
-    )
-    assert (whole.sharded, shares.sharded) == (False, True) and shares.weights == whole.weights // 2
-    monkeypatch.setattr(announcing, "world_size", lambda: 2)
-    monkeypatch.setattr(announcing, "taken_by_process", lambda: Static.of(encoder, objective).weights)
-    caplog.set_level(logging.INFO)
-
-    def said(memory: int, sharded: bool) -> str:
-        monkeypatch.setattr(
-            announcing, "device_here", lambda _: Device("cpu", 2 * memory, 1e9, 1e9, kind="cpu")
-        )  # of two processes
-        caplog.clear()
-        announcing.Announcer(recipe)(0, encoder, objective, rows, None, False, sharded)
-        return "\n".join(record.message for record in caplog.records if "plan: " in record.message)
-
-    assert shares.peak < whole.peak
-    between = (shares.peak + whole.peak) // 2
-    assert "DOES NOT FIT" in said(between, False) and "DOES NOT FIT" not in said(between, True)
-    assert f"optimiser {shares.optimizer / 1e9:.2f} GB" in said(10**12, True)
-    assert "DOES NOT FIT" in said(whole.peak - 1, False) and "DOES NOT FIT" not in said(whole.peak, False)
-
-
-def test_training_announces_whether_its_weights_are_sharded(full, tmp_path):
-    recipe, *_ = full
+def test_training_announces_whether_its_weights_are_sharded(model_folder, tmp_path):
     found = []
-    run = Run(recipe, tmp_path / "run", resume=False, evaluate=None, verify="off")
+    run = Run(pairs(model_folder("llama"), tmp_path), tmp_path / "run", resume=False, evaluate=None, verify="off")
     run.announce = lambda *given: found.append(given[5:])
     run.all_stages()
-    assert found == [(False, False)]
+    assert found == [(False,)]
 
 
-def test_4_bit_weights_are_never_sharded(full, monkeypatch):
-    from embrew.planning import stage
+def test_4_bit_weights_are_never_sharded(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(GPUS, "h100", Device("h100", 1, 1.0, 1.0))
 
-    recipe, encoder, objective, rows = full
-    run = StageRun.of(recipe, 0, count=len(rows), processes=2, kind="cuda")
+    def sharded(**encoder) -> bool:
+        recipe = pairs(model_folder("llama"), tmp_path, **encoder)
+        return plan_recipe(recipe, gpu="h100", processes=2).stages[0].sharded
 
-    def sharded() -> bool:
-        return Stage(encoder, objective, rows, None, run, Device("h100", 1, 1.0, 1.0)).plan(
-            utilization=0.4, measured=True, search=False
-        ).memory.sharded  # fmt: skip
-
-    assert sharded()
-    monkeypatch.setattr(stage, "quantized_layers", lambda backbone: {"one": backbone})
-    assert not sharded()
+    assert sharded() and not sharded(quantization="nf4")
 
 
 def test_processes_on_a_cpu_share_its_memory(model_folder, tmp_path):
@@ -184,60 +123,24 @@ def test_processes_on_a_cpu_share_its_memory(model_folder, tmp_path):
     assert plan_recipe(recipe, gpu="h100", processes=2).stages[0].free == GPUS["h100"].memory
 
 
-def test_automatic_checkpointing_is_on_only_where_memory_lacks(model_folder, tmp_path, monkeypatch):
-    plans = {}
-    for value in (False, "auto", True):
-        recipe = pairs(model_folder("llama"), tmp_path, training={"activation_checkpointing": value})
-        plans[value] = plan_recipe(recipe, gpu="h100").stages[0]
-    assert plans["auto"].memory == plans[False].memory and plans[True].memory.peak < plans[False].memory.peak
-    assert plans["auto"].flop == plans[False].flop < plans[True].flop
-    on(monkeypatch, (plans[True].memory.peak + plans[False].memory.peak) // 2)
-    recipe = pairs(model_folder("llama"), tmp_path, training={"activation_checkpointing": "auto"})
-    assert plan_recipe(recipe, gpu="h100").stages[0].memory == plans[True].memory
-    (tmp_path / "recipe.yaml").write_text(recipe.to_yaml())
-    result = CliRunner().invoke(app, ["plan", str(tmp_path / "recipe.yaml"), "--json"])
-    assert json.loads(result.stdout)["stages"][0]["activation_checkpointing"] is True
+@pytest.mark.parametrize("how", ["LoRA", "full"])
+def test_shapes_are_those_of_the_encoder_that_is_trained(how, model_folder, tmp_path):
+    recipe = pairs(model_folder("llama"), tmp_path, **({} if how == "LoRA" else {"lora": None}))
+    objective = build.objective(recipe.stages[0].objective)
+    encoder = starting_encoder(recipe, 0, None, device=torch.device("cpu"))
+    prepare_encoder(encoder, recipe, 0, objective)
+    config = encoder.backbone.inner.config
+    assert shape_of_stage(recipe, 0, config, "cpu") == Shape.of_model(encoder.backbone.model, config)
 
 
-def test_what_is_proposed_is_accepted(full, model_folder, tmp_path, monkeypatch):
-    """A third device does not divide a batch of 4; a DoRA cannot be merged beside 4-bit weights."""
-    recipe, *_ = full
-    plan = plan_recipe(recipe, gpu="h100").stages[0]
-    memory = replace(plan.memory, activations=0)
-    share = memory.weights + memory.gradients + memory.optimizer
-    plan = replace(plan, memory=memory, free=memory.taken + int(share / 2.5))
-    proposed = advice(recipe, 0, plan)
-    assert any(one.startswith("--gpus 4,") for one in proposed)
-    for settings, offered in (({"r": 4}, True), ({"r": 4, "use_dora": True}, False)):
-        adapted = pairs(model_folder("llama"), tmp_path, lora=settings)
-        on(monkeypatch, 1)
-        proposed = advice(adapted, 0, plan_recipe(adapted, gpu="h100").stages[0])
-        assert any("quantization=nf4" in one for one in proposed) is offered
-
-
-def test_batches_of_unequal_texts_are_counted_whole(tmp_path, monkeypatch):
-    """One positive of eight is nine times as long as the others; a line through fewer of 128 rows is another plan."""
-    from embrew.planning import stage
-
+def test_tokens_are_those_of_the_batches(tmp_path):
+    """One positive of eight is nine times as long as the others; tokens are counted without padding."""
     words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog"]
     rows = [{"query": words[i % 9], "positive": " ".join(words) * (9 if i % 8 == 0 else 1)} for i in range(256)]
     settings = {"training": {"max_steps": 1}, "batch": {"size": 128}}
     lengths = {"max_length": {"query": 128, "document": 128}}
     recipe = recipe_of("nano", tmp_path / "unequal.jsonl", rows, stage=settings, **lengths)
-    counted = []
-    cost = stage.step_cost
-    monkeypatch.setattr(stage, "step_cost", lambda *given: counted.append(given) or cost(*given))
+    encoder = build.encoder(recipe)
+    count = sum(len(encoder.tokenizer(text).input_ids) for row in rows for text in row.values())
     plan = plan_recipe(recipe, gpu="h100").stages[0]
-    (encoder, objective, batch, how), *_ = counted
-    assert plan.memory.gradients == 4 * plan.static.trained
-    real = cost(encoder, objective, batch, how)
-    step = 1.05 * max(real.forward, real.backward)  # 5 % of fragments
-    assert plan.memory.activations == pytest.approx(step - plan.memory.gradients, rel=1e-6)
-
-
-def test_settings_that_a_plan_does_not_follow_are_noted(model_folder, tmp_path):
-    folder = model_folder("llama")
-    assert not any("not counted" in note for note in plan_recipe(pairs(folder, tmp_path), gpu="h100").notes)
-    recipe = pairs(folder, tmp_path, attn_implementation="eager", training={"torch_compile": True})
-    notes = [note for note in plan_recipe(recipe, gpu="h100").notes if "not counted" in note]
-    assert len(notes) == 2 and "attn_implementation=eager" in notes[0] and notes[1].startswith("one: torch_compile")
+    assert plan.tokens == pytest.approx(count / 2, rel=0.02)

@@ -6,7 +6,7 @@ from embrew.build.objectives import load_recipe, objective, objective_keys
 from embrew.build.opening import open_model
 from embrew.build.precision import Arithmetic, arithmetic, autocasts, opening_dtype
 from embrew.build.rows import datasets, order, rows, short_rows
-from embrew.build.stages import check_fills_batch, drops_last, set_recomputation, training_arguments
+from embrew.build.stages import check_fills_batch, drops_last, training_arguments
 
 __all__ = [
     "Arithmetic",
@@ -28,7 +28,6 @@ __all__ = [
     "opening_dtype",
     "order",
     "rows",
-    "set_recomputation",
     "short_rows",
     "training_arguments",
 ]

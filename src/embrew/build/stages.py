@@ -14,7 +14,6 @@ from embrew.objectives import EmbeddingObjective, Objective
 from embrew.recipe import StageConfig
 
 NOT_THE_TRAINERS = [
-    ("activation_checkpointing", "auto"),  # decided by `training.activation_memory`, from the rows
     ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
 ]
 RECOMPUTES = "activation_checkpointing"  # of TrainingArguments
@@ -95,11 +94,6 @@ def check_fills_batch(stage: StageConfig, rows: int, needed: int) -> None:
     """Raise ValueError where a stage has fewer rows than a batch that must be full, of all processes together."""
     if rows < needed:
         raise ValueError(f"stage {stage.name}: {rows} rows, fewer than one batch of {needed}; lower batch.size")
-
-
-def set_recomputation(args: TrainingArguments, recompute: bool) -> None:
-    """Set whether activations are recomputed in backward passes."""
-    setattr(args, OLD_NAMES.get(RECOMPUTES, RECOMPUTES), recompute)
 
 
 def _for_this_machine() -> dict[str, Any]:

@@ -78,24 +78,21 @@ def train(
 ) -> None:
     """Plan the training of a recipe: embrew plan RECIPE."""
     from embrew import build
-    from embrew.planning.advice import advice
-    from embrew.planning.document import plan_document
     from embrew.planning.plan import plan_recipe
 
     loaded = build.load_recipe(recipe, overrides or ())
     plan = plan_recipe(loaded, gpu=gpu.value, processes=gpus, utilization=utilization, tokens=tokens)
-    changes = [advice(loaded, index, stage) for index, stage in enumerate(plan.stages)]
     console = out()
     console.print(Text(f"{recipe} on {loaded.encoder.model}, {_devices(plan.device.name, gpus)}"), soft_wrap=True)
     console.print(_table(plan))
     for note in [*plan.notes, *_assumed(plan)]:
         console.print(Text(f"note: {note}"), soft_wrap=True)
-    for stage, found in zip(plan.stages, changes, strict=True):
-        if found:
-            console.print(Text(f"{stage.run.name} does not fit; any of these helps, or several together:"))
-            for change in found:
+    for stage in plan.stages:
+        if stage.changes:
+            console.print(Text(f"{stage.name} does not fit; any of these helps, or several together:"))
+            for change in stage.changes:
                 console.print(Text(f"    {change}"), soft_wrap=True)
-    print_json(plan_document(plan, changes))
+    print_json(plan.as_dict())
 
 
 @app.command("encode")
@@ -113,7 +110,6 @@ def encode(
     as_json: AsJson = False,
 ) -> None:
     """Plan the encoding of a corpus: hours, bytes, shards."""
-    from embrew.planning.document import encoding_document
     from embrew.planning.encoding import plan_encoding
 
     plan = plan_encoding(
@@ -127,7 +123,7 @@ def encode(
         shard_rows=shard_rows,
     )
     _show_encoding(plan)
-    print_json(encoding_document(plan))
+    print_json(plan.as_dict())
 
 
 def _table(plan: RecipePlan) -> Table:
@@ -135,29 +131,24 @@ def _table(plan: RecipePlan) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("GB on each device, at the fullest moment of a step", style="bold")
     for stage in plan.stages:
-        table.add_column(stage.run.name, justify="right")
+        table.add_column(stage.name, justify="right")
 
     def row(name: str, shown: Callable[[StagePlan], str]) -> None:
         table.add_row(f"  {name}", *map(shown, plan.stages))
 
-    row("weights", lambda stage: _gb(stage.memory.weights))
-    row("gradients", lambda stage: _gb(stage.memory.gradients))
-    row("optimiser state", lambda stage: _gb(stage.memory.optimizer))
-    row("activations", lambda stage: _gb(stage.memory.activations))
-    row("process", lambda stage: _gb(stage.memory.taken))
-    row("peak", lambda stage: _gb(stage.memory.peak))
+    for name in ("weights", "gradients", "optimizer", "activations", "process", "peak"):
+        row(name, lambda stage, name=name: _gb(stage.bytes[name]))  # type: ignore[misc]
     row(f"fits {_gb(plan.device.memory)}", lambda stage: "yes" if stage.fits else "no")
-    row("micro-batch", lambda stage: _micro_batch(stage, stage.run.rows))
+    row("micro-batch", lambda stage: _micro_batch(stage, stage.chunk or stage.rows))
     row("largest that fits", lambda stage: _micro_batch(stage, stage.most))
-    row("activation checkpointing", lambda stage: "on" if stage.run.recompute else "off")
-    row("KB saved per token and layer", lambda stage: f"{stage.saved / 1e3:.3g}")
+    row("activation checkpointing", lambda stage: "on" if stage.recompute else "off")
     table.add_row("All devices together")
-    row("parameters, millions", lambda stage: f"{stage.static.parameters / 1e6:,.1f}")
-    row("trained, millions", lambda stage: f"{stage.static.trained / 1e6:,.1f}")
+    row("parameters, millions", lambda stage: f"{stage.shape.parameters / 1e6:,.1f}")
+    row("trained, millions", lambda stage: f"{stage.shape.trained / 1e6:,.1f}")
     row("tokens per step", lambda stage: f"{stage.tokens:,}")
     row("TFLOP per step", lambda stage: _short(stage.flop / 1e12))
     row("seconds per step", lambda stage: _short(stage.seconds))
-    row("steps", lambda stage: "?" if stage.run.steps is None else f"{stage.run.steps:,}")
+    row("steps", lambda stage: "?" if stage.steps is None else f"{stage.steps:,}")
     row("hours", lambda stage: "?" if stage.hours is None else _short(stage.hours))
     row("GB on disk", lambda stage: _gb(stage.disk))
     return table
@@ -166,15 +157,15 @@ def _table(plan: RecipePlan) -> Table:
 def _assumed(plan: RecipePlan) -> list[str]:
     """Return what the figures rest on."""
     found = [f"computed, not measured; hours at {plan.utilization:.0%} of the peak FLOP/s of {plan.device.name}"]
-    made = [stage.run.name for stage in plan.stages if not stage.measured]
+    made = [stage.name for stage in plan.stages if not stage.measured]
     if made:
         found.append(
             f"{', '.join(made)}: the data is not here; all texts are as long as --tokens or the limits allow, pairs "
             "have one negative, unless columns names none"
         )
-    if any(stage.run.steps is None for stage in plan.stages):
+    if any(stage.steps is None for stage in plan.stages):
         found.append("?: the number of steps depends on the rows of the data; set training.max_steps")
-    sharded = [stage.run.name for stage in plan.stages if stage.memory.sharded]
+    sharded = [stage.name for stage in plan.stages if stage.sharded]
     if sharded:
         found.append(f"{', '.join(sharded)}: sharded weights (FSDP2)")
     return found
@@ -202,13 +193,10 @@ def _show_encoding(plan: EncodingPlan) -> None:
     console.print(Text("note: computed, not measured"))
 
 
-def _micro_batch(stage: StagePlan, size: int | None) -> str:
+def _micro_batch(stage: StagePlan, size: int) -> str:
     """Return a size in rows; with gradient caching, that of a chunk."""
-    chunks = stage.run.chunks
-    if chunks is None:
-        return f"{size:,}"
-    found = size if size != stage.run.rows else chunks.rows or chunks.tokens
-    return f"{found:,} {'tokens' if chunks.tokens else 'texts'}"
+    unit = "" if stage.chunk is None else " tokens" if stage.in_tokens else " texts"
+    return f"{size:,}{unit}"
 
 
 def _short(value: float) -> str:

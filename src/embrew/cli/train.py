@@ -93,7 +93,7 @@ def train(
         from embrew.analysis.dev_uniformity import evaluation_of
 
         evaluate = evaluation_of(loaded)
-    from embrew.planning.announcing import Announcer
+    from embrew.planning.plan import Announcer
     from embrew.training import stages
 
     command = ["train", recipe, *(overrides or ()), *(["--from", str(start)] if start else [])]

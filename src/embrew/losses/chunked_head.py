@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from embrew.float32 import full_float32
 from embrew.losses.eager_chunk import chunk_kl, chunk_nll
 from embrew.losses.fused_chunk import fused_chunk, kernels
-from embrew.shaped import kind_of
 
 
 def chunked_losses(
@@ -34,7 +33,7 @@ def chunked_losses(
         hidden, bias = hidden * scale, None if bias is None else bias * scale
         target = target * scale if target.ndim == 2 else target
     if chunk_size is None:
-        size = 64 if kind_of(hidden) == "cpu" else (256 << 20) // (12 * len(weight))
+        size = 64 if hidden.device.type == "cpu" else (256 << 20) // (12 * len(weight))
     else:
         size = chunk_size if target.ndim == 1 else chunk_size // 2
     with full_float32(hidden.device.type):

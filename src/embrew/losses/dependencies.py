@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from embrew.float32 import full_float32
-from embrew.shaped import has_values
 
 logger = logging.getLogger(__name__)
 Compression = Literal["dependencies", "direct", "max_k"]
@@ -188,7 +187,7 @@ def _missing_rounds(values: Tensor, sizes: Tensor, width: int) -> int | None:
     products = 1 + 2 * rounds
     errors = MISSED * (sizes * missing ** products[:, None]).norm(dim=-1)
     tolerated = TOLERANCE * sizes.norm()
-    if not has_values(errors) or errors[0] <= tolerated:
+    if errors[0] <= tolerated:
         return 0
     enough = (errors <= tolerated / 2).nonzero()
     return int(enough[0]) if len(enough) else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -13,6 +15,8 @@ from embrew.free_memory import total_and_free
 
 GIB = 1 << 30
 CONTEXT = 1 * GIB  # of a GPU: what CUDA itself and the libraries' workspaces take, and fragments between tensors
+KERNELS = 600 << 20  # of a CPU: the code that oneDNN generates for products of bfloat16
+STATUS = Path("/proc/self/statm")
 PRODUCTS, SIZE = 3, 768  # products that are timed on a CPU, and rows of their matrices
 
 
@@ -37,6 +41,14 @@ class Device:
     def shared(self, processes: int) -> Device:
         """Return the device as each of some processes has it: those on a CPU share the machine's memory."""
         return replace(self, memory=self.memory // processes) if self.kind == "cpu" else self
+
+    def taken(self, arithmetic: str, weights: int = 0) -> int:
+        """Return the bytes that a process takes before there is a weight, or with `weights` bytes of them."""
+        if self.kind != "cpu":
+            return CONTEXT
+        pages = int(STATUS.read_text().split()[1]) if STATUS.is_file() else 0
+        used = max(pages * os.sysconf("SC_PAGE_SIZE") - weights, 600 << 20)
+        return used + (KERNELS if arithmetic == "bfloat16" else 0)
 
     def speed(self, arithmetic: str) -> float:
         """Return the largest number of operations per second in a dtype."""

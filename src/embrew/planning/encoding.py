@@ -10,18 +10,12 @@ from typing import Any
 import torch
 
 from embrew.files.reading import read_json
-from embrew.modeling.model.attention import Attention
-from embrew.modeling.model.backbone import Backbone
-from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.planning.architectures import config_of
 from embrew.planning.devices import Device, device
-from embrew.planning.encoders import empty_model
+from embrew.planning.shapes import Shape, empty_model
 from embrew.planning.stage import UTILIZATION
 from embrew.recipe import Recipe, list_recipes
-from embrew.shaped import counting, shaped_modules
-from embrew.training.step_cost import DEPTHS
 
-TEXTS = 8  # of the batch whose operations are counted
 ID = 16  # bytes of an id in a shard, its offset included
 BITS = {"float32": 32, "int8": 8, "binary": 1}
 
@@ -62,6 +56,13 @@ class EncodingPlan:
     shards: int
     own_config: bool
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        left_out = ("device", "flop", "seconds", "own_config")
+        fields = {name: value for name, value in vars(self).items() if name not in left_out}
+        times = {"flop_per_text": self.flop, "hours": self.seconds / 3600, "lost_worker_seconds": self.lost_seconds}
+        return {**fields, "device": self.device.name, **times}
+
     @property
     def lost_seconds(self) -> float:
         """Seconds of one device that are computed again where a worker is lost: at most one shard."""
@@ -101,7 +102,8 @@ def plan_encoding(
     recipe = Recipe.from_values({"encoder": {"model": _language_model(model), "pooling": {"mode": "last"}}})
     config, own = config_of(recipe)
     place = device(gpu)
-    flop, parameters, width = _forward(config, place, tokens)
+    shape = Shape.of_model(empty_model(config, torch.float32), config)
+    flop, width = shape.operations(tokens, tokens), shape.hidden
     if truncate_dim is not None and not 1 <= truncate_dim <= width:
         raise ValueError(
             f"truncate_dim={truncate_dim}; the vectors of {model} have {width} dimensions, give at most those"
@@ -116,7 +118,7 @@ def plan_encoding(
         utilization=utilization,
         texts=count,
         tokens=tokens,
-        parameters=parameters,
+        parameters=shape.parameters,
         flop=flop,
         seconds=flop * count / speed,
         dimensions=dimensions,
@@ -139,19 +141,3 @@ def _language_model(model: str) -> str:
     if settings.is_file() and not (folder / "config.json").is_file():
         return str(read_json(settings, keys=("base",))["base"]["name"])
     return model
-
-
-def _forward(config: Any, place: Device, tokens: int) -> tuple[float, int, int]:
-    """Return operations of a text, parameters of the model, and its width."""
-    whole = empty_model(config, torch.float32)
-    backbone = Backbone(whole)
-    count, width = sum(p.numel() for p in whole.parameters()), backbone.hidden_size
-    rows = Tokens.pad([Row.of([1] * tokens, Segment.TEXT)] * TEXTS)
-    found = []
-    for depth in DEPTHS:
-        config_of_depth = type(config).from_dict({**config.to_dict(), "num_hidden_layers": depth, "layer_types": None})
-        part = Backbone(shaped_modules(empty_model(config_of_depth, torch.float32)))
-        with counting(place.kind) as ledger, torch.no_grad():
-            part.hidden_states(rows, Attention("bidirectional" if part.is_encoder else "causal"))
-        found.append(ledger.flop / TEXTS)
-    return found[0] + (found[1] - found[0]) * (backbone.num_layers - DEPTHS[0]), count, width

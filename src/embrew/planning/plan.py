@@ -1,17 +1,32 @@
-"""The plan of a recipe: every stage on a device, before anything is loaded."""
+"""The plan of a recipe: every stage on a device, before anything is loaded; a line of it before a stage begins."""
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from embrew import build
-from embrew.planning.devices import Device, device
-from embrew.planning.encoders import Parts, plan_encoder
-from embrew.planning.rows import MADE, declared_rows, stage_rows
-from embrew.planning.run import StageRun
-from embrew.planning.stage import SAMPLED, UTILIZATION, Stage, StagePlan
-from embrew.planning.taken import taken_by_process
+from embrew.data.mixing import MixedOrder
+from embrew.distributed import world_size
+from embrew.modeling.encoder import Encoder
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.base import Base
+from embrew.modeling.storage.loading import is_encoder
+from embrew.objectives import Objective
+from embrew.planning.architectures import config_of, tokenizer_of
+from embrew.planning.devices import Device, device, device_here
+from embrew.planning.rows import declared_rows, stage_rows
+from embrew.planning.shapes import Shape, shape_of_stage
+from embrew.planning.stage import UTILIZATION, StagePlan, passes_of, plan_stage, rows_of
 from embrew.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+WIDTH = 8  # of the model that stands in where only lengths are needed
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,11 @@ class RecipePlan:
     processes: int
     utilization: float
     notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        settings = {"device": self.device.name, "devices": self.processes, "utilization": self.utilization}
+        return {**settings, "notes": self.notes, "stages": [stage.as_dict() for stage in self.stages]}
 
 
 def plan_recipe(
@@ -57,48 +77,109 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
-    place, parts = device(gpu).shared(processes), Parts.of(recipe)
-    notes = []
-    if not parts.own_config:
-        notes.append(
-            f"config.json of {recipe.encoder.model} is not on this machine: its shape is from embrew's own table"
-        )
-    if not parts.own_tokenizer:
+    place = device(gpu).shared(processes)
+    (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
+    name, notes = recipe.encoder.model, []
+    if not own_config:
+        notes.append(f"config.json of {name} is not on this machine: its shape is from embrew's own table")
+    if not own_tokenizer:
         notes.append("its tokenizer is not on this machine: nano's counts the tokens of templates and texts")
-    notes += _not_planned(recipe)
+    if recipe.encoder.attn_implementation not in (None, "sdpa"):
+        notes.append(f"encoder.attn_implementation={recipe.encoder.attn_implementation} is planned as sdpa")
+    encoder = _stand_in(recipe, config, tokenizer)
     plans = []
     for index, settings in enumerate(recipe.stages):
         objective = build.objective(settings.objective)
-        planned = plan_encoder(recipe, index, objective, parts, place.kind)
-        rows, order, measured = stage_rows(recipe, index, objective, planned.encoder, tokens, processes)
-        count = len(rows) if measured else declared_rows(settings)
-        run = StageRun.of(recipe, index, count=count, processes=processes, kind=place.kind, order=order)
-        stage = Stage(
-            planned.encoder,
-            objective,
-            rows,
-            order,
-            run,
-            place,
-            taken=taken_by_process() if place.kind == "cpu" else None,
-            spared=planned.spared,
-            widest=planned.widest,
-            sampled=SAMPLED if measured else MADE,
+        rows, order, measured = stage_rows(recipe, index, objective, encoder, tokens, processes)
+        some = rows.shuffle(seed=recipe.seed) if measured else rows
+        some = objective.precompute(some.select(range(min(len(some), 512))), encoder)
+        passes = passes_of(objective, encoder, some.to_list(), rows_of(recipe, index, processes), recipe.seed)
+        plans.append(
+            plan_stage(
+                recipe,
+                index,
+                shape_of_stage(recipe, index, config, place.kind),
+                passes,
+                place,
+                count=len(rows) if measured else declared_rows(settings),
+                processes=processes,
+                measured=measured,
+                order=order,
+                utilization=utilization,
+            )
         )
-        plans.append(stage.plan(utilization=utilization, measured=measured))
     return RecipePlan(plans, place, processes, utilization, notes)
 
 
-def _not_planned(recipe: Recipe) -> list[str]:
-    """Return notes of settings that change memory and time, and that a plan does not follow."""
-    notes = []
-    kernel = recipe.encoder.attn_implementation
-    if kernel not in (None, "sdpa"):
-        notes.append(
-            f"encoder.attn_implementation={kernel} is not counted: attention is planned as sdpa computes it"
-            + ("; eager keeps all attention weights, and takes more" if kernel == "eager" else "")
-        )
-    compiled = [stage.name for stage in recipe.stages if stage.training.get("torch_compile")]
-    if compiled:
-        notes.append(f"{', '.join(compiled)}: torch_compile is not counted; compiled layers take other memory and time")
-    return notes
+def _stand_in(recipe: Recipe, config: Any, tokenizer: Any) -> Encoder:
+    """Return an encoder with the recipe's texts, templates and tokenizer on a tiny model of random weights."""
+    sizes: dict[str, Any] = {
+        "vocab_size": max(config.vocab_size, len(tokenizer)),
+        "hidden_size": WIDTH,
+        "intermediate_size": WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": 1 << 16,
+        "pad_token_id": 0,
+    }
+    model: Any = BertModel(BertConfig(**sizes)) if is_encoder(config) else LlamaForCausalLM(LlamaConfig(**sizes))
+    backbone = Backbone(model)
+    settings = recipe.encoder
+    if settings.memory_tokens:
+        backbone.add_memory(settings.memory_tokens)
+    if settings.soft_prompt_tokens:
+        backbone.add_soft_prompt(settings.soft_prompt_tokens)
+    return Encoder(backbone, tokenizer, Base("hub", settings.model), settings.settings)
+
+
+class Announcer:
+    """Logs a line of plan before each stage, as `training.train` calls it; an error is logged, not raised.
+
+    Args:
+        recipe: that is trained.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def __call__(
+        self, index: int, encoder: Encoder, objective: Objective, rows: Dataset, order: MixedOrder | None, sharded: bool
+    ) -> None:
+        """Log a line about stage `index`; or why there is none."""
+        recipe, name = self.recipe, self.recipe.stages[index].name
+        try:
+            processes = world_size()
+            place = device_here(encoder.device).shared(processes)
+            copied = encoder.backbone.frozen_copy
+            more = sum(p.numel() for p in encoder.backbone.learned.values() if p.requires_grad)
+            shape = Shape.of_model(
+                encoder.backbone.model,
+                encoder.backbone.inner.config,
+                more=more,
+                copied=0 if copied is None else sum(p.nbytes for p in copied.parameters()),
+            )
+            some = rows.shuffle(seed=recipe.seed).select(range(min(len(rows), 512))).to_list()
+            passes = passes_of(objective, encoder, some, rows_of(recipe, index, processes), recipe.seed)
+            plan = plan_stage(
+                recipe, index, shape, passes, place, count=len(rows), processes=processes, measured=True,
+                order=order, sharded=sharded, loaded=True,
+            )  # fmt: skip
+        except Exception as error:  # a plan helps, and must not keep anyone from training
+            logger.warning("%s  no plan of its memory and time (%s: %s)", name, type(error).__name__, error)
+            logger.debug("no plan of %s", name, exc_info=True)
+            return
+        verdict = "fits" if plan.fits else "DOES NOT FIT: see embrew plan"
+        hours = plan.hours
+        known = hours is not None and not math.isnan(hours)
+        taking = f", about {_duration(3600 * hours)} at {UTILIZATION:.0%} of the peak FLOP/s" if known and hours else ""
+        logger.info(
+            "%s  plan: %s steps of about %s tokens%s; peak about %.2f GB of %.1f GB on %s: %s",
+            name, f"{plan.steps:,}", f"{plan.tokens:,}", taking, plan.bytes["peak"] / 1e9, plan.free / 1e9, place.name,
+            verdict,
+        )  # fmt: skip
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,29 +1,51 @@
-"""What a stage takes: memory of each device, operations, time."""
+"""What a stage takes: memory of each device, operations, time, disk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from datasets import Dataset
 
+from embrew import build
 from embrew.data.mixing import MixedOrder
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.model.quantized import quantized_layers
-from embrew.objectives import Objective
-from embrew.planning.devices import CONTEXT, Device
-from embrew.planning.memory import Memory, Static
-from embrew.planning.run import StageRun
-from embrew.planning.taken import KERNELS
-from embrew.shaped import counting
-from embrew.training.gradcache import Chunks
-from embrew.training.largest_batch import largest_batch
-from embrew.training.step_cost import How, StepCost, step_cost, without_values
+from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.objectives import EmbeddingObjective, Objective
+from embrew.planning.devices import Device
+from embrew.planning.shapes import Shape
+from embrew.recipe import Recipe
 
-AUTO = "auto"  # of activation_checkpointing: where activations do not fit
 UTILIZATION = 0.4  # of a device's arithmetic, where none is given
-SAMPLED = 256  # rows of a batch that are counted, of a device; what more of them take is on a line
+SAMPLED, BATCHES = 256, 8  # rows of a batch that are tokenised, at most; batches of which the largest counts
+LOGITS = {"cpu": 64, "cuda": 2048}  # rows of logits that a loss over the vocabulary computes at a time
+MOMENTS = {
+    "adafactor": 0.02, "sgd": 0.0, "adagrad": 4.0, "rmsprop": 4.0, "rmsprop_bnb": 4.0, "adamw_anyprecision": 4.0,
+    "ademamix": 12.0, "paged_ademamix_32bit": 12.0, "ademamix_8bit": 3.06, "paged_ademamix_8bit": 3.06,
+    "lion_32bit": 4.0, "paged_lion_32bit": 4.0, "lion_8bit": 1.02, "paged_lion_8bit": 1.02, "adamw_torch_4bit": 1.06,
+    "adamw_torch_8bit": 2.03, "adamw_8bit": 2.03, "adamw_bnb_8bit": 2.03, "paged_adamw_8bit": 2.03,
+    "rmsprop_bnb_8bit": 1.02,
+}  # fmt: skip
+"""Bytes of an optimiser's state per trained weight; 8 (two moments in float32) where it is not named here."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Tokens of a micro-batch, padding included where it is computed.
+
+    Attributes:
+        trained: that pass through the layers with a gradient.
+        frozen: that pass without one.
+        length: of the longest row.
+        mean: of the trained tokens of all sampled batches, relative to this one's.
+    """
+
+    trained: float
+    frozen: float
+    length: int
+    mean: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,183 +53,238 @@ class StagePlan:
     """A stage on one or several devices.
 
     Attributes:
-        run: its batch, steps and arithmetic.
-        static: its parameters.
-        memory: of each device.
+        name: of the stage.
+        method: its objective.
+        shape: of the model.
+        rows: of a micro-batch, per device.
+        chunk: rows, or tokens, of a chunk of gradient caching; None: none.
+        recompute: activation checkpointing.
+        sharded: weights, gradients and moments are sharded over all devices (FSDP2).
+        bytes: of each device: weights, gradients, optimizer, activations, process, peak.
         free: bytes of a device.
-        saved: bytes that a token keeps in a layer for the backward pass, on average.
-        most: largest micro-batch, or chunk of gradient caching, that fits, in rows (or tokens of a chunk); 0: none;
-            None: not looked for.
-        tokens: of an optimiser step, all devices together, padding included.
+        most: largest micro-batch, or chunk, that fits, in the same unit; 0: none.
+        tokens: of an optimiser step, all devices together.
         measured: whether lengths are those of the stage's data; else, all texts are as long as the limits allow.
         flop: floating-point operations of an optimiser step, all devices together.
         seconds: of an optimiser step.
+        steps: optimiser steps; None: unknown.
+        disk: bytes of two checkpoints of the stage and of its folder: trained weights, and moments in checkpoints.
+        changes: settings to type where the stage does not fit, those that change no result first.
     """
 
-    run: StageRun
-    static: Static
-    memory: Memory
+    name: str
+    method: str
+    shape: Shape
+    rows: int
+    chunk: int | None
+    in_tokens: bool
+    recompute: bool
+    sharded: bool
+    bytes: dict[str, int]
     free: int
-    saved: float
-    most: int | None
+    most: int
     tokens: int
     measured: bool
     flop: float
     seconds: float
+    steps: int | None
+    disk: int
+    changes: list[str]
 
     @property
     def fits(self) -> bool:
         """Whether the fullest moment of a step is within a device's memory."""
-        return self.memory.peak <= self.free
+        return self.bytes["peak"] <= self.free
 
     @property
     def hours(self) -> float | None:
         """Of the whole stage; None: the number of steps is unknown."""
-        return None if self.run.steps is None else self.run.steps * self.seconds / 3600
+        return None if self.steps is None else self.steps * self.seconds / 3600
 
-    @property
-    def disk(self) -> int:
-        """Bytes of two checkpoints of the stage and of its folder: trained weights, and moments in checkpoints."""
-        return int((2 * (4 + self.run.moments) + 4) * self.static.trained)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON; bytes are those of one device."""
+        fields = {name: value for name, value in asdict(self).items() if name not in ("shape", "bytes", "free", "disk")}
+        sizes = {**self.bytes, "device": self.free, "disk": self.disk}
+        counts = {"parameters": self.shape.parameters, "trained": self.shape.trained}
+        return {**fields, **counts, "bytes": sizes, "fits": self.fits, "hours": self.hours}
 
 
-class Stage:
-    """A stage that is planned: an encoder, with or without values, rows and settings.
+def plan_stage(
+    recipe: Recipe,
+    index: int,
+    shape: Shape,
+    passes: Passes,
+    device: Device,
+    *,
+    count: int | None,
+    processes: int,
+    measured: bool,
+    order: MixedOrder | None = None,
+    utilization: float = UTILIZATION,
+    sharded: bool | None = None,
+    loaded: bool = False,
+) -> StagePlan:
+    """Return the plan of stage `index`.
 
     Args:
-        encoder: prepared for the stage.
-        objective: of the stage.
-        rows: of its data, or as long as the limits allow.
-        order: of the rows.
-        run: batch, steps and arithmetic.
+        recipe: with the stage.
+        index: of the stage.
+        shape: of what it trains.
+        passes: tokens of a micro-batch.
         device: each of the devices.
-        taken: bytes of a device that are used before there is a weight; None: by CUDA.
-        spared: bytes that quantised weights take less than those of the encoder.
-        widest: bytes of the largest weight that is dequantised for a product.
-        sharded: whether weights are sharded (FSDP2); None: where whole ones do not fit several devices.
-        sampled: number of rows that are counted.
+        count: rows of the stage; None: unknown.
+        processes: number of devices.
+        measured: whether `passes` are of the stage's data.
+        order: of the rows of several data sets, of which an epoch may leave some out.
+        utilization: share of the largest number of operations per second that training reaches.
+        sharded: FSDP2; None: where whole weights do not fit several devices.
+        loaded: whether this process holds the weights already.
+
+    Raises:
+        ValueError: the number of devices does not divide the global batch, or the rows do not fill it.
     """
+    stage = recipe.stages[index]
+    training, batch = stage.training, stage.batch
+    rows, chunk = rows_of(recipe, index, processes), None
+    if batch is not None:
+        chunk = batch.mini_batch_size or batch.mini_batch_num_tokens
+    in_tokens = bool(batch is not None and batch.mini_batch_num_tokens)
+    accumulation = int(training.get("gradient_accumulation_steps", 1))
+    arithmetic = build.arithmetic(recipe, stage, torch.device(device.kind))
+    recompute = bool(training.get("activation_checkpointing") or training.get("gradient_checkpointing"))
+    moments = MOMENTS.get(str(training.get("optim", "adamw_torch")), 8.0)
+    held = passes.trained
+    if chunk is not None:
+        held = min(held, max(chunk, passes.length) if in_tokens else chunk * passes.length)
+    per_token = shape.saved(arithmetic)
+    itemsize = 4 if arithmetic == "float32" else 2
+    kept = itemsize * shape.layers * shape.hidden + per_token if recompute else (shape.layers + 1) * per_token
+    activations = int(held * kept)
+    copies = 2 * shape.trained if shape.trains_all and arithmetic != "float32" else 0  # autocast keeps them in a step
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        objective: Objective,
-        rows: Dataset,
-        order: MixedOrder | None,
-        run: StageRun,
-        device: Device,
-        *,
-        taken: int | None = None,
-        spared: int = 0,
-        widest: int = 0,
-        sharded: bool | None = None,
-        sampled: int = SAMPLED,
-    ) -> None:
-        self.encoder, self.objective, self.run, self.device = encoder, objective, run, device
-        self.taken = (CONTEXT if taken is None else taken) + widest
-        if device.kind == "cpu" and run.autocast is not None:
-            self.taken += KERNELS
-        if run.processes == 1 or spared or quantized_layers(encoder.backbone):  # FSDP2 does not shard 4-bit weights
-            sharded = False
-        self.sharded = sharded
-        found = largest_batch(rows, run.rows, max_length=max(encoder.max_length.values()), order=order, seed=run.seed)
-        self.mean = found.mean
-        self.batch = self._precomputed(_evenly(found.rows, sampled) if run.chunks is None else found.rows)
-        self.static = Static.of(
-            encoder, objective, spared=spared, itemsize=None if run.autocast is None else run.autocast.itemsize
+    def sizes(sharded: bool) -> dict[str, int]:
+        share = processes if sharded else 1
+        gradients = 4 * shape.trained
+        found = {
+            "weights": shape.weights // share,
+            "gradients": gradients * (2 if processes > 1 and not sharded else 1) // share,  # DDP's buckets
+            "optimizer": int(moments * shape.trained) // share,
+            "activations": activations + (3 * shape.layer if sharded else copies),  # two layers are gathered at a time
+            "process": device.taken(arithmetic, shape.weights if loaded else 0),
+        }
+        return {**found, "peak": sum(found.values())}
+
+    whole = sizes(sharded=False)
+    if sharded is None:
+        sharded = processes > 1 and recipe.encoder.quantization is None and whole["peak"] > device.memory
+    chosen = sizes(sharded=True) if sharded else whole
+    room = device.memory - chosen["peak"] + activations
+    most = max(0, int((chunk or rows) * room / max(activations, 1)))
+    factor = (2 if shape.trains_all else 1) + 1 + recompute + (chunk is not None)
+    trained = shape.operations(passes.trained, passes.length) * factor
+    flop = accumulation * passes.mean * (trained + shape.operations(passes.frozen, passes.length))
+    return StagePlan(
+        name=stage.name,
+        method=str(stage.objective["type"]),
+        shape=shape,
+        rows=rows,
+        chunk=chunk,
+        in_tokens=in_tokens,
+        recompute=recompute,
+        sharded=sharded,
+        bytes=chosen,
+        free=device.memory,
+        most=most,
+        tokens=int(passes.trained * passes.mean * accumulation * processes),
+        measured=measured,
+        flop=flop * processes,
+        seconds=flop / (device.speed(arithmetic) * utilization),
+        steps=_steps(recipe, index, rows * processes, count, order),
+        disk=int((2 * (4 + moments) + 4) * shape.trained),
+        changes=[] if chosen["peak"] <= device.memory else _changes(recipe, index, shape, most, recompute=recompute),
+    )
+
+
+def rows_of(recipe: Recipe, index: int, processes: int) -> int:
+    """Return the rows of a micro-batch of stage `index`, per device.
+
+    Raises:
+        ValueError: the number of devices does not divide the global batch.
+    """
+    stage = recipe.stages[index]
+    if stage.batch is None:
+        return int(stage.training.get("per_device_train_batch_size", 8))
+    if stage.batch.size % processes:
+        raise ValueError(
+            f"stage {stage.name}: batch.size={stage.batch.size} is not divisible by {processes} devices; give "
+            "--gpus a divisor of it"
         )
-        auto = run.recompute == AUTO
-        if auto:
-            self.run = replace(run, recompute=False)
-        self._count()
-        if auto and self._memory(self._of_rows(run.rows)).peak > device.memory:
-            self.run = replace(run, recompute=True)
-            self._count()
-
-    def plan(self, *, utilization: float, measured: bool, search: bool = True) -> StagePlan:
-        """Return the plan; without `search`, the largest micro-batch is not looked for."""
-        run, cost = self.run, self._of_rows(self.run.rows)
-        memory = self._memory(cost)
-        batches = run.accumulation * run.processes
-        return StagePlan(
-            run=run,
-            static=self.static,
-            memory=memory,
-            free=self.device.memory,
-            saved=cost.layer / max(cost.positions, 1),
-            most=self._most() if search else None,
-            tokens=int(cost.tokens * self.mean * batches),
-            measured=measured,
-            flop=cost.flop * self.mean * batches,
-            seconds=cost.flop * self.mean * run.accumulation / (self.device.speed(run.arithmetic) * utilization),
-        )
-
-    def _memory(self, cost: StepCost) -> Memory:
-        """Return the memory, sharded or not as the run is; if that is open, sharded where whole weights do not fit."""
-
-        def of(sharded: bool) -> Memory:
-            return Memory.of(
-                self.static,
-                cost,
-                taken=self.taken,
-                moments=self.run.moments,
-                accumulates=self.run.accumulation > 1,
-                processes=self.run.processes,
-                sharded=sharded,
-            )
-
-        if self.sharded is not None:
-            return of(self.sharded)
-        plain = of(False)
-        return plain if plain.peak <= self.device.memory else of(True)
-
-    def _count(self) -> None:
-        """Count a step of the sampled rows; of fewer, where the micro-batch has more rows."""
-        self.counted = self._cost(self.batch, self.run.chunks)
-        self.fewer = self._fewer() if self.run.rows > len(self.batch) else None
-
-    def _of_rows(self, rows: int) -> StepCost:
-        """Return the cost of a micro-batch of the stage's size, of which some rows were counted."""
-        if self.fewer is None:
-            return self.counted
-        size, fewer = len(self.batch), len(self.batch) // 2
-        return self.fewer.scaled((rows - fewer) / (size - fewer), self.counted)
-
-    def _fewer(self) -> StepCost:
-        """Return the cost of half of the rows that were counted; of two, if there is one."""
-        count = len(self.batch)
-        return self._cost(self.batch[::2] if count > 1 else self.batch * 2, None)
-
-    def _most(self) -> int:
-        """Return the largest micro-batch, or chunk, that fits: memory is taken to grow with it on a line."""
-        chunks, size = self.run.chunks, len(self.batch)
-        if chunks is None:
-            other, other_size = self.fewer or self._fewer(), -(-size // 2) if size > 1 else 2
-        else:
-            size = chunks.rows or chunks.tokens or 1
-            other_size = max(1, size // 2)
-            half = Chunks(rows=chunks.rows and other_size, tokens=chunks.tokens and other_size)
-            other = self._cost(self.batch, half)
-        one, two = self._memory(self.counted).peak, self._memory(other).peak
-        slope = (one - two) / (size - other_size) if size != other_size else 0
-        if slope <= 0:
-            return size if one <= self.device.memory else 0
-        return max(0, int(size + (self.device.memory - one) / slope))
-
-    def _cost(self, rows: list[dict[str, Any]], chunks: Chunks | None) -> StepCost:
-        how = How(kind=self.device.kind, autocast=self.run.autocast, recompute=bool(self.run.recompute), chunks=chunks)
-        batch = self.objective.collate(rows, self.encoder, seed=self.run.seed)
-        return step_cost(self.encoder, self.objective, batch, how)
-
-    def _precomputed(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows with the columns that the objective computes at the start of a stage, without values."""
-        if "reference_key" in rows[0]:
-            return rows
-        encoder = without_values(self.encoder, 1)
-        with counting(self.device.kind), torch.no_grad():
-            return list(self.objective.precompute(Dataset.from_list(rows), encoder, None).to_list())
+    return stage.batch.size // processes
 
 
-def _evenly(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return at most `count` rows, evenly spaced."""
-    return rows if len(rows) <= count else [rows[i * len(rows) // count] for i in range(count)]
+def passes_of(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any]], size: int, seed: int) -> Passes:
+    """Return the tokens of the largest of some micro-batches of a stage.
+
+    Args:
+        objective: of the stage.
+        encoder: whose templates and tokenizer make the batch; its weights are not read.
+        rows: of the stage, in the order in which they are drawn.
+        size: rows of a micro-batch.
+        seed: of the recipe.
+    """
+    some = min(size, SAMPLED, len(rows))
+    starts = range(0, max(1, min(len(rows), BATCHES * some) - some + 1), some)
+    found = [_passes(objective, encoder, rows[start : start + some], seed) for start in starts]
+    largest = max(found, key=lambda one: one.trained)
+    mean = sum(one.trained for one in found) / len(found) / max(largest.trained, 1)
+    times = size / some
+    length = max(one.length for one in found)
+    return Passes(largest.trained * times, largest.frozen * times, length, mean)
+
+
+def _passes(objective: Objective, encoder: Encoder, rows: Sequence[dict[str, Any]], seed: int) -> Passes:
+    """Return the tokens of one batch; rows of similar length are computed together, so padding is left out."""
+    batch = objective.collate(list(rows), encoder, seed=seed)
+    if isinstance(objective, EmbeddingObjective):
+        batch = objective.inputs.complete(encoder, batch)
+        texts = [*objective.inputs.texts(batch).values(), *objective.inputs.prompted(batch).values()]
+        frozen: list[Tokens] = []
+    else:
+        parts = {name: part for name, part in batch.items() if isinstance(part, Tokens)}
+        frozen = [part for name, part in parts.items() if name.startswith("teacher")]
+        texts = [part for name, part in parts.items() if not name.startswith("teacher")]
+    trained, without = (sum(int((one.segment_ids != Segment.PAD).sum()) for one in some) for some in (texts, frozen))
+    return Passes(trained, without, max(one.input_ids.shape[1] for one in texts))
+
+
+def _changes(recipe: Recipe, index: int, shape: Shape, most: int, *, recompute: bool) -> list[str]:
+    stage = recipe.stages[index]
+    place, batch = f"stages.{stage.name}", stage.batch
+    found = [] if recompute else [f"{place}.training.activation_checkpointing=true"]
+    if most and batch is not None and batch.mini_batch_num_tokens:
+        found.append(f"{place}.batch.mini_batch_num_tokens={most}")
+    elif most and batch is not None:
+        found.append(f"{place}.batch.mini_batch_size={most} (gradient caching: the same loss, one more pass)")
+    elif most:
+        found.append(f"{place}.training.per_device_train_batch_size={most} (with gradient_accumulation_steps)")
+    if shape.trains_all:
+        found.append("encoder.lora={r: 16} (train a LoRA in place of every weight; other results)")
+    elif recipe.encoder.quantization is None:
+        found.append("encoder.quantization=nf4 (4-bit base; other results)")
+    return [*found, "more GPUs, with sharded weights (FSDP2: launch/fsdp2)"]
+
+
+def _steps(recipe: Recipe, index: int, batch: int, count: int | None, order: MixedOrder | None) -> int | None:
+    """Return the optimiser steps of a stage, as transformers' Trainer counts them; None: unknown."""
+    stage = recipe.stages[index]
+    training = stage.training
+    drops = build.drops_last(stage, build.objective(stage.objective))
+    if drops and count is not None:
+        build.check_fills_batch(stage, count, batch)
+    steps = int(training.get("max_steps", -1))
+    if steps > 0 or count is None:
+        return steps if steps > 0 else None
+    drawn = count if order is None else len(order)
+    batches = drawn // batch if drops else math.ceil(drawn / batch)
+    an_epoch = max(1, math.ceil(batches / int(training.get("gradient_accumulation_steps", 1))))
+    return math.ceil(float(training.get("num_train_epochs", 3.0)) * an_epoch)

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from embrew.modeling.storage.opening import final_stage
 from embrew.objectives import Objective
 from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import activation_memory, pass_overheads, sharding
+from embrew.training import pass_overheads, sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
 from embrew.training.monitoring.concerns import loss_lines
@@ -45,8 +44,8 @@ from embrew.training.trainer import StageTrainer
 
 logger = logging.getLogger(__name__)
 COMPUTED, TRAINING = "computed", "training into"
-Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool, bool], None]
-"""Stage, encoder, objective, rows, their order, whether activations are recomputed, whether weights are sharded."""
+Announce = Callable[[int, Encoder, Objective, Dataset, MixedOrder | None, bool], None]
+"""Stage, encoder, objective, rows, their order, whether weights are sharded."""
 
 
 def train(
@@ -194,10 +193,8 @@ class Run:
         args = self._arguments(index)
         keep_rows_per_step(stage, objective, args, encoder, begun=begun)
         rows, order, held = self._rows(index, encoder, args, begun, held_out)
-        self._decide_recomputation(index, encoder, rows, order, args)
         if self.announce is not None and self.process.is_main_process:
-            recompute = bool(args.activation_checkpointing)
-            self.announce(index, encoder, self.objectives[index], rows, order, recompute, self.sharded)
+            self.announce(index, encoder, objective, rows, order, self.sharded)
         overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
         if overheads:
             self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
@@ -275,20 +272,6 @@ class Run:
         self.results.add_counts(stage.name, a_step=samples_per_step(args), an_epoch=len(rows))
         self.results.add_data(stage, parts)
         return rows, order, held
-
-    def _decide_recomputation(
-        self, index: int, encoder: Encoder, rows: Dataset, order: MixedOrder | None, args: TrainingArguments
-    ) -> None:
-        """Decide `activation_checkpointing: auto`; log the decision and record it in `run.json`."""
-        stage = self.recipe.stages[index]
-        if stage.training.get("activation_checkpointing") != "auto":
-            return
-        decision = activation_memory.decide(
-            encoder, self.objectives[index], rows, args, _chunks(stage), self._work_folder(index), order
-        )
-        build.set_recomputation(args, decision.recompute)
-        activation_memory.log(stage.name, decision)
-        self.results.values.setdefault("activation_checkpointing", {})[stage.name] = asdict(decision)
 
     def _prepare_work_folder(self, index: int) -> tuple[int, int]:
         """Create the folder of checkpoints and cached data; keep an existing one if its settings are the same.

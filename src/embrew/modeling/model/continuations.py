@@ -14,7 +14,6 @@ from embrew.modeling.model.forward import forward
 from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, with_layers
 from embrew.modeling.model.reach import FAILED, at_rest, local_windows
 from embrew.modeling.text.tokens import Row, Segment, Tokens
-from embrew.shaped import has_values
 
 SHORTEST = 9  # lowest number of tokens of a text in a probe
 SAME = 1e-4  # of the largest state, in float32
@@ -34,8 +33,6 @@ def check_branches(inner: Any, blocks: tuple[int, int], longest: int) -> None:
     Raises:
         ValueError: the states differ, or the model cannot take such a row.
     """
-    if not has_values(inner):
-        return
     settings = inner.config.to_dict()
     width = max(1, min(longest, max(SHORTEST, 1 + max(local_windows(settings), default=0))))
     key = type(inner), inner.config._attn_implementation, repr(settings), blocks, width

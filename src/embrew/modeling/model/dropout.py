@@ -11,7 +11,6 @@ from transformers import PreTrainedConfig
 
 from embrew.modeling.model.layers import layers_of
 from embrew.modeling.model.reach import at_rest
-from embrew.shaped import has_values
 
 ATTENTION = ("attention_dropout", "attn_dropout")  # of an attention layer; OPT's is named `dropout`
 
@@ -25,7 +24,7 @@ def set_attention_dropout(inner: Any, probability: float) -> None:
     held = [(module, name) for module in inner.modules() for name in _names(module)]
     if probability and not held:
         raise ValueError(f"{type(inner).__name__} has no attention dropout; use lora_dropout instead")
-    if probability and has_values(inner) and not _has_effect(inner, held):
+    if probability and not _has_effect(inner, held):
         _assign(held, 0.0)
         raise ValueError(
             f"{type(inner).__name__} does not apply its attention dropout with attn_implementation="

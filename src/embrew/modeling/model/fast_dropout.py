@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from embrew.shaped import has_values, kind_of, shaped_of
-
 
 @dataclass(frozen=True)
 class Mask:
@@ -37,8 +35,8 @@ class Mask:
             like: a tensor of the shape `(…, width)`.
             probability: in (0, 1).
         """
-        if kind_of(like) == "cpu":
-            return cls(_positions(like, probability))
+        if like.device.type == "cpu":
+            return cls(dropped_positions(like.numel(), probability))
         kept = torch.empty_like(like, dtype=torch.bool, memory_format=torch.contiguous_format)
         kept.bernoulli_(1 - probability)
         return cls(kept.view(-1, like.shape[-1]))
@@ -111,13 +109,6 @@ def _(values: Tensor, probability: float, number: int) -> Tensor:
     return torch.empty_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
 
 
-def _positions(values: Tensor, probability: float) -> Tensor:
-    count = values.numel()
-    if not has_values(values):
-        return shaped_of((round(count * probability),), torch.int64)
-    return dropped_positions(count, probability)
-
-
 def drop_out(values: Tensor, probability: float) -> Tensor:
     """Return values on a CPU with dropout: zero with a probability, else divided by the probability to stay."""
     dropped: Tensor = _DropOut.apply(values, probability)
@@ -127,7 +118,7 @@ def drop_out(values: Tensor, probability: float) -> Tensor:
 class _DropOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
-        positions = _positions(values, probability)
+        positions = dropped_positions(values.numel(), probability)
         ctx.save_for_backward(positions)
         ctx.kept = 1 - probability
         return (values / ctx.kept).view(-1).index_fill_(0, positions, 0.0).view(values.shape)

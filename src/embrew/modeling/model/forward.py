@@ -19,7 +19,6 @@ from embrew.modeling.model.reach import follows, key_of
 from embrew.modeling.model.varlen import packed_rows
 from embrew.modeling.text.indexing import take, write_at
 from embrew.modeling.text.tokens import Segment, Tokens
-from embrew.shaped import has_values
 
 FINAL_NORMS = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "final_norm")
 POST_NORM = ("encoder.layer", "transformer.layer")  # BERT: every layer ends with its norm, and there is no final one
@@ -111,10 +110,8 @@ def bidirectional_by(inner: Any) -> Literal["flag", "mask"] | None:
     """Return how a model is made bidirectional: by the library's flag, by an explicit mask, or not at all (None).
 
     Measured once per model class and kernel in a process: some families ignore the flag, or follow it only in batches
-    with padding. A model without values cannot be measured.
+    with padding.
     """
-    if not has_values(inner):
-        return "flag"
     key = key_of(inner)
     if key not in _BIDIRECTIONAL:
         attention = Attention("bidirectional")
@@ -133,7 +130,7 @@ def check_attention(inner: Any, attention: Attention) -> None:
         ValueError: it does not; says which patterns it does follow.
     """
     key = key_of(inner, attention)
-    if key in _VERIFIED or not has_values(inner):
+    if key in _VERIFIED:
         return
     if not _follows(inner, attention):
         others = [Attention(mode) for mode in MODES]

@@ -19,7 +19,6 @@ from torch.autograd.function import once_differentiable
 
 from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.fast_dropout import Mask, SameDropout
-from embrew.shaped import kind_of
 
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
@@ -220,7 +219,7 @@ def _rows(states: Tensor, dtype: torch.dtype) -> Tensor:
     There, a matrix product of a size that is new costs about a millisecond more, in which code for it is generated.
     """
     rows = states.reshape(-1, states.shape[-1])
-    if dtype != torch.bfloat16 or kind_of(rows) != "cpu":
+    if dtype != torch.bfloat16 or rows.device.type != "cpu":
         return rows.to(dtype)
     count = common_size(len(rows))
     if count == len(rows):

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embrew.modeling.model.fast_dropout import drop_out
-from embrew.shaped import fused_attention, has_values, kind_of
 
 
 def sdpa(
@@ -42,11 +41,8 @@ def sdpa(
         **kwargs: what else the library passes.
     """
     how: dict[str, Any] = {"scaling": scaling, **kwargs}
-    if kind_of(query) != "cpu" and not has_values(query):
-        causal = _is_causal(module, query, attention_mask, kwargs.get("is_causal"))
-        return fused_attention(query, key, value, is_causal=causal, scale=scaling).transpose(1, 2), None
     rounds = torch.is_autocast_enabled("cpu") or value.dtype.itemsize < 4
-    if kind_of(query) != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or not (dropout or rounds):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **how)
     dtype = value.dtype
     if attention_mask is not None and attention_mask.is_floating_point():
@@ -63,7 +59,7 @@ def sdpa(
 @contextmanager
 def float32_on_cpu(*states: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Give shorter states in float32, and switch autocast off, if they are on a CPU."""
-    if kind_of(states[0]) != "cpu":
+    if states[0].device.type != "cpu":
         yield states
         return
     with torch.autocast("cpu", enabled=False):

@@ -19,7 +19,6 @@ from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.model.quantized import dequantize, quantized_layers
 from embrew.modeling.text.tokens import Tokens
-from embrew.shaped import has_values
 
 MemoryInit = Literal["vocab", "noise", "mean"]
 
@@ -62,7 +61,7 @@ class Weights(nn.Module):
     @property
     def holds_original(self) -> bool:
         """Whether the original LM is inside: nothing was merged into its weights, and they have not changed."""
-        return not self._changed and (not has_values(self.causal_lm) or self._noted.equal_those_of(self.causal_lm))
+        return not self._changed and self._noted.equal_those_of(self.causal_lm)
 
     @property
     def differs_from_noted(self) -> bool:

@@ -1,0 +1,137 @@
+"""The shape of a model, from its configuration, and of what a stage trains of it; no weights are read."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+
+from embrew import build
+from embrew.modeling.model.adapters import attach_lora
+from embrew.modeling.model.layers import layers_of
+from embrew.modeling.model.quantized import quantizable_layers
+from embrew.modeling.storage.loading import is_encoder, pick_dtype
+from embrew.recipe import Recipe
+
+COMPARES = ("compression", "alignment")  # objectives that read the original LM
+READS_HEAD = ("bottleneck", "language_model", "sft", "llama2vec", "mntp")  # and train it with all other weights
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model and of what is trained of it.
+
+    Attributes:
+        layers: their number.
+        hidden: width of a state.
+        inner: width of the feed-forward part.
+        attention: width of all heads together.
+        products: weights of all layers that are factors of matrix products.
+        parameters: number of all, those of a second copy of the LM included.
+        trained: number of those that are trained.
+        trains_all: whether the base weights themselves are.
+        weights: bytes of all weights.
+        layer: bytes of one layer in products.
+    """
+
+    layers: int
+    hidden: int
+    inner: int
+    attention: int
+    products: int
+    parameters: int
+    trained: int
+    trains_all: bool
+    weights: int
+    layer: int
+
+    @classmethod
+    def of_model(cls, model: PreTrainedModel | PeftModel, config: Any, *, more: int = 0, copied: int = 0) -> Shape:
+        """Return the shape of a model.
+
+        Args:
+            model: adapters included, with or without values.
+            config: of the language model.
+            more: trained weights that are not part of it, in float32.
+            copied: bytes of a second copy of the LM.
+        """
+        parameters = list(model.parameters())
+        plain: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+        layers = layers_of(plain.base_model)
+        heads = config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        trained = sum(p.numel() for p in parameters if p.requires_grad)
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        in_layers = [one for layer in layers for one in layer.named_parameters()]
+        return cls(
+            layers=len(layers),
+            hidden=config.hidden_size,
+            inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+            attention=heads * width,
+            products=sum(p.numel() for name, p in in_layers if p.ndim > 1 and "lora_" not in name),
+            parameters=sum(p.numel() for p in parameters) + more + copied // 2,
+            trained=trained + more,
+            trains_all=bool(names) and not any("lora_" in name for name in names),
+            weights=sum(p.nbytes for p in parameters) + 4 * more + copied,
+            layer=sum(p.nbytes for p in layers[0].parameters()),
+        )
+
+    def saved(self, arithmetic: str) -> float:
+        """Return bytes that a layer keeps of a token for the backward pass.
+
+        Inputs and outputs of its products, norms and activation: about 8 states and 4 inner ones. Under autocast the
+        inner ones are in bfloat16, of the states a part, and where weights are trained about twice as many.
+        """
+        if arithmetic == "float32":
+            return 4 * (8 * self.hidden + 4 * self.inner)
+        return (32 if self.trains_all else 20) * self.hidden + 2 * 4 * self.inner
+
+    def operations(self, tokens: float, length: float) -> float:
+        """Return the operations of a forward pass over tokens, in rows of some length."""
+        return tokens * (2 * self.products + 4 * self.layers * self.attention * length)
+
+
+def empty_model(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """Return a causal LM, or a BERT-type encoder without pooler, on the meta device."""
+    kind: Any = AutoModel if is_encoder(config) else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: Any = kind.from_config(copy.deepcopy(config), dtype=dtype, attn_implementation="sdpa")
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
+
+
+def shape_of_stage(recipe: Recipe, index: int, config: Any, kind: str) -> Shape:
+    """Return the shape of what stage `index` trains, on a type of device."""
+    settings, stage, place = recipe.encoder, recipe.stages[index], torch.device(kind)
+    dtype = pick_dtype(build.opening_dtype(recipe, place), place)
+    model: Any = empty_model(config, dtype).requires_grad_(False)
+    plain = sum(p.numel() for p in model.parameters())
+    spared = _spared(model, recipe, dtype)
+    method = str(stage.objective["type"])
+    if settings.lora is not None:
+        full = settings.train_embeddings == "full" and stage.train_memory
+        model = attach_lora(model, settings.lora, train_embeddings=full)
+    else:
+        model.float().requires_grad_(True)
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is not model.get_input_embeddings().weight:
+            head.requires_grad_(method in READS_HEAD)
+    learned = (settings.memory_tokens + (settings.soft_prompt_tokens or 0)) * config.hidden_size
+    changed = settings.lora is None or (index > 0 and stage.adapter == "merge")
+    short = build.autocasts(recipe, place) or dtype != torch.float32
+    copied = plain * (2 if short else 4) if method in COMPARES and changed else 0
+    shape = Shape.of_model(model, config, more=learned if stage.train_memory else 0, copied=copied)
+    return Shape(**{**vars(shape), "weights": shape.weights - spared})
+
+
+def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:
+    """Return bytes that 4-bit weights take less than those of the model."""
+    if recipe.encoder.quantization is None:
+        return 0
+    count = sum(layer.weight.numel() for layer in quantizable_layers(model).values())
+    return int(count * (dtype.itemsize - recipe.encoder.quantization.bits_per_weight / 8))
