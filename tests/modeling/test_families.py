@@ -117,8 +117,9 @@ def test_from_folder_to_export(name: str, tokenizer: PreTrainedTokenizerFast, tm
 def check_shared_prompt(encoder: Encoder) -> None:
     """A prompt that is computed once gives the vectors that it gives in every row."""
     prompt = "an instruction that is the same for every text, and long: "
-    together = encoder.encode(TEXTS, prompt=prompt)
-    assert sum(kept.states.shape[1] for kept in encoder.prefixes.of(encoder.backbone)._kept.values()) > 16
+    with encoder.fixed() as prefix:
+        together = encoder.encode(TEXTS, prompt=prompt)
+        assert sum(kept.states.shape[1] for kept in prefix._kept.values()) > 16
     with torch.no_grad():
         apart = torch.cat([encoder(encoder.tokens([text], instruction=prompt)) for text in TEXTS])
     assert np.abs(nn.functional.normalize(apart, dim=-1).numpy() - together).max() < 1e-5

@@ -286,7 +286,7 @@ def test_a_generative_stage_after_the_weights_changed(
     recipe = Recipe.from_values(values)
     with caplog.at_level(logging.INFO, logger="embrew"):
         train(recipe, tmp_path / "run")
-    assert "is opened again as a second copy" in caplog.text
+    assert "a second copy of the original" in caplog.text
     changed = Encoder.from_pretrained(tmp_path / "run" / recipe.stages[0].name, merge_adapter=True)
     original = build.encoder(recipe.model_copy(update={"stages": []}))
     changed.base_folder = changed.base_folder or Path(recipe.encoder.model)
@@ -391,7 +391,7 @@ def test_the_original_under_lora_on_fully_trained_weights(
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO, logger="embrew"):
         patch.setattr(StageTrainer, "fit", seeing)
         train(Recipe.from_values(values), tmp_path / "then", start=whole)
-    assert "is opened again as a second copy" in caplog.text
+    assert "a second copy of the original" in caplog.text
     wanted = build.encoder(Recipe.from_values({**values, "stages": []})).backbone.causal_lm.state_dict()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in seen[0][0].model.state_dict().items())
 

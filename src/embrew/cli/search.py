@@ -89,6 +89,7 @@ def search(
     from embrew.build import open_model
     from embrew.corpus import holds_vectors
     from embrew.search import SearchIndex, build_index, update_index
+    from embrew.text_encoder.interface import fixed
 
     encoded = build is None and holds_vectors(place)
     if update is not None and encoded:
@@ -114,10 +115,11 @@ def search(
         print_json({"questions": []})
         return
     answers = []
-    for question in questions or _asked(console):
-        hits = found.search([question], top_k=top_k)[0]
-        show_hits(console, question, hits)
-        answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
+    with fixed(encoder):
+        for question in questions or _asked(console):
+            hits = found.search([question], top_k=top_k)[0]
+            show_hits(console, question, hits)
+            answers.append({"question": question, "hits": [_as_json(hit) for hit in hits]})
     print_json({"questions": answers})
 
 

@@ -25,7 +25,7 @@ from embrew.evaluation.task import Task
 from embrew.evaluation.task_texts import TRIED, check_apart
 from embrew.files.checksums import content_hash
 from embrew.progress import in_context, within
-from embrew.text_encoder.interface import TextEncoder, encode_options
+from embrew.text_encoder.interface import TextEncoder, encode_options, fixed
 from embrew.text_encoder.provenance import describe_run
 
 __all__ = [
@@ -116,7 +116,8 @@ def evaluate(
         if not several.takes(task, number):
             continue
         try:
-            with within(task.name if len(tasks) == 1 else f"{task.name} ({number + 1} of {len(tasks)})"):
+            shown = task.name if len(tasks) == 1 else f"{task.name} ({number + 1} of {len(tasks)})"
+            with within(shown), fixed(encoder):
                 if isinstance(task, MtebTask):
                     kept = folder / "mteb" if folder else None
                     result = evaluate_mteb(encoder, task, cache=kept, options=options, overwrite=overwrite)

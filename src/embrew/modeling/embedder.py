@@ -16,7 +16,6 @@ from embrew.modeling import identity
 from embrew.modeling.embedding.batching import convert
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
-from embrew.modeling.model.prefix import Prefixes
 from embrew.modeling.prompting.contexts import PreparedContext
 from embrew.modeling.row_embedder import RowEmbedder
 from embrew.modeling.settings.encoder import EncoderSettings
@@ -46,7 +45,6 @@ class Embedder(RowEmbedder):
     ) -> None:
         super().__init__(backbone, tokenizer, base, settings, **given)
         self.contexts: dict[str, PreparedContext] = {}
-        self.prefixes = Prefixes()
 
     def instruction(self, prompt_name: str | None = None, prompt: str | None = None) -> str:
         """Return what fills `{instruction}`: the prompt itself, one by name, that of a context, or the default one."""

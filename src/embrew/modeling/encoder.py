@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel
 
 from embrew.files import checksums
 from embrew.modeling.generation import Bos, Source, generate
@@ -26,7 +25,7 @@ from embrew.modeling.settings.quantization import Quantization
 from embrew.modeling.storage.context_files import check_new_name
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
-from embrew.modeling.storage.opening import SETTINGS, final_stage, load_encoder
+from embrew.modeling.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
 from embrew.modeling.storage.saving import save_encoder
 from embrew.text_encoder.hashes import vectors_hash
 
@@ -127,7 +126,6 @@ class Encoder(Protocols):
         backbone = Backbone(model).to(place)
         if attn_implementation is None:
             backbone.use_varlen()
-        backbone.note_weights()
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         if soft_prompt_tokens:
@@ -172,21 +170,13 @@ class Encoder(Protocols):
     def keep_frozen_lm(self) -> None:
         """Keep the original LM available, for objectives that compare with it; see `Backbone.keep_frozen_lm`.
 
-        If an earlier stage changed the weights, the original is opened again as a second copy in memory.
+        It is opened again and compared with the weights inside; where these differ, it stays as a second copy.
         """
-
-        def reopen() -> PreTrainedModel:
-            logger.info(
-                "an earlier stage changed the weights: the original %s is opened again as a second copy", self.base.name
-            )
-            name = str(self.base_folder) if self.base.kind == "folder" and self.base_folder else self.base.name
-            how: Any = {"dtype": self.backbone.dtype, "trust_remote_code": self.trust_remote_code}
-            how["attn_implementation"] = self.backbone.inner.config._attn_implementation
-            model, _, _ = open_base(name, revision=self.base.revision, expected=self.base, **how)
-            return model
-
-        known = self.base.kind != "folder" or self.base_folder is not None
-        self.backbone.keep_frozen_lm(reopen if known else None)
+        if self.backbone.frozen_copy is None:
+            self.backbone.check_decoder("this objective")
+            self.backbone.keep_frozen_lm(open_base_again(self) if knows_base(self) else None)
+            if self.backbone.frozen_copy is not None:
+                logger.info("a second copy of the original %s is in memory", self.base.name)
 
     def merge_adapter(self) -> None:
         """Add the adapter to the weights; if these are the base's, keep it in `chain`, so that saving can replay it.
@@ -195,12 +185,9 @@ class Encoder(Protocols):
         """
         self.merged_to_encode = False
         if isinstance(self.backbone.model, PeftModel):
-            opened = self.backbone.is_as_opened
             if not self.backbone.owns_weights:
                 self.chain.append(adapter_state(self.backbone.model))
             self.backbone.merge_adapter()
-            if opened:
-                self.backbone.note_weights()
 
     def generate(
         self,

@@ -47,7 +47,7 @@ def weights_hash(encoder: EmbeddingModel) -> str:
     """Return sha256 of what decides the vectors: base, settings, memory tokens, adapters, trained weights."""
     digest = hashlib.sha256(json.dumps([encoder.base.as_dict(), settings_of(encoder)], sort_keys=True).encode())
     states = [state.tensors for state in replayed(encoder)]
-    if encoder.backbone.owns_weights or encoder.backbone.differs_from_noted:
+    if encoder.backbone.owns_weights:
         states.append(tensors_under_adapter(encoder.backbone.causal_lm))
     if isinstance(encoder.backbone.model, PeftModel):
         states.append(adapter_state(encoder.backbone.model).tensors)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from embrew.modeling.embedding.batching import encode_rows, usual_tokens
 from embrew.modeling.embedding.embedding_model import EmbeddingModel
-from embrew.modeling.model.prefix import Prefixes
+from embrew.modeling.model.prefix import Prefix
 from embrew.modeling.prompting.contexts import PreparedContext, insert
 from embrew.modeling.text.inputs import Text
 from embrew.modeling.text.template import Template
@@ -17,13 +18,28 @@ from embrew.modeling.text.tokens import Row, Tokens
 
 
 class RowEmbedder(EmbeddingModel):
-    """An embedding model in two steps: from texts to rows, which a server can collect, and from rows to vectors.
+    """An embedding model in two steps: from texts to rows, which a server can collect, and from rows to vectors."""
 
-    Attributes:
-        prefixes: what was computed of prompts, for further calls.
-    """
+    @contextmanager
+    def fixed(self) -> Iterator[Prefix]:
+        """Within this context, prompts and contexts are computed once for all calls, and the model must not change.
 
-    prefixes: Prefixes
+        Training, loading, merging, a new adapter, and switching it off raise RuntimeError inside. Writes into tensors
+        are not noticed: vectors would then belong to the old weights in part.
+
+        Yields:
+            The prefixes; `most` is their memory in bytes.
+
+        Examples:
+            >>> with encoder.fixed():  # doctest: +SKIP
+            ...     vectors = [encoder.encode_query(question) for question in questions]
+        """
+        outer = self.backbone.kept_prefix
+        self.backbone.kept_prefix = outer or Prefix()
+        try:
+            yield self.backbone.kept_prefix
+        finally:
+            self.backbone.kept_prefix = outer
 
     @property
     def shares_prefixes(self) -> bool:
@@ -97,11 +113,11 @@ class RowEmbedder(EmbeddingModel):
         batch_tokens: int | None,
         show_progress_bar: bool,
     ) -> Tensor:
-        shared_by = self.prefixes.opened(self.backbone)
+        prefix = self.backbone.kept_prefix or Prefix()
 
         def embed(tokens: Tokens, count: int) -> Tensor:
             tokens = tokens if context is None else tokens.with_soft(context.vectors)
-            shared = shared_by(tokens, count)
+            shared = prefix.at(tokens, count)
             pooled = self(tokens.to(self.device), num_layers=num_layers, shared=shared)[:, :keep]
             return nn.functional.normalize(pooled, dim=-1) if unit else pooled
 

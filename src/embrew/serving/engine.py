@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ class EncoderEngine(Engine):
 
     def __init__(self, encoder: Embedder, *, batch_tokens: int, prefix_bytes: int) -> None:
         self.encoder, self.batch_tokens = encoder, batch_tokens
-        self.encoder.prefixes.reuse.most = prefix_bytes
+        self._stack = ExitStack()  # never closed: a served model does not change
+        self.prefix = self._stack.enter_context(encoder.fixed())
+        self.prefix.most = prefix_bytes
 
     def compute(self, key: Key, rows: Sequence[Sequence[Row]]) -> list[np.ndarray]:
         """Return float32 `(templates, dimensions)` per text, neither truncated nor normalised; or its states."""
@@ -47,9 +50,8 @@ class EncoderEngine(Engine):
 
     def counts(self) -> dict[str, int]:
         """Return how often prefixes were found and computed, and the bytes that are kept."""
-        prefixes = self.encoder.prefixes
-        hits, misses = prefixes.reuse.hits, prefixes.reuse.misses
-        return {"prefix_hits": hits, "prefix_misses": misses, "prefix_bytes": prefixes.bytes}
+        prefix = self.prefix
+        return {"prefix_hits": prefix.hits, "prefix_misses": prefix.misses, "prefix_bytes": prefix.bytes}
 
     def _states(self, key: Key, rows: Sequence[Row], context: PreparedContext | None) -> list[np.ndarray]:
         """Return the final states of each row's tokens, float32 `(tokens, hidden)`."""

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -31,6 +32,12 @@ def encode_options(
     if batch_tokens is not None and "batch_tokens" in inspect.signature(encoder.encode).parameters:
         options["batch_tokens"] = batch_tokens
     return options
+
+
+def fixed(encoder: TextEncoder) -> AbstractContextManager[Any]:
+    """Return the encoder's `fixed()`, within which prompts are computed once for all calls; else an empty context."""
+    made: Any = getattr(encoder, "fixed", nullcontext)
+    return made()
 
 
 def resolved_prompts(encoder: TextEncoder) -> dict[str, str]:

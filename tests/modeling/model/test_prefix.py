@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from peft.tuners.tuners_utils import BaseTunerLayer
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model import prefix as module
-from embrew.modeling.model.changes import tensors_fingerprint
 from embrew.modeling.model.prefix import Prefix, shared_prefix
 from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.text.tokens import Row, Segment, Tokens
@@ -25,6 +22,12 @@ WORDS = "Read this text with care, and say in a single word what it means. "
 TEXTS = [*SENTENCES, "a", "Read this", "🦆", "", SENTENCES[0]]
 
 
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
 def plain(encoder: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch, **options: object) -> np.ndarray:
     with monkeypatch.context() as patch:
         patch.setattr(module, "WORTHWHILE", 10**9)
@@ -32,7 +35,7 @@ def plain(encoder: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch, *
 
 
 def counted(encoder: Encoder) -> list[int]:
-    """Tokens that the first layer runs, from now on. Call it before the first text is embedded: it is a change too."""
+    """Tokens that the first layer runs, from now on."""
     seen: list[int] = []
     layer = encoder.backbone.inner.layers[0]
     forward = layer.forward
@@ -172,168 +175,56 @@ def test_vectors_in_the_beginning(family, make_encoder):
         prefix.at(Tokens.pad(rows).with_soft(torch.zeros(5, 8, 32)), 25)
 
 
-def changes(encoder: Encoder, patch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
-    """Everything that makes the same words mean something else to a model, or may."""
-    backbone = encoder.backbone
-    parameter = next(p for name, p in backbone.named_parameters() if "lora_B" in name)
-    embedding = backbone.causal_lm.get_input_embeddings().weight
-    layer = next(m for m in backbone.modules() if isinstance(m, BaseTunerLayer))
-    inner = backbone.inner
-    frozen = inner.layers[1].mlp.down_proj.base_layer.weight
-    handles = []
-
-    def step(optimizer: torch.optim.Optimizer) -> None:
-        parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-
-    def load(**options: bool) -> None:
-        encoder.load_state_dict({k: 1.1 * v for k, v in encoder.state_dict().items()}, **options)
-
-    def uncounted(tensor: torch.Tensor, values: torch.Tensor) -> None:
-        """As exponential moving averages are put in, and as DeepSpeed writes what it has trained."""
-        before = tensor._version
-        tensor.data.copy_(values)
-        assert tensor._version == before, "torch counts this write"
-
-    def hook(undo: bool = False) -> None:
-        handles.append(inner.layers[0].register_forward_hook(lambda module, args, states: states * 1.5))
-        if undo:
-            encoder.encode(TEXTS)
-            handles.pop().remove()
-
-    def every_module() -> None:
-        handles.append(torch.nn.modules.module.register_module_forward_pre_hook(lambda module, args: None))
-
-    def switch(times: int) -> None:
-        for _ in range(times):
-            encoder.train()
-            encoder.eval()
-
-    return {
-        "an optimiser's step": lambda: step(torch.optim.SGD([parameter], lr=1.0)),
-        "a fused optimiser's step": lambda: step(torch.optim.AdamW([parameter], lr=0.5, fused=True)),
-        "a copy": lambda: parameter.detach().copy_(torch.randn_like(parameter)),
-        "an assignment": lambda: setattr(parameter, "data", parameter.data * 3),
-        "a write that torch does not count": lambda: uncounted(parameter, torch.randn_like(parameter)),
-        "such a write into frozen weights": lambda: uncounted(frozen, frozen * 1.3),
-        "such a write into one embedding": lambda: uncounted(embedding[52], embedding[52] + 1.0),
-        "a swap": lambda: torch.utils.swap_tensors(frozen, torch.nn.Parameter(frozen * 1.3, requires_grad=False)),
-        "loading": load,
-        "loading by assignment": lambda: load(assign=True),
-        "a scale": lambda: layer.scaling.update(default=7.0),
-        "a norm's epsilon": lambda: setattr(inner.layers[0].input_layernorm, "variance_epsilon", 0.5),
-        "a rope setting": lambda: setattr(inner.rotary_emb, "attention_scaling", 2.0),
-        "a value of the configuration": lambda: patch.setattr(inner.config, "use_cache", not inner.config.use_cache),
-        "another activation": lambda: setattr(inner.layers[0].mlp, "act_fn", torch.nn.Tanh()),
-        "a hook": hook,
-        "a hook that is gone": lambda: hook(undo=True),
-        "a hook on every module": every_module,
-        "training in between": lambda: switch(1),
-        "training twice in between": lambda: switch(2),
-        "merging": encoder.merge_adapter,
-        "another precision": lambda: encoder.to(torch.bfloat16),
-    }
-
-
-CHANGES = (
-    "an optimiser's step",
-    "a fused optimiser's step",
-    "a copy",
-    "an assignment",
-    "a write that torch does not count",
-    "such a write into frozen weights",
-    "such a write into one embedding",
-    "a swap",
-    "loading",
-    "loading by assignment",
-    "a scale",
-    "a norm's epsilon",
-    "a rope setting",
-    "a value of the configuration",
-    "another activation",
-    "a hook",
-    "a hook that is gone",
-    "a hook on every module",
-    "training in between",
-    "training twice in between",
-    "merging",
-    "another precision",
-)
-UNFELT = (
-    "merging",
-    "a value of the configuration",
-    "a hook that is gone",
-    "a hook on every module",
-    "training in between",
-    "training twice in between",
-)
-
-
-@pytest.fixture
-def no_hooks_left() -> Iterator[None]:
-    yield
-    torch.nn.modules.module._global_forward_pre_hooks.clear()
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_it_is_kept_for_further_calls_until_the_model_changes(what, make_encoder, monkeypatch, no_hooks_left):
+def test_it_is_kept_between_calls_only_where_the_model_is_fixed(make_encoder):
     encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
-    assert 52 in encoder.template.rows(TEXTS)[0].ids[:20], "the one embedding that is written to stands in the prompt"
     shared = shared_prefix(encoder.template.rows(TEXTS))
     seen = counted(encoder)
     first = encoder.encode(TEXTS)
-    assert seen.count(shared) == 1
-    seen.clear()
-    assert np.array_equal(encoder.encode(TEXTS), first)
-    assert np.array_equal(encoder.encode(SENTENCES[0]), encoder.encode([SENTENCES[0]])[0])
-    assert shared not in seen
-    found = changes(encoder, monkeypatch)
-    assert tuple(found) == CHANGES
-    with torch.no_grad():
-        found[what]()
-    seen.clear()
-    after = encoder.encode(TEXTS)
+    encoder.encode(TEXTS)
+    assert seen.count(shared) == 2
+    with encoder.fixed() as prefix:
+        encoder.encode(TEXTS)
+        seen.clear()
+        assert np.array_equal(encoder.encode(TEXTS), first)
+        with encoder.fixed() as inner:
+            assert inner is prefix
+            encoder.encode(SENTENCES[0])  # the prefix of one row alone is another
+        assert shared not in seen and (prefix.hits, prefix.misses) == (1, 2)
+    encoder.encode(TEXTS)
     assert shared in seen
-    wanted = plain(encoder, TEXTS, monkeypatch)
-    assert np.abs(after - wanted).max() < (2e-2 if what == "another precision" else 5e-6)
-    assert np.abs(after - first).max() > 1e-4 or what in UNFELT
 
 
-def test_hooks_of_the_library_leave_it_in_place(make_encoder):
-    """Those that record states for `output_hidden_states` stay on the layers for good."""
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="last")
-    with torch.no_grad():
-        encoder.backbone.inner(encoder.tokens(TEXTS).input_ids, output_hidden_states=True)
-    assert any(module._forward_hooks for module in encoder.modules()), "the library no longer leaves any"
-    encoder.encode(TEXTS)
-    assert encoder.prefixes.of(encoder.backbone)._kept
+CHANGES: dict[str, Callable[[Encoder], object]] = {
+    "training": lambda encoder: encoder.train(),
+    "loading weights": lambda encoder: encoder.load_state_dict(encoder.state_dict()),
+    "merging an adapter": lambda encoder: encoder.merge_adapter(),
+    "adding an adapter": lambda encoder: encoder.backbone.add_lora({"r": 2}),
+    "switching the adapter off": lambda encoder: encoder.backbone.adapter_off().__enter__(),
+}
 
 
-@pytest.mark.parametrize("make", [lambda t: t, lambda t: t.T, lambda t: t[:, :300:3], lambda t: t[:1].expand(9, -1)])
-def test_writes_that_torch_does_not_count_show_in_tensors_of_any_layout(make):
-    whole = torch.randn(400, 512)
-    tensor = make(whole)
-    before = tensors_fingerprint([tensor])
-    assert tensors_fingerprint([tensor]) == before
-    whole.data.mul_(1.01)
-    assert tensors_fingerprint([tensor]) != before
-
-
-def test_it_is_forgotten_when_asked(make_encoder):
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal")
-    encoder.encode(TEXTS)
-    encoder.prefixes.forget()
-    assert not encoder.prefixes.of(encoder.backbone)._kept
-
-
-def test_the_adapter_off_and_on_again(make_encoder, monkeypatch):
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_fixed_model_is_not_changed(what, make_encoder):
     encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
-    on = encoder.encode(TEXTS)
-    with encoder.backbone.adapter_off():
-        off = encoder.encode(TEXTS)
-        assert np.abs(off - plain(encoder, TEXTS, monkeypatch)).max() < 5e-6
-    assert np.abs(on - off).max() > 1e-3
-    assert np.array_equal(encoder.encode(TEXTS), on)
+    with encoder.fixed(), pytest.raises(RuntimeError, match=rf"{what} within encoder\.fixed\(\)"):
+        CHANGES[what](encoder)
+    vectors = encoder.encode(TEXTS)
+    encoder.train()
+    assert np.array_equal(encoder.encode(TEXTS), vectors)
+
+
+def test_after_an_optimiser_step_vectors_are_those_of_the_new_weights(make_encoder, monkeypatch):
+    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal", pooling="mean", lora={})
+    with encoder.fixed():
+        before = encoder.encode(TEXTS)
+    encoder.train()
+    optimizer = torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad], lr=1.0)
+    encoder(encoder.tokens(TEXTS)).sum().backward()
+    optimizer.step()
+    with encoder.fixed():
+        after = encoder.encode(TEXTS)
+    assert np.abs(after - before).max() > 1e-3
+    assert np.abs(after - plain(encoder, TEXTS, monkeypatch)).max() < 5e-6
 
 
 def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):
@@ -344,48 +235,42 @@ def test_a_vector_does_not_depend_on_what_was_embedded_before(make_encoder):
             assert np.array_equal(encoder.encode(texts, prompt=prompt), make().encode(texts, prompt=prompt))
 
 
-def test_what_is_kept_is_bounded(make_encoder):
+def test_what_is_kept_is_bounded(make_encoder, stack):
     encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
     config = encoder.backbone.causal_lm.config
     head = config.hidden_size // config.num_attention_heads
     keys = 2 * config.num_hidden_layers * config.num_key_value_heads * head
-    each = 4 * (2 * config.hidden_size + keys)  # bytes of a token: input embedding, state, keys and values in float32
-    encoder.prefixes.reuse.most = 200 * each
+    each = 4 * (config.hidden_size + keys)  # bytes of a token: state, keys and values in float32
+    prefix = stack.enter_context(encoder.fixed())
+    prefix.most = 200 * each
     seen = counted(encoder)
     for number in range(8):
         encoder.encode(TEXTS, prompt=f"Number {number}: ")
-    kept = encoder.prefixes.of(encoder.backbone)._kept
+    kept = prefix._kept
     lengths = [len(beginning.states[0]) for beginning in kept.values()]
     assert 100 < sum(lengths) <= 200
-    assert encoder.prefixes.bytes == sum(lengths) * each
+    assert prefix.bytes == sum(lengths) * each
     seen.clear()
     encoder.encode(TEXTS, prompt="Number 7: ")
     assert max(lengths) not in seen
-    assert encoder.prefixes.reuse.misses == 8 and encoder.prefixes.reuse.hits > 0
-    encoder.prefixes.reuse.most = 1
+    assert prefix.misses == 8 and prefix.hits > 0
+    prefix.most = 1
     encoder.encode(TEXTS, prompt="Number 8: ")
     assert len(kept) == 1  # the latest always stays
 
 
-def test_the_least_recently_used_prefix_is_dropped_first(make_encoder):
+def test_the_least_recently_used_prefix_is_dropped_first(make_encoder, stack):
     encoder = make_encoder(template=WORDS + "{instruction}{text}", memory_tokens=0, attention="causal")
+    prefix = stack.enter_context(encoder.fixed())
     encoder.encode(TEXTS, prompt="Number 0: ")
-    encoder.prefixes.reuse.most = 2 * encoder.prefixes.bytes
+    prefix.most = 2 * prefix.bytes
     for number in (1, 0, 2):
         encoder.encode(TEXTS, prompt=f"Number {number}: ")
-    assert encoder.prefixes.reuse.misses == 3
+    assert prefix.misses == 3
     encoder.encode(TEXTS, prompt="Number 0: ")
-    assert encoder.prefixes.reuse.misses == 3
+    assert prefix.misses == 3
     encoder.encode(TEXTS, prompt="Number 1: ")
-    assert encoder.prefixes.reuse.misses == 4
-
-
-def test_a_copy_keeps_nothing(make_encoder):
-    encoder = make_encoder(template=WORDS + "{text}", memory_tokens=0, attention="causal")
-    encoder.encode(TEXTS)
-    assert encoder.prefixes.of(encoder.backbone)._kept
-    for copied in (copy.deepcopy(encoder.prefixes), pickle.loads(pickle.dumps(encoder.prefixes))):  # noqa: S301
-        assert not copied.of(encoder.backbone)._kept
+    assert prefix.misses == 4
 
 
 def test_no_two_layers_stand_beside_a_batch_at_once(make_encoder, monkeypatch):

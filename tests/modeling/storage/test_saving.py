@@ -96,7 +96,7 @@ def test_a_chain_of_merged_adapters(model_folder: Callable[[str], Path], tmp_pat
     second.save_pretrained(tmp_path / "two")
     again = Encoder.from_pretrained(tmp_path / "two", merge_adapter=False)
     same(second, again)
-    assert len(again.chain) == 1 and not again.backbone.holds_original
+    assert len(again.chain) == 1 and again.backbone.merged
     encoder.merge_adapter()
     encoder.save_pretrained(tmp_path / "merged")
     same(encoder, Encoder.from_pretrained(tmp_path / "merged"))

@@ -10,8 +10,6 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 
-from embrew.modeling.model.changes import weights_fingerprint
-
 
 def without_adapter(model: nn.Module) -> Any:
     """Return a shallow copy of a model without the adapters in it: the same modules, weights and names as before them.
@@ -33,34 +31,6 @@ def without_adapter(model: nn.Module) -> Any:
 def tensors_under_adapter(model: nn.Module) -> dict[str, Tensor]:
     """Return the state of a model without the adapters in it, under the names of the plain model."""
     return {name: tensor.detach() for name, tensor in without_adapter(model).state_dict().items()}
-
-
-class Noted:
-    """Weights under an adapter, remembered as they were at one time; without a copy of them.
-
-    See `fingerprint` for the changes that show.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._found = weights_fingerprint(without_adapter(model))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return copies of a model, here or in another process, have other tensors with the same values."""
-        return {"_found": None if self._found is None else self._found[-1:]}
-
-    def are_those_of(self, model: nn.Module) -> bool:
-        """Return whether a model's weights were neither written to nor moved since; False where it is unknown."""
-        return self._found is not None and weights_fingerprint(without_adapter(model)) == self._found
-
-    def equal_those_of(self, model: nn.Module) -> bool:
-        """Return whether a model's weights have the same values, wherever they are; False where it is unknown."""
-        found = weights_fingerprint(without_adapter(model))
-        return self._found is not None and found is not None and found[-1] == self._found[-1]
-
-    def differ_from_those_of(self, model: nn.Module) -> bool:
-        """Return whether a model's weights have other values, wherever they are; False where it is unknown."""
-        found = weights_fingerprint(without_adapter(model))
-        return self._found is not None and found is not None and found[-1] != self._found[-1]
 
 
 def differing(ours: dict[str, Tensor], theirs: dict[str, Tensor], *, exactly: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""Compute a prefix that all rows share once: its keys, values and states serve all rows, and later calls too."""
+"""Compute a prefix that all rows share once: its keys, values and states serve all rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.modeling.model.changes import fingerprint
 from embrew.modeling.model.packed import PackedRows
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
@@ -51,26 +49,24 @@ class Beginning:
     """What a model computed for the first positions of a row.
 
     Attributes:
-        embedded: input embeddings `(1, count, hidden)` that it was computed from.
         layers: keys and values of every layer, `(1, heads, count, width)` each.
         states: final hidden states `(1, count, hidden)`.
     """
 
-    embedded: Tensor
     layers: tuple[tuple[Tensor, Tensor], ...]
     states: Tensor
 
     @property
     def bytes(self) -> int:
         """Size of all its tensors."""
-        return sum(
-            part.nbytes for part in (self.embedded, self.states, *(part for pair in self.layers for part in pair))
-        )
+        return self.states.nbytes + sum(part.nbytes for pair in self.layers for part in pair)
 
 
-@dataclass
-class Reuse:
-    """How often a model's prefixes were reused, and how large a memory they may take.
+class Prefix:
+    """Prefixes that a model computed, the least recently used first; it must not change as long as they are used.
+
+    Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
+    is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
 
     Attributes:
         most: bytes of all kept prefixes together; the least recently used are dropped first, and the latest stays.
@@ -78,20 +74,9 @@ class Reuse:
         misses: those that computed it.
     """
 
-    most: int = KEPT_BYTES
-    hits: int = 0
-    misses: int = 0
-
-
-class Prefix:
-    """Prefixes that one state of a model computed, the least recently used first.
-
-    Only causal models allow this: under bidirectional attention, states depend on the positions that follow. A prefix
-    is reused only for exactly the same positions, so that a vector does not depend on what was embedded before it.
-    """
-
-    def __init__(self, reuse: Reuse | None = None) -> None:
-        self.reuse = reuse or Reuse()
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self.most = most
+        self.hits = self.misses = 0
         self._kept: dict[Any, Beginning] = {}
         self._lock = threading.Lock()
 
@@ -116,26 +101,21 @@ class Prefix:
             soft = hashlib.sha256(used.numpy().tobytes()).digest()
         return Shared(self, count, (tuple(ids.tolist()), tuple(segments.tolist()), soft))
 
-    def beginning(self, key: Any, embedded: Tensor, compute: Callable[[], Beginning]) -> Beginning:
-        """Return the prefix kept under a key, else computed now.
-
-        On a CPU, also if the kept one has other input embeddings, after a change that `fingerprint` missed. An
-        accelerator would have to be waited for.
-        """
+    def beginning(self, key: Any, compute: Callable[[], Beginning]) -> Beginning:
+        """Return the prefix kept under a key, else computed now."""
         known = self._kept.get(key)
-        hit = known is not None and (embedded.device.type != "cpu" or torch.equal(known.embedded, embedded))
-        found = known if known is not None and hit else compute()
+        beginning = compute() if known is None else known
         with self._lock:
-            self.reuse.hits += hit
-            self.reuse.misses += not hit
+            self.hits += known is not None
+            self.misses += known is None
             self._kept.pop(key, None)
-            self._kept[key] = found
+            self._kept[key] = beginning
             size = sum(kept.bytes for kept in self._kept.values())
             for oldest in list(self._kept)[:-1]:
-                if size <= self.reuse.most:
+                if size <= self.most:
                     break
                 size -= self._kept.pop(oldest).bytes
-        return found
+        return beginning
 
 
 @dataclass(frozen=True)
@@ -163,13 +143,12 @@ class Shared:
             tokens: the batch.
             packed: from what follows the prefix to a packed row, or to None where it stays padded.
         """
-        embedded = embed(_columns(tokens, slice(0, self.count), slice(0, 1)))
-
+        first = _columns(tokens, slice(0, self.count), slice(0, 1))
         device = tokens.input_ids.device
         cast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
         config = seen.config
         key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
-        begun = self.prefix.beginning(key, embedded, partial(begin, seen, embedded))
+        begun = self.prefix.beginning(key, lambda: begin(seen, embed(first)))
         rest = _columns(tokens, slice(self.count, None), slice(None))
         rows = packed(rest)
         if rows is not None:
@@ -184,7 +163,7 @@ def begin(seen: Any, embedded: Tensor) -> Beginning:
     cache = DynamicCache()  # without a configuration: layers with a window keep what is beyond it, too
     states = seen(inputs_embeds=embedded, past_key_values=cache, use_cache=True).last_hidden_state
     layers: Any = cache.layers
-    return Beginning(embedded, tuple((layer.keys, layer.values) for layer in layers), states)
+    return Beginning(tuple((layer.keys, layer.values) for layer in layers), states)
 
 
 def follow(layers: tuple[tuple[Tensor, Tensor], ...]) -> dict[str, Any]:
@@ -230,52 +209,3 @@ class _Before(CacheLayerMixin):
     def get_max_length(self) -> int:
         """No limit."""
         return -1
-
-
-class Prefixes:
-    """A `Prefix` that is valid until the model changes: see `fingerprint`.
-
-    Attributes:
-        reuse: of all prefixes of the model, also those that a change made invalid.
-    """
-
-    def __init__(self) -> None:
-        self.reuse = Reuse()
-        self._now: tuple[Any, Prefix] = (None, Prefix(self.reuse))
-
-    @property
-    def bytes(self) -> int:
-        """Size of what is kept."""
-        return self._now[1].bytes
-
-    def of(self, model: torch.nn.Module) -> Prefix:
-        """Return what this model computed in its present state; an empty prefix if it changed, or that is unknown."""
-        state, (before, prefix) = fingerprint(model), self._now
-        if state is None or state != before:
-            prefix = Prefix(self.reuse)
-            self._now = (state, prefix)
-        return prefix
-
-    def forget(self) -> None:
-        """Forget all prefixes, for changes that `fingerprint` may miss."""
-        self._now = (None, Prefix(self.reuse))
-
-    def opened(self, model: torch.nn.Module) -> Callable[[Tokens, int], Shared | None]:
-        """`Prefix.at` for one call; whether the model has changed is looked up when first something is shared."""
-        prefix: Prefix | None = None
-
-        def at(tokens: Tokens, count: int) -> Shared | None:
-            nonlocal prefix
-            if count and prefix is None:
-                prefix = self.of(model)
-            return None if prefix is None else prefix.at(tokens, count)
-
-        return at
-
-    def __deepcopy__(self, memo: Any) -> Prefixes:
-        """Return a copy of a model has other weights."""
-        return Prefixes()
-
-    def __reduce__(self) -> tuple[type[Prefixes], tuple[()]]:
-        """Nothing of it goes to another process."""
-        return Prefixes, ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self
 
@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
-from embrew.modeling.model.own_weights import Noted, without_adapter
+from embrew.modeling.model.own_weights import differing, tensors_under_adapter, without_adapter
 from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
+from embrew.modeling.model.prefix import Prefix
 from embrew.modeling.model.quantized import dequantize, quantized_layers
 from embrew.modeling.text.tokens import Tokens
 
@@ -34,9 +35,9 @@ class Weights(nn.Module):
         memory: `(k, hidden)` float32, on the scale of the embedding matrix, or None.
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
-        from_disk: whether the weights, if unchanged, are those that opening the saved folder gives.
+        merged: whether an adapter was merged into the weights, or trained weights were opened.
         overheads: measured overheads of a forward pass, in tokens; empty where none was measured.
-        switches: between training and evaluation; part of `fingerprint`, since training may have come between.
+        kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -45,11 +46,9 @@ class Weights(nn.Module):
         self.memory: nn.Parameter | None = None
         self.soft_prompt: nn.Parameter | None = None
         self.owns_weights = False
-        self.from_disk = False
+        self.merged = False
+        self.kept_prefix: Prefix | None = None
         self.overheads: dict[Kind, float] = {}
-        self._noted = Noted(model)
-        self._changed = False  # whether an adapter was merged, or trained weights were opened
-        self.switches = 0
         self._switch: AdapterSwitch | None = None
         self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
@@ -58,26 +57,14 @@ class Weights(nn.Module):
         """The model itself (a `PreTrainedModel`), adapter layers included."""
         return self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
 
-    @property
-    def holds_original(self) -> bool:
-        """Whether the original LM is inside: nothing was merged into its weights, and they have not changed."""
-        return not self._changed and self._noted.equal_those_of(self.causal_lm)
+    def check_not_fixed(self, what: str) -> None:
+        """Raise RuntimeError within `Encoder.fixed`, where the model must not change."""
+        if self.kept_prefix is not None:
+            raise RuntimeError(f"{what} within encoder.fixed(), where the model must not change; leave the block first")
 
-    @property
-    def differs_from_noted(self) -> bool:
-        """Whether the weights under the adapter have other values than the noted ones; False where it is unknown."""
-        return self._noted.differ_from_those_of(self.causal_lm)
-
-    def note_weights(self, *, own: bool = False) -> None:
-        """Remember the weights as those that a reader gets: of the base with `Encoder.chain`, or `own` ones."""
-        self._noted, self.from_disk = Noted(self.causal_lm), True
-        self.owns_weights |= own
-        self._changed |= own
-
-    @property
-    def is_as_opened(self) -> bool:
-        """Whether the weights under the adapter can be taken for what a reader gets without looking."""
-        return self.from_disk and not self.owns_weights and self._noted.are_those_of(self.causal_lm)
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.check_not_fixed("loading weights")
+        super()._load_from_state_dict(*args, **kwargs)
 
     @property
     def is_encoder(self) -> bool:
@@ -90,8 +77,9 @@ class Weights(nn.Module):
         return bool(quantized_layers(self.causal_lm))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode as `nn.Module` does, and count the switches."""
-        self.switches += mode != self.training
+        """Set the mode as `nn.Module` does."""
+        if mode:
+            self.check_not_fixed("training")
         return super().train(mode)
 
     def check_decoder(self, what: str) -> None:
@@ -170,6 +158,7 @@ class Weights(nn.Module):
 
     def add_lora(self, settings: Mapping[str, Any], *, train_embeddings: bool = False) -> None:
         """Attach a fresh LoRA and freeze everything else but the memory tokens."""
+        self.check_not_fixed("adding an adapter")
         if isinstance(self.model, PeftModel):
             raise ValueError("the model already carries an adapter; merge it first, or continue it")
         self.model = attach_lora(self.model, settings, train_embeddings=train_embeddings)
@@ -212,6 +201,7 @@ class Weights(nn.Module):
 
     def use_adapter(self, model: PeftModel) -> None:
         """Replace the model by one that carries an adapter."""
+        self.check_not_fixed("adding an adapter")
         self.model = model
         self._switch = None
 
@@ -224,42 +214,45 @@ class Weights(nn.Module):
         Args:
             rounds_to: the dtype that the sum is given afterwards, where it is not the weights' own.
         """
+        self.check_not_fixed("merging an adapter")
         if isinstance(self.model, PeftModel):
             check_rounding(self.model, rounds_to or self.dtype)
             self.model = merge(self.model)
-            self._changed, self._switch = True, None
+            self.merged, self._switch = True, None
 
     def dequantize(self) -> None:
         """Merge the adapter, and replace 4-bit layers by linear layers with the sum, added in float32."""
         self.merge_adapter()
         dequantize(self.causal_lm, self.dtype)
 
-    def keep_frozen_lm(self, reopen: Callable[[], PreTrainedModel] | None = None) -> None:
+    def keep_frozen_lm(self, original: PreTrainedModel | None = None) -> None:
         """Keep the original LM available in training.
 
         With a LoRA it is the same weights with the adapter off; where these are trained too (full fine-tuning, a LoRA
-        with biases) a frozen clone is made once. Where an earlier stage, or the way a LoRA begins (PiSSA), changed
-        the weights, it is opened again.
+        with biases), or are no longer the original's, a frozen copy is kept.
 
         Args:
-            reopen: opens the original LM.
+            original: the LM as it was opened, for a copy; None: it is not known, and what is inside is copied if no
+                adapter was merged into it.
 
         Raises:
-            ValueError: the original LM is gone, and there is no way to open it; an encoder has none; the family changes
-                its logits after the head.
+            ValueError: the original LM is gone; an encoder has none; the family changes its logits after the head.
         """
         self.check_decoder("this objective")
         check_head(self.causal_lm)
-        plain = without_adapter(self.causal_lm)
-        if self._clone or (self.holds_original and not any(p.requires_grad for p in plain.parameters())):
-            return
-        if not self.holds_original and reopen is None:
+        if original is None and self.merged:
             raise ValueError(
                 "this objective needs the original LM, but an earlier stage merged its adapter into the weights, or "
                 "trained them; put the stage first, or train a LoRA and continue it with adapter: continue"
             )
-        model = copy.deepcopy(plain) if self.holds_original or reopen is None else reopen()
-        self._clone = [FrozenCopy(model)]
+        plain = without_adapter(self.causal_lm)
+        if original is None or self.is_quantized:  # 4-bit weights are never trained
+            is_original = not self.merged
+        else:
+            is_original = differing(tensors_under_adapter(plain), original.state_dict(), exactly=True) is None
+        trained = any(parameter.requires_grad for parameter in plain.parameters())
+        if not self._clone and (trained or not is_original):
+            self._clone = [FrozenCopy(copy.deepcopy(plain) if original is None else original)]
 
     def round_frozen_lm(self, dtype: torch.dtype) -> None:
         """Keep the second copy of the original LM, where there is one, in this dtype: it is never trained."""
@@ -281,6 +274,7 @@ class Weights(nn.Module):
     @contextmanager
     def adapter_off(self) -> Iterator[None]:
         """Within this context, the adapter is off; memory tokens are kept."""
+        self.check_not_fixed("switching the adapter off")
         if not isinstance(self.model, PeftModel):
             yield
             return

@@ -25,7 +25,7 @@ from embrew.modeling.model.adapters import ROUNDED, lost_to_rounding, peft_warni
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base, Kind
 from embrew.modeling.model.lora_linear import use_lora_linear
-from embrew.modeling.model.own_weights import without_adapter
+from embrew.modeling.model.own_weights import differing, tensors_under_adapter, without_adapter
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.settings.encoder import ALWAYS_WRITTEN, EncoderSettings
 from embrew.modeling.storage.adapter_files import read_adapter, write_adapter
@@ -176,7 +176,9 @@ def _load(
                     f"{folder / LEARNED} holds a tensor {part[:80]!r}; known are {', '.join(LEARNED_PARTS)}"
                 )
             setattr(backbone, part, nn.Parameter(rows))
-    backbone.to(device).note_weights(own=own_weights)
+    backbone.to(device)
+    backbone.owns_weights = own_weights
+    backbone.merged |= own_weights
     if attn_implementation is None:
         backbone.use_varlen()
     if settings["full_weights"] and not active:
@@ -201,6 +203,41 @@ def _load(
     if (folder / RECORD).is_file():
         encoder.record = read_json(folder / RECORD)
     return encoder.eval()
+
+
+def knows_base(encoder: Embedder) -> bool:
+    """Return whether the base of an encoder can be opened again."""
+    return encoder.base.kind != "folder" or encoder.base_folder is not None
+
+
+def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """Return the base of an encoder as it was opened, on the CPU, by default in the dtype of its weights."""
+    own = encoder.base.kind == "folder" and encoder.base_folder is not None
+    model, _, _ = open_base(
+        str(encoder.base_folder) if own else encoder.base.name,
+        revision=encoder.base.revision,
+        expected=encoder.base,
+        dtype=dtype or encoder.backbone.dtype,
+        attn_implementation=encoder.backbone.inner.config._attn_implementation,
+        trust_remote_code=encoder.trust_remote_code,
+    )
+    return model
+
+
+def difference_to_base(encoder: Embedder) -> str | None:
+    """Return how the weights under the adapter differ from the base on disk with the merged adapters; None: not.
+
+    Exactly, where no adapter was merged; otherwise up to a few roundings. 4-bit weights are never trained.
+    """
+    if encoder.backbone.is_quantized or not knows_base(encoder):
+        return None
+    again = Backbone(open_base_again(encoder, torch.float32 if encoder.chain else None))
+    for state in encoder.chain:
+        again.use_adapter(_with_adapter(again.causal_lm, state, Path("adapters"), trainable=False))
+        again.merge_adapter(rounds_to=encoder.backbone.dtype)
+    cast_weights(again.causal_lm, encoder.backbone.dtype)
+    ours, theirs = (tensors_under_adapter(one.causal_lm) for one in (encoder.backbone, again))
+    return differing(ours, theirs, exactly=not encoder.chain)
 
 
 def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,10 +26,11 @@ from embrew.modeling.storage.context_files import up_to_date, write_context
 from embrew.modeling.storage.folder_check import BASE
 from embrew.modeling.storage.kept_base import keep_base
 from embrew.modeling.storage.loading import quiet
-from embrew.modeling.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, parts
+from embrew.modeling.storage.opening import LEARNED, PARTS, RECORD, SETTINGS, difference_to_base, parts
 from embrew.modeling.storage.tokenizer_files import check_tokenizer, write_tokenizer
 from embrew.modeling.storage.verification import verify_folder
 
+logger = logging.getLogger(__name__)
 CARD = "README.md"
 
 
@@ -41,6 +43,14 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
             f"this encoder was truncated to {encoder.num_layers} layers; an encoder's folder names a complete base; "
             "export it, or save the full encoder and give num_layers to encode"
         )
+    if not encoder.backbone.owns_weights and (found := difference_to_base(encoder)) is not None:
+        logger.warning(
+            "the weights under the adapter are not those of %s with %d merged adapters: %s; they are saved whole",
+            encoder.base.name,
+            len(encoder.chain),
+            found,
+        )
+        encoder.backbone.owns_weights, encoder.chain = True, []
     with atomic_folder(folder, marker=SETTINGS, overwrite=overwrite) as out:
         states = replayed(encoder)
         model = encoder.backbone.model
