@@ -177,8 +177,6 @@ def _load(
                 )
             setattr(backbone, part, nn.Parameter(rows))
     backbone.to(device).note_weights(own=own_weights)
-    if attn_implementation is None:
-        backbone.use_varlen()
     if settings["full_weights"] and not active:
         backbone.train_all()
     tokenizer = open_tokenizer(folder)
