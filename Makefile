@@ -64,7 +64,7 @@ test: $(VENV)/.stamp-dev ## the default test suite (offline, CPU); more with ARG
 	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest $(ARGS)
 
 test-slow: $(VENV)/.stamp-dev ## the slow tests
-	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest -m "slow and not gpu and not network" $(ARGS)
+	@OMP_NUM_THREADS=1 $(OFFLINE) $(BIN)/python -m pytest -m "slow and not network" $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff, mypy, import rules, spelling
 	@$(BIN)/ruff check .
