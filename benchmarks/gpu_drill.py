@@ -1,137 +1,142 @@
-"""The GPU drill: `make gpu-drill`, or `python benchmarks/gpu_drill.py [NAME ...] [--minutes 9]` without installing.
+"""Train each method for 20 steps in bf16 on a GPU: tokens per second, and peak memory beside what `plan` says.
 
-Runs everything that only a GPU can show, item by item, and writes `results/gpu-drill.json` and `.md` after each. A
-second call continues: items that ended under the present code are left out. Without a GPU, or with `--pretend`, all
-items run on the CPU with tiny shapes, so that each line has run once; results then go to `runs/gpu-drill-pretended`.
-
-Returns 0 if all items passed or were skipped and no gate was missed, 1 if not, 2 if the machine lacks something, 3 if
-items are left to run.
+The model is a folder or Hub id of a language model whose layers are named as Llama's. The methods are stages of shipped
+recipes, on texts that are drawn here. Contrastive learning alone is also trained by Sentence-Transformers, with the
+same LoRA, loss and rows. Planned memory is without what CUDA itself takes. Without a GPU, `nano --device cpu --steps 2
+--batch 4` tries the script; the memory is then that of the process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import sys
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
+from unittest import mock
 
-TOP = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TOP / "benchmarks"), str(TOP / "src"), str(TOP)]
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TOP / "src"), os.environ.get("PYTHONPATH"))))
-os.environ.setdefault("OMP_NUM_THREADS", "8")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import Trainer
 
-from drill import child, preflight, report  # noqa: E402
-from drill.gates import gates  # noqa: E402
-from drill.items import TRAININGS, items  # noqa: E402
-from drill.record import NAME, Record, code_hash  # noqa: E402
-from drill.schedule import Item, command_of, in_process, run_items  # noqa: E402
+from embrew.modeling.storage.loading import ASSETS
+from embrew.modeling.text.tokens import Tokens
+from embrew.planning import plan_recipe
+from embrew.recipe import Recipe
+from embrew.recipe.stage import DataConfig
+from embrew.training.stages import train
 
-PRETENDED = f"{NAME}-pretended"
-
-
-def arguments() -> argparse.Namespace:
-    """Return the command line."""
-    parser = argparse.ArgumentParser(description="Run everything that only a GPU can show; continue an earlier call.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="items to run; all by default")
-    parser.add_argument("--minutes", type=float, default=9.0, help="of this call; no item is begun that may not fit")
-    parser.add_argument("--pretend", action="store_true", help="on the CPU, with tiny shapes; automatic without a GPU")
-    parser.add_argument("--again", action="store_true", help="run the items that are named even if they were run")
-    parser.add_argument("--keep", action="store_true", help="count results of earlier code, where they did not fail")
-    parser.add_argument("--list", action="store_true", help="list the items and their state, and stop")
-    parser.add_argument("--preflight", action="store_true", help="examine the machine, write what it has, and stop")
-    parser.add_argument("--output", type=Path, help="folder of the report; benchmarks/results by default")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)  # NAME FILE: the process of one item
-    return parser.parse_args()
+CONTRAST, PEER = "contrastive", "Sentence-Transformers"
+METHODS = {
+    "LLM2Comp": ("llm2comp/qwen3-0.6b", "compress"),
+    "ESE": ("ese/qwen1.5-0.5b", "espresso"),
+    "AutoRegEmbed": ("autoregembed/qwen3-0.6b", "align"),
+    "LBR": ("lbr/paper-qwen2-1.5b", "learn"),
+    "EPIC": ("epic/qwen3-0.6b", "supervised"),
+    CONTRAST: ("baselines/contrastive-mean-nano", "supervised"),
+}
+WORDS = ("heron", "waits", "shallow", "water", "light", "wind", "over", "reeds", "small", "fish", "below", "its")
+GB = 2**30
 
 
-def main() -> int:
-    """Run the command."""
-    given = arguments()
-    known = items()
-    if given.child:
-        name, answer = given.child
-        child.run(next(item for item in known if item.name == name), Path(answer), pretended=given.pretend)
-        return 0
-    unknown = sorted({*given.names} - {item.name for item in known})
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(unknown)}; choose from {', '.join(item.name for item in known)}")
-    found = preflight.examine(TOP / "runs")
-    print(*preflight.lines(found), sep="\n", flush=True)
-    pretended = given.pretend or found["pretended"]
-    folder = given.output or (TOP / "runs" / PRETENDED if pretended else Path(__file__).parent / "results")
-    if given.preflight:
-        return write_preflight(found, folder)
-    if found["missing"]:
-        print("The drill needs what is missing above; CONTRIBUTING.md says how to bring it to a machine "
-              "without internet.")  # fmt: skip
-        return 2
-    if pretended:
-        print("No GPU is used: a pretended device with tiny shapes; no figure is a measurement.", flush=True)
-    record = Record(folder / f"{NAME}.json", code=code_hash(), pretended=pretended, keeps=given.keep)
-    record.preflight = found
-    return drill(given, known, record)
+def write_rows(path: Path, count: int) -> None:
+    """Write rows with texts of 16 to 200 words, of whose columns a stage takes its own."""
+    draw = random.Random(0)
+    with path.open("w") as file:
+        for _ in range(count):
+            columns = ("text", "query", "positive", "negative")
+            row = {column: " ".join(draw.choices(WORDS, k=draw.randint(16, 200))) for column in columns}
+            file.write(json.dumps(row) + "\n")
 
 
-def write_preflight(found: dict[str, object], folder: Path) -> int:
-    """Write what the machine has, for `scripts/offline_wheels.py`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{NAME}-preflight.json"
-    path.write_text(json.dumps(found, indent=2) + "\n")
-    print(path)
-    return 2 if found["missing"] else 0
+def recipe_of(method: str, rows: Path, given: argparse.Namespace) -> Recipe:
+    """Return one stage of a shipped recipe, on another model, on these rows and for these steps."""
+    name, chosen = METHODS[method]
+    whole = Recipe.load(name, [f"encoder.model={given.model}", "encoder.revision=null", "encoder.dtype=bfloat16"])
+    stage = next(stage for stage in whole.stages if stage.name == chosen)
+    training = {key: value for key, value in stage.training.items() if key not in ("num_train_epochs", "warmup_steps")}
+    training |= {"max_steps": given.steps, "logging_steps": given.steps, "save_strategy": "no", "disable_tqdm": True}
+    training |= {"gradient_accumulation_steps": 1, "bf16": True, "use_cpu": given.device == "cpu"}
+    changes: dict[str, Any] = {"data": DataConfig(path=str(rows)), "mix": None, "training": training}
+    if stage.batch is None:
+        training["per_device_train_batch_size"] = given.batch
+    else:
+        changes["batch"] = stage.batch.model_copy(update={"size": given.batch})
+    return whole.model_copy(update={"stages": [stage.model_copy(update=changes)], "evaluation": None})
 
 
-def drill(given: argparse.Namespace, known: list[Item], record: Record) -> int:
-    """Run items, with a report after each."""
-    chosen = [item for item in known if not given.names or item.name in given.names]
-    rules = gates(TRAININGS)
-    if given.list:
-        for item in chosen:
-            print(f"{item.name:28}{report.status(record, item):10}{item.title}")
-        return 0
-    if given.again:
-        record.forget([item.name for item in chosen])
-    options = ["--pretend"] if record.pretended else []
-    work = TOP / "runs" / (PRETENDED if record.pretended else NAME)
+def train_by_peer(recipe: Recipe, rows: Path, folder: Path, device: str) -> None:
+    """Train what the contrastive recipe trains by Sentence-Transformers."""
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    def start(item: Item, limit: float) -> dict[str, object]:
-        return in_process(item, limit, command=command_of(item.name, *options), log=work / f"{item.name}.log", say=say)
-
-    def write_report() -> None:
-        record.path.with_suffix(".md").write_text(report.page(known, record, rules))
-
-    signal.signal(signal.SIGTERM, stop)
-    record.write()
-    write_report()
-    run_items(chosen, record, start, seconds=60 * given.minutes, changed=write_report, say=say)
-    rows = [rule.row(record.items, pretended=record.pretended) for rule in rules]
-    for row in rows:
-        print(f"{row['gate']} {row['what']}: {row['shown'] or '-'} ({row['required']}) {row['verdict']} {row['why']}")
-    print(record.path.with_suffix(".md"))
-    return code_of([report.status(record, item) for item in chosen], [row["verdict"] for row in rows])
+    (stage,), encoder = recipe.stages, recipe.encoder
+    place, limit = str(ASSETS.get(encoder.model, encoder.model)), encoder.max_length.document
+    body = Transformer(place, max_seq_length=limit, model_kwargs={"dtype": torch.bfloat16})
+    body.tokenizer.pad_token = body.tokenizer.pad_token or body.tokenizer.eos_token
+    pooling = Pooling(body.get_embedding_dimension(), pooling_mode="mean")
+    model = SentenceTransformer(modules=[body, pooling], device=device)
+    model.add_adapter(LoraConfig(**encoder.lora, task_type="FEATURE_EXTRACTION"))
+    training = {**stage.training, "per_device_train_batch_size": stage.batch.size, "report_to": "none"}
+    columns = Dataset.from_json(str(rows)).select_columns(["query", "positive", "negative"])
+    loss = MultipleNegativesRankingLoss(model, scale=1 / stage.objective["temperature"])
+    SentenceTransformerTrainer(model, args=Arguments(str(folder), **training), train_dataset=columns, loss=loss).train()
 
 
-def code_of(statuses: list[str], verdicts: list[str]) -> int:
-    """Return the exit status."""
-    if "failed" in statuses or "miss" in verdicts:
-        return 1
-    return 0 if all(status in ("passed", "skipped") for status in statuses) else 3
+def measured(run: Callable[[], Any], device: str) -> tuple[float, float]:
+    """Return tokens per second of a training, without its first fifth and last step, and its peak memory in GB."""
+    steps: list[tuple[float, int]] = []
+    training_step = Trainer.training_step
+
+    def watched(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats() if not steps else None
+        ours = sum(sum(part.lengths) for part in inputs.values() if isinstance(part, Tokens))
+        theirs = sum(int(part.sum()) for name, part in inputs.items() if name.endswith("attention_mask"))
+        steps.append((time.perf_counter(), ours + theirs))
+        return training_step(self, model, inputs, *args, **kwargs)
+
+    with mock.patch.object(Trainer, "training_step", watched):
+        run()
+    timed = steps[len(steps) // 5 :]
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else resident
+    return sum(tokens for _, tokens in timed[:-1]) / (timed[-1][0] - timed[0][0]), peak / GB
 
 
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)
-
-
-def stop(*_: object) -> NoReturn:
-    """End as by Ctrl-C, so that the item that runs is noted as stopped and its process ends."""
-    raise KeyboardInterrupt
+def drill(given: argparse.Namespace) -> None:
+    """Measure all methods and print a line for each."""
+    print(f"{'':24}{'tokens/s':>10}{'peak GB':>10}{'plan GB':>10}")
+    with tempfile.TemporaryDirectory(prefix="gpu-drill-") as scratch:
+        rows = Path(scratch) / "rows.jsonl"
+        write_rows(rows, given.steps * given.batch)
+        for method in (*METHODS, PEER):
+            recipe, folder = recipe_of(CONTRAST if method == PEER else method, rows, given), Path(scratch) / method
+            if method == PEER:
+                run, planned = partial(train_by_peer, recipe, rows, folder, given.device), ""
+            else:
+                sizes = plan_recipe(recipe, gpu="h100" if given.device == "cuda" else "cpu").stages[0].bytes
+                run, planned = partial(train, recipe, folder, verify="off"), f"{(sizes["peak"] - sizes["process"]) / GB:.2f}"
+            speed, peak = measured(run, given.device)
+            print(f"{method:24}{speed:>10.0f}{peak:>10.2f}{planned:>10}", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description="Train each method for some steps in bf16: tokens/s and peak memory.")
+    parser.add_argument("model", nargs="?", default="Qwen/Qwen3-0.6B-Base", help="folder or Hub id")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=64, help="rows per step")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("torch sees no GPU; to try the script: nano --device cpu --steps 2 --batch 4")
+    drill(arguments)

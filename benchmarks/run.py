@@ -29,7 +29,6 @@ from espresso_step import BENCHMARKS as ESPRESSO_STEP
 from gradcache import BENCHMARKS as GRADCACHE
 from opening import BENCHMARKS as OPENING
 from openvino_encoding import BENCHMARKS as OPENVINO
-from packed_gpu import BENCHMARKS as PACKED_GPU
 from prefix import BENCHMARKS as PREFIX
 from prompted_step import BENCHMARKS as PROMPTED_STEP
 from serving import BENCHMARKS as SERVING
@@ -53,7 +52,6 @@ SUITES = (
     GRADCACHE,
     OPENING,
     OPENVINO,
-    PACKED_GPU,
     PREFIX,
     SERVING,
     SERVING_ANSWERS,

@@ -1,4 +1,4 @@
-"""What single parts save: adapters merged to encode, compiled layers, fused kernels of losses over a vocabulary."""
+"""What single parts save: adapters merged to encode, compiled layers, wide targets of ESE."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gpu
 import harness
 import torch
-from harness import SEED, Bar, Benchmark, Measure, Outcome
+from harness import SEED, Bar, Benchmark, Outcome
 from models import save_llama
 from torch import Tensor
 
 from embrew import build
-from embrew.losses import chunked_head, dependencies, fused_chunk, token_kl
+from embrew.losses import dependencies
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.compiled import compiled_layers
 from embrew.training.step import TrainStep
@@ -25,7 +24,6 @@ from embrew.training.step import TrainStep
 LORA = {"r": 16, "lora_dropout": 0.05}
 BAR = Bar(gate=0.0, target=1.0)  # nothing is promised: what is found decides what the docs say
 SHAPES = {"nano": None, "12x768": {"width": 768, "inner": 2048, "layers": 12, "heads": 12}}
-ROWS, WIDTH, VOCABULARY = 2048, 1024, 151_936  # of the fused head
 TEXTS = [" ".join(["a heron waits in the shallow water"] * (1 + i % 4)) for i in range(32)]
 
 
@@ -118,35 +116,6 @@ def wide(benchmark: Benchmark) -> Outcome:
     return Outcome(equality={}, measures=measures, notes=notes)
 
 
-def fused(benchmark: Benchmark) -> Outcome:
-    """Chunked KL at a vocabulary of 152k in bfloat16: fused kernels and the eager chunk, time and peak memory."""
-    device = torch.device(gpu.DEVICE)
-    kernels = fused_chunk.kernels(device)
-    if kernels is None:
-        raise harness.Missing("the fused kernels, which need Triton and must agree with the eager chunk")
-    torch.manual_seed(SEED)
-    sizes = ((ROWS, WIDTH), (ROWS, WIDTH), (VOCABULARY, WIDTH))
-    teacher, student, weight = (torch.randn(size, device=device, dtype=torch.bfloat16) / 8 for size in sizes)
-    student.requires_grad_()
-
-    def run(found: Any) -> Tensor:
-        chunked_head.kernels = lambda _: found
-        loss = token_kl(teacher, student, weight)
-        (gradient,) = torch.autograd.grad(loss, student)
-        return torch.cat([loss.detach().reshape(1), gradient.float().flatten()])
-
-    sides = [partial(run, found) for found in (kernels, None)]
-    equality = {"loss and gradient": harness.require_equal("loss and gradient", [(sides[0](), sides[1]())], 2e-2)}
-    seconds = [[gpu.seconds(side) for _ in range(harness.ROUNDS)] for side in sides]
-    peaks = [gpu.peak(side) for side in sides]
-    pairs = [peer / ours for ours, peer in zip(*seconds, strict=True)]
-    return Outcome(
-        equality=equality,
-        measures=[Measure.of("time of the fastest", "ms", 1e3 * min(seconds[0]), 1e3 * min(seconds[1]), BAR)],
-        notes={"smallest ratio": min(pairs), "peak, fused": peaks[0], "peak, eager": peaks[1]},
-    )
-
-
 BENCHMARKS = (
     Benchmark(
         name="adapter-merged",
@@ -163,5 +132,4 @@ BENCHMARKS = (
         title="ESE's target of a wide layer with a flat spectrum (256 texts): bounded iteration, against float64 eigh",
         run=wide,
     ),
-    Benchmark(name="fused-head", title="Fused kernels of chunked KL against the eager chunk", run=fused, gpu=True),
 )

@@ -98,7 +98,7 @@ def a_step(backbone: Backbone) -> None:
 
 
 def another_kernel(backbone: Backbone) -> None:
-    backbone.inner.config._attn_implementation = "varlen_flex"
+    backbone.inner.config._attn_implementation = "flex_attention"
 
 
 def another_model(backbone: Backbone) -> None:

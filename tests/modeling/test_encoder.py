@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from embrew.modeling.embedding.batching import plan
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.text.tokens import Segment, Tokens
+from embrew.modeling.text.tokens import Segment
 from tests.characters import CHARACTERS
 from tests.conftest import SENTENCES
 
@@ -154,18 +154,6 @@ def test_bfloat16_stays_close(make_encoder: Callable[..., Encoder]) -> None:
     rounded = encoder.to(torch.bfloat16).encode(SENTENCES)
     assert rounded.dtype == np.float32
     assert (exact * rounded).sum(1).min() > 0.99
-
-
-def test_memory_of_packed_rows(make_encoder: Callable[..., Encoder]) -> None:
-    """Memory states of texts packed into rows are those of the texts alone; pooling says that it cannot."""
-    encoder = make_encoder()
-    rows = encoder.template.rows(SENTENCES)
-    packed = Tokens.pack([rows[:2], rows[2:]])
-    with torch.inference_mode():
-        alone = torch.cat([encoder.memory(Tokens.pad([row])) for row in rows])
-        assert torch.allclose(encoder.memory(packed), alone, atol=3e-6)
-    with pytest.raises(ValueError, match="these rows are packed"):
-        encoder(packed)
 
 
 # ---- prompts instead of training ----------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from embrew.float32 import full_float32
-from embrew.losses.eager_chunk import chunk_kl, chunk_nll
-from embrew.losses.fused_chunk import fused_chunk, kernels
 
 
 def chunked_losses(
@@ -61,7 +59,7 @@ class _ChunkedHeadLoss(torch.autograd.Function):
         ctx.size, ctx.softcap, ctx.trains_head = size, softcap, any(ctx.needs_input_grad[1:3])
         grad = torch.zeros_like(hidden) if ctx.needs_input_grad[0] and not ctx.trains_head else None
         losses = hidden.new_zeros(len(hidden), dtype=loss_precision(hidden))
-        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap, trains_head=ctx.trains_head):
+        for rows, loss, wanted in _chunks(hidden, weight, bias, target, size, softcap):
             losses[rows] = loss
             if grad is not None:
                 grad[rows] = wanted.to(weight.dtype) @ weight
@@ -87,7 +85,7 @@ def _gradients(ctx: Any, rows_grad: Tensor) -> list[Tensor | None]:
     for_hidden = torch.zeros_like(hidden) if wants[0] else None
     for_weight = torch.zeros_like(weight, dtype=precision) if wants[1] else None
     for_bias = torch.zeros_like(bias, dtype=precision) if wants[2] else None
-    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size, ctx.softcap, trains_head=True):
+    for rows, _, wanted in _chunks(hidden, weight, bias, target, ctx.size, ctx.softcap):
         wanted.mul_(rows_grad[rows, None])
         if for_hidden is not None:
             for_hidden[rows] = (wanted.to(weight.dtype) @ weight).to(hidden.dtype)
@@ -109,23 +107,78 @@ def _chunks(
     target: Tensor,
     size: int,
     softcap: float | None,
-    *,
-    trains_head: bool,
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield rows, their losses, and the gradient for the logits, which the next chunk overwrites.
-
-    Fused kernels give a frozen head's gradient in its own precision, in which it is multiplied with the head.
-    """
+    """Yield rows, their losses, and the gradient for the logits, which the next chunk overwrites."""
     precision, distils = loss_precision(hidden), target.ndim == 2
-    fused = kernels(hidden.device) if precision == torch.float32 else None
-    dtype = weight.dtype if fused is not None and not trains_head else precision
-    logits = hidden.new_empty(size * (1 + distils), len(weight), dtype=dtype)
-    spare = hidden.new_empty(size * distils * (fused is None), len(weight), dtype=precision)
+    logits = hidden.new_empty(size * (1 + distils), len(weight), dtype=precision)
+    spare = hidden.new_empty(size * distils, len(weight), dtype=precision)
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
-        if fused is not None:
-            yield rows, *fused_chunk(fused, hidden[rows], weight, bias, target[rows], logits, softcap)
-        elif distils:
-            yield rows, *chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare, softcap)
+        if distils:
+            yield rows, *_chunk_kl(hidden[rows], weight, bias, target[rows], logits, spare, softcap)
         else:
-            yield rows, *chunk_nll(hidden[rows], weight, bias, target[rows], logits, softcap)
+            yield rows, *_chunk_nll(hidden[rows], weight, bias, target[rows], logits, softcap)
+
+
+def _chunk_nll(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, logits: Tensor, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of every row of a chunk `(rows,)`, and its gradient for the logits `(rows, vocabulary)`.
+
+    All results overwrite `logits`, so that no chunk allocates memory.
+    """
+    q, slope = _shifted_logits(hidden, weight, bias, logits[: len(hidden)], softcap)
+    at = labels[:, None]
+    loss = -q.gather(1, at)
+    z_q = q.exp_().sum(-1, keepdim=True)
+    wanted = q.div_(z_q).scatter_add_(1, at, torch.full_like(at, -1, dtype=q.dtype))
+    return (loss + z_q.log())[:, 0], wanted if slope is None else wanted.mul_(slope)
+
+
+def _chunk_kl(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    teacher: Tensor,
+    logits: Tensor,
+    spare: Tensor,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Return as `_chunk_nll`, with both sides in one product, whose time for few rows is that of reading the head.
+
+    With x the logits less the largest of their row and Z the sum of e^x, KL = Σ e^x_p (x_p − x_q) / Z_p − log Z_p +
+    log Z_q: every exponential is computed once.
+    """
+    rows = len(hidden)
+    both, slope = _shifted_logits(torch.cat([teacher, hidden]), weight, bias, logits[: 2 * rows], softcap)
+    p, q = both.split(rows)
+    ratio = torch.sub(p, q, out=spare[:rows])
+    z_p, z_q = p.exp_().sum(-1, keepdim=True), q.exp_().sum(-1, keepdim=True)
+    ratio.masked_fill_(p == 0, 0.0)  # 0 · log 0 = 0
+    p.div_(z_p)
+    loss = ratio.mul_(p).sum(-1, keepdim=True) - z_p.log() + z_q.log()
+    wanted = q.div_(z_q).sub_(p)
+    return loss[:, 0], wanted if slope is None else wanted.mul_(slope[rows:])
+
+
+def _project(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Write the head's products with hidden states to `out`, `(rows, vocabulary)`."""
+    if weight.dtype == out.dtype:
+        torch.mm(hidden.to(weight.dtype), weight.T, out=out)
+    else:
+        out.copy_(hidden.to(weight.dtype) @ weight.T)
+
+
+def _shifted_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Write logits minus their row's maximum to `out`, `(rows, vocabulary)`; return them and the soft cap's slope."""
+    _project(hidden, weight, out)
+    if bias is not None:
+        out += bias.to(out.dtype)
+    slope = None
+    if softcap is not None:
+        out.div_(softcap).tanh_()
+        slope = 1 - out**2
+        out.mul_(softcap)
+    return out.sub_(out.amax(-1, keepdim=True)), slope

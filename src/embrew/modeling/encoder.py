@@ -68,9 +68,8 @@ class Encoder(Protocols):
             dtype: `float32`, `bfloat16`, `auto` (a saved encoder's own; else float32 on a CPU, bfloat16 on a GPU), or
                 `as_trained` (of a saved encoder that was trained in bfloat16: that, where the device computes in it).
             device: defaults to the first GPU, else the CPU.
-            attn_implementation: the LM's attention kernel: `sdpa`, `eager`, … (padded rows), `varlen` (packed rows on
-                CUDA), `varlen_fa` or `varlen_flex`; None: the library's choice, and `varlen` on CUDA in place of
-                `sdpa`.
+            attn_implementation: the LM's attention kernel, passed to the library: `sdpa`, `eager`, … (on a GPU also
+                `flash_attention_2` and others, not run here); None: the library's choice.
             memory_tokens: how many learned tokens to add (an LM only).
             memory_init: how they start: `vocab`, `noise`, `mean`.
             soft_prompt_tokens: how many learned tokens a soft prompt has (an LM only).
@@ -124,8 +123,6 @@ class Encoder(Protocols):
             quantization=None if quantization is None else Quantization.of(quantization),
         )
         backbone = Backbone(model).to(place)
-        if attn_implementation is None:
-            backbone.use_varlen()
         if memory_tokens:
             backbone.add_memory(memory_tokens, memory_init, seed=seed)
         if soft_prompt_tokens:

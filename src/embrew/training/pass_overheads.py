@@ -22,11 +22,11 @@ FILE = "pass_overheads.json"
 def decide(encoder: Encoder, args: TrainingArguments, work: Path) -> dict[Kind, float]:
     """Return the overheads of an encoder's passes in tokens, in training and inference, and let it group rows by them.
 
-    Empty where none is measured: on a CPU, with `full_determinism`, where rows are packed. The first process measures,
+    Empty where none is measured: on a CPU, with `full_determinism`. The first process measures,
     and writes the overheads to the stage's work folder, since they decide the last bits of results. All processes must
     call.
     """
-    if args.full_determinism or encoder.packs or not is_measured(encoder.backbone.inner):
+    if args.full_determinism or not is_measured(encoder.backbone.inner):
         return {}
     path = work / FILE
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
@@ -140,8 +141,6 @@ def test_what_stands_beside_a_text_counts_as_positions(tokenizer: PreTrainedToke
         encoder.hidden_states(Tokens.pad([row]))
     with torch.no_grad(), encoder.backbone.frozen_lm() as lm, pytest.raises(ValueError, match="a row has 129 tokens"):
         lm.hidden_states(Tokens.pad([row]))
-    packed = Tokens.pack([[Row.of([5] * 100, Segment.TEXT), Row.of([6] * 90, Segment.TEXT)]])
-    assert encoder.hidden_states(packed).shape[1] == 190, "positions begin anew in each text of a packed row"
 
 
 def test_rotary_positions_have_no_limit() -> None:
@@ -214,6 +213,23 @@ def test_a_bottleneck_is_measured_in_one_layer(kernel: str, bos: Any, monkeypatc
     run = forward._run
     monkeypatch.setattr(forward, "_run", lambda i, x, t, a, n, **o: run(i, x, t, Attention("causal"), n, **o))
     with pytest.raises(ValueError, match="attention=causal with a bottleneck: GraniteModel with attn_impl"):
+        backbone.check_attention(attention)
+
+
+def unmasked(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **how: Any) -> Any:
+    """A kernel that takes no mask, as flash-attention."""
+    return sdpa_attention_forward(module, query, key, value, None, **how)
+
+
+@pytest.mark.parametrize(
+    "attention", [Attention("memory_causal"), Attention("causal", bottleneck="visible")], ids=lambda one: one.mode
+)
+def test_a_kernel_without_masks_is_refused_where_the_pattern_needs_one(attention: Attention) -> None:
+    AttentionInterface.register("test_unmasked", unmasked)
+    backbone = backbone_of("llama", _attn_implementation="test_unmasked")
+    backbone.check_attention(Attention("causal"))
+    refused = r"LlamaModel with attn_implementation=test_unmasked does not follow it .* it follows causal"
+    with pytest.raises(ValueError, match=refused):
         backbone.check_attention(attention)
 
 

@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,10 +24,7 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 WINDOW = 8_192  # texts that are tokenised ahead; bounds memory, whatever the size of the input
-ENOUGH_PACKED = 8_192  # real tokens below which a packed batch takes further rows, whatever their lengths
-MOST_UNPACKED = 0.5  # share of padding of a packed batch: it is not computed, but final states have it again
 CPU_TOKENS, GPU_TOKENS = 2_048, 16_384  # padded tokens of a batch without a limit, where texts are encoded
-PACKED_TOKENS = 16_384  # real tokens of a packed batch without a limit; more make no kernel faster
 
 
 class NotFinite(ValueError):
@@ -53,8 +49,7 @@ def plan(
     Args:
         lengths: tokens of each row.
         batch_size: rows per batch, where no token budget is given.
-        batch_tokens: budget of a batch in padded tokens (rows × longest row), or in real ones where the model packs
-            rows; a longer single row goes alone.
+        batch_tokens: budget of a batch in padded tokens (rows × longest row); a longer single row goes alone.
         cost: of a forward pass.
 
     Returns:
@@ -66,27 +61,10 @@ def plan(
     if batch_size < 1 or (batch_tokens is not None and batch_tokens < 1):
         raise ValueError(f"batch_size={batch_size}, batch_tokens={batch_tokens}; both must be 1 or more")
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # stable: equal lengths keep their order
-    sizes = _packed_sizes if cost.packed else partial(cheapest, overhead=cost.overhead)
+    descending = [lengths[i] for i in order]
+    counts = cheapest(descending, overhead=cost.overhead, batch_size=batch_size, batch_tokens=batch_tokens)
     remaining = iter(order)
-    counts = sizes([lengths[i] for i in order], batch_size=batch_size, batch_tokens=batch_tokens)
     return [list(islice(remaining, count)) for count in counts]
-
-
-def _packed_sizes(lengths: Sequence[int], *, batch_size: int, batch_tokens: int | None) -> list[int]:
-    """Return how many rows each packed batch takes: as many as fit, unless half of it would be padding."""
-    sizes: list[int] = []
-    longest = real = 0
-    for length in lengths:
-        if sizes:
-            rows = sizes[-1] + 1
-            fits = rows <= batch_size if batch_tokens is None else real + length <= batch_tokens
-            if fits and (real < ENOUGH_PACKED or rows * longest - real - length <= MOST_UNPACKED * rows * longest):
-                sizes[-1] = rows
-                real += length
-                continue
-        sizes.append(1)
-        longest = real = length
-    return sizes
 
 
 def usual_tokens(device: torch.device) -> int:
@@ -112,8 +90,6 @@ def groups_by_length(
 ) -> list[list[int]]:
     """Return the rows of a padded batch in groups of similar length, by `plan`; without limits, large ones."""
     lengths = tokens.lengths
-    if cost.packed and batch_size is None and batch_tokens is None:
-        batch_tokens = PACKED_TOKENS
     return plan(lengths, batch_size=batch_size or len(lengths), batch_tokens=batch_tokens, cost=cost)
 
 

@@ -178,16 +178,11 @@ class EmbeddingModel(nn.Module):
         self.settings = self.settings.replace(attention=mode)
 
     @property
-    def packs(self) -> bool:
-        """Whether batches of different lengths are computed as one row without padding."""
-        return self.backbone.packs(self.attention)
-
-    @property
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
         measured = self.backbone.pass_overhead(self.attention, "training" if self.training else "inference")
         layers = layers_of(self.backbone.inner)
-        return Cost.of(layers, training=self.training, packed=self.packs, measured=measured)
+        return Cost.of(layers, training=self.training, measured=measured)
 
     @property
     def template(self) -> Template:
@@ -257,7 +252,7 @@ class EmbeddingModel(nn.Module):
         return torch.stack([self.pool(layer, tokens) for layer in states])
 
     def memory(self, tokens: Tokens) -> Tensor:
-        """Return states of the memory tokens: `(texts, k, hidden)`; packed rows hold several texts."""
+        """Return states of the memory tokens: `(texts, k, hidden)`."""
         self.template.check_all_memory("a tensor of memory states")
         states = self.hidden_states(tokens)
         return at(states, tokens.host.where(Segment.MEMORY)).view(-1, len(self.template.memory_ids), states.shape[-1])

@@ -40,12 +40,10 @@ def weights(pooling: Pooling, tokens: Tokens) -> Tensor:
 
 
 def pool(pooling: Pooling, states: Tensor, tokens: Tokens, before: Tensor | None = None) -> Tensor:
-    """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`; a row must be one text.
+    """Pool `states` `(batch, tokens, hidden)` to float32 `(batch, dimensions)`.
 
     `before` `(1, count, hidden)` are states of the first positions, which all rows share; `states` follow them.
     """
-    if tokens.document_ids is not None:
-        raise ValueError("pooling gives one vector per row, and these rows are packed; pad them instead")
     with full_float32(states.device.type):
         count = 0 if before is None else before.shape[1]
         if pooling.mode == "concat":

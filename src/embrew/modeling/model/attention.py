@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,13 +13,6 @@ from embrew.modeling.settings.encoder import AttentionMode
 from embrew.modeling.text.tokens import Segment, Tokens
 
 TWO_CALLS = "embrew_bottleneck"  # sdpa that can also be called twice; see `embrew.modeling.model.bottleneck`
-VARLEN = "varlen"  # the same, and packed rows on a GPU; see `embrew.modeling.model.varlen`
-VARLEN_FLASH, VARLEN_FLEX = (
-    "varlen_fa",
-    "varlen_flex",
-)  # packed rows by this one (transformers takes "flash" for its own)
-OWN = (TWO_CALLS, VARLEN, VARLEN_FLASH, VARLEN_FLEX)  # kernels of `embrew.modeling.model.kernel`
-M = TypeVar("M")
 MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 
 
@@ -34,7 +26,7 @@ def first_prompt(tokens: Tokens) -> Tensor:
 class Attention:
     """An attention pattern over segments.
 
-    Query position i reads key position j iff both are real and of one text (or i = j), j is in the trunk or in i's own
+    Query position i reads key position j iff both are real (or i = j), j is in the trunk or in i's own
     branch, the pair of segments is not hidden, and j <= i wherever the pair is causal.
 
     Attributes:
@@ -77,8 +69,6 @@ class Attention:
         reader, read = segment_ids[:, :, None], segment_ids[:, None, :]
         before = at[None, :, None] >= at[None, None, :]
         seen = (reader != Segment.PAD) & (read != Segment.PAD)
-        if tokens.document_ids is not None:
-            seen = seen & (tokens.document_ids[:, :, None] == tokens.document_ids[:, None, :])
         if tokens.branch_ids is not None:
             read_branch = tokens.branch_ids[:, None, :]
             seen = seen & ((read_branch == 0) | (read_branch == tokens.branch_ids[:, :, None]))
@@ -102,7 +92,7 @@ class Attention:
     @staticmethod
     def takes_mask(config: PreTrainedConfig) -> bool:
         """Return whether the model's attention kernel takes an explicit mask."""
-        return (config._attn_implementation or "sdpa") in ("sdpa", *OWN, "eager", "flex_attention")
+        return (config._attn_implementation or "sdpa") in ("sdpa", TWO_CALLS, "eager", "flex_attention")
 
     def mask(self, tokens: Tokens, config: PreTrainedConfig, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Return the explicit mask in the form the model's attention kernel takes: `(batch, 1, tokens, tokens)`.
@@ -122,20 +112,11 @@ class Attention:
 
         def form(window: int | None) -> Tensor:
             seen = self.visible(tokens, window)[:, None]
-            if kernel in ("sdpa", *OWN):
+            if kernel in ("sdpa", TWO_CALLS):
                 return seen
             return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
 
-        return by_layer(config, form)
-
-
-def by_layer(config: PreTrainedConfig, form: Callable[[int | None], M]) -> M | dict[str, M]:
-    """Return what `form` makes of the sliding window of a model's layers, per layer type where the family mixes types.
-
-    >>> by_layer(PreTrainedConfig(sliding_window=8), str)
-    '8'
-    """
-    window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
-    if "sliding_attention" in (getattr(config, "layer_types", None) or []):
-        return {"full_attention": form(None), "sliding_attention": form(window)}
-    return form(window)
+        window = getattr(config, "sliding_window", None) or None  # 0 says that there is none (Qwen2-MoE)
+        if "sliding_attention" in (getattr(config, "layer_types", None) or []):
+            return {"full_attention": form(None), "sliding_attention": form(window)}
+        return form(window)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from embrew.modeling.model.attention import TWO_CALLS, Attention
+from embrew.modeling.model.attention import Attention
+from embrew.modeling.model.bottleneck import use
 from embrew.modeling.model.continuations import check_branches
 from embrew.modeling.model.dropout import set_attention_dropout
 from embrew.modeling.model.forward import (
     bidirectional_by,
     check_attention,
     forward,
-    packed,
-    packs,
     raw_states,
     read_layers,
     try_two_calls,
     write_soft,
 )
-from embrew.modeling.model.kernel import use
 from embrew.modeling.model.layers import layers_of, view
 from embrew.modeling.model.pass_overhead import Kind, is_measured, measure
 from embrew.modeling.model.positions import check_longest, check_positions, max_positions
 from embrew.modeling.model.prefix import Shared
-from embrew.modeling.model.varlen import use_varlen
 from embrew.modeling.model.weights import Weights
 from embrew.modeling.text.indexing import take, upload, write_at
 from embrew.modeling.text.tokens import Segment, Tokens
@@ -50,27 +46,19 @@ class Backbone(Weights):
         """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
         return bidirectional_by(self.inner)
 
-    def use_varlen(self) -> None:
-        """Pack rows on CUDA, where the library's sdpa is the kernel; see `modeling.model.varlen`."""
-        use_varlen(self.inner)
-
-    def packs(self, attention: Attention) -> bool:
-        """Return whether texts of different lengths are computed as one row without padding."""
-        return packs(self.inner, attention)
-
     def pass_overhead(self, attention: Attention, kind: Kind) -> float | None:
         """Return the measured overhead of a forward pass in tokens; None where it is not measured.
 
-        It is measured when first asked for: see `modeling.model.pass_overhead`. Not where rows are packed.
+        It is measured when first asked for: see `modeling.model.pass_overhead`.
         """
-        if kind not in self.overheads and is_measured(self.inner) and not self.packs(attention):
+        if kind not in self.overheads and is_measured(self.inner):
             self.overheads[kind] = measure(self.inner, attention, kind)
         return self.overheads.get(kind)
 
     def use_own_sdpa(self) -> None:
         """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""
         if self.device.type == "cpu":
-            use(self.inner, TWO_CALLS)
+            use(self.inner)
 
     def use_two_calls(self) -> bool:
         """Switch to the two-call kernel of a bottleneck where the model supports it; return True if it is active."""
@@ -152,7 +140,7 @@ class Backbone(Weights):
             )
         check_positions(self.inner, tokens)
         seen = view(self.inner, is_causal=True, num_layers=num_layers)
-        return shared.states(seen, self.embed, tokens, partial(packed, self.inner, attention, prefix=shared.count))
+        return shared.states(seen, self.embed, tokens)
 
     def read_layers(self, tokens: Tokens, attention: Attention, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Return what `read` makes of every layer's states in one forward pass, the first layer's first.

@@ -1,6 +1,7 @@
 """The bottleneck without a mask: two causal attention calls, one over text and memory, one over memory and target.
 
-A dense mask is equivalent, but needs compute and memory for all pairs of positions.
+A dense mask is equivalent, but needs compute and memory for all pairs of positions. The kernel is registered with
+transformers; without walls it is `sdpa`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 
-from embrew.modeling.model.attention import OWN, Attention, first_prompt
-from embrew.modeling.model.sdpa import float32_on_cpu
+from embrew.modeling.model.attention import TWO_CALLS, Attention, first_prompt
+from embrew.modeling.model.sdpa import float32_on_cpu, sdpa
 from embrew.modeling.text.indexing import upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
@@ -81,6 +84,34 @@ def two_calls(
     return _take(torch.cat(parts, dim=2), walls.source).transpose(1, 2).contiguous().to(dtype)
 
 
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    walls: Walls | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Return attention as `sdpa`; with walls, which replace the mask, as `two_calls`."""
+    if walls is not None:
+        return two_calls(query, key, value, walls, dropout=dropout, scaling=scaling), None
+    return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+
+
+AttentionInterface.register(TWO_CALLS, attend)
+AttentionMaskInterface.register(TWO_CALLS, sdpa_mask)
+
+
+def use(inner: Any) -> bool:
+    """Switch a model with the library's sdpa to the kernel of two calls; return True if it is active."""
+    if inner.config._attn_implementation == "sdpa":
+        inner.config._attn_implementation = TWO_CALLS
+    return bool(inner.config._attn_implementation == TWO_CALLS)
+
+
 def _take(states: Tensor, places: Tensor) -> Tensor:
     """Return some positions of `(batch, heads, tokens, width)`."""
     index = places[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])
@@ -88,8 +119,8 @@ def _take(states: Tensor, places: Tensor) -> Tensor:
 
 
 def fits(inner: Any, tokens: Tokens) -> bool:
-    """Return whether two calls equal the pattern: no packed rows, and no window shorter than a row."""
-    if inner.config._attn_implementation not in OWN or tokens.position_ids is not None:
+    """Return whether two calls equal the pattern: no branches, and no window shorter than a row."""
+    if inner.config._attn_implementation != TWO_CALLS or tokens.position_ids is not None:
         return False
     window = getattr(inner.config, "sliding_window", None)
     return window is None or tokens.input_ids.shape[1] <= window

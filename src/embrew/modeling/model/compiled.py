@@ -10,8 +10,6 @@ import torch
 
 from embrew.modeling.model.layers import layers_of
 
-COMPILED = "_compiled_call_impl"  # where `Module.compile` keeps it
-
 LIMIT = 64  # graphs of a layer: with or without gradient, adapter, mask, dropout; a single row and several
 OPTIONS = {"fallback_random": True}  # dropout draws what it draws without compilation, from the same random state
 
@@ -32,9 +30,4 @@ def compiled_layers(inner: Any) -> Iterator[None]:
             yield
         finally:
             for layer in layers:
-                delattr(layer, COMPILED)
-
-
-def is_compiled(inner: Any) -> bool:
-    """Return whether the layers of a model without its head are compiled now."""
-    return getattr(layers_of(inner)[0], COMPILED, None) is not None
+                del layer._compiled_call_impl

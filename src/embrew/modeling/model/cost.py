@@ -25,16 +25,14 @@ class Cost:
 
     Attributes:
         overhead: of a pass, however few its positions.
-        packed: the model computes no padding.
         alike: every process runs as many passes as the others: sharded weights are gathered from all in each.
     """
 
     overhead: float = 128.0
-    packed: bool = False
     alike: bool = False
 
     @classmethod
-    def of(cls, layers: Sequence[nn.Module], *, training: bool, packed: bool, measured: float | None = None) -> Cost:
+    def of(cls, layers: Sequence[nn.Module], *, training: bool, measured: float | None = None) -> Cost:
         """Return the cost for a model of layers that are alike.
 
         Without a measured overhead, it depends on their size, device and arithmetic alone, so that the same rows are
@@ -42,13 +40,13 @@ class Cost:
         """
         alike = hasattr(layers[0], "unshard")  # a method of FSDP2
         if measured is not None:
-            return cls(measured, packed, alike)
+            return cls(measured, alike)
         weights = list(layers[0].parameters())
         size = sum(weight.numel() for weight in weights)
         on_cpu = weights[0].device.type == "cpu"
         overhead = by_shape(size, training=training, on_cpu=on_cpu)
         short = on_cpu and (weights[0].dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu"))
-        return cls(overhead * BFLOAT16 if short else overhead, packed, alike)
+        return cls(overhead * BFLOAT16 if short else overhead, alike)
 
 
 USUAL = Cost()  # where a model is not at hand

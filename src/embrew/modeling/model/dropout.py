@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from embrew.modeling.model.layers import layers_of
 from embrew.modeling.model.reach import at_rest
 
 ATTENTION = ("attention_dropout", "attn_dropout")  # of an attention layer; OPT's is named `dropout`
@@ -31,12 +30,6 @@ def set_attention_dropout(inner: Any, probability: float) -> None:
             f"{inner.config._attn_implementation}; use lora_dropout instead"
         )
     _assign(held, probability)
-
-
-def attention_dropout(inner: Any) -> float:
-    """Return the dropout on attention weights of a model's first layer."""
-    parts = [getattr(module, name) for module in layers_of(inner)[0].modules() for name in _names(module)]
-    return max((float(getattr(part, "p", part)) for part in parts), default=0.0)
 
 
 def _assign(held: list[tuple[nn.Module, str]], probability: float) -> None:

@@ -9,14 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from embrew.modeling.model.attention import MODES, OWN, TWO_CALLS, Attention
-from embrew.modeling.model.bottleneck import Walls, fits
-from embrew.modeling.model.kernel import use
+from embrew.modeling.model.attention import MODES, TWO_CALLS, Attention
+from embrew.modeling.model.bottleneck import Walls, fits, use
 from embrew.modeling.model.layers import Wrapper, layers_of, path_of_layers, view, with_layers
-from embrew.modeling.model.packed import PackedRows
 from embrew.modeling.model.positions import check_positions, is_bert_type
 from embrew.modeling.model.reach import follows, key_of
-from embrew.modeling.model.varlen import packed_rows
 from embrew.modeling.text.indexing import take, write_at
 from embrew.modeling.text.tokens import Segment, Tokens
 
@@ -39,36 +36,10 @@ def forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, 
     if num_layers is not None and not 1 <= num_layers <= len(layers_of(inner)):
         raise ValueError(f"num_layers={num_layers}; choose from 1 to {len(layers_of(inner))}")
     check_positions(inner, tokens)
-    return _forward(inner, embedded, tokens, attention, num_layers, packed(inner, attention, tokens))
+    return _forward(inner, embedded, tokens, attention, num_layers)
 
 
-def packed(inner: Any, attention: Attention, tokens: Tokens, *, prefix: int = 0) -> PackedRows | None:
-    """Return a batch as one packed row; None where its rows stay padded. `prefix` as in `packed_rows`."""
-    return packed_rows(inner, tokens, attention, partial(_padded, inner, attention), prefix=prefix)
-
-
-def packs(inner: Any, attention: Attention) -> bool:
-    """Return whether texts of different lengths are computed as one row without padding."""
-    segments = torch.tensor([[Segment.TEXT, Segment.TEXT], [Segment.TEXT, Segment.PAD]])
-    return packed(inner, attention, Tokens(torch.zeros_like(segments), segments)) is not None
-
-
-def _forward(
-    inner: Any,
-    embedded: Tensor,
-    tokens: Tokens,
-    attention: Attention,
-    num_layers: int | None,
-    rows: PackedRows | None,
-) -> Tensor:
-    if rows is None:
-        return _padded(inner, attention, embedded, tokens, num_layers)
-    return rows.run(view(inner, is_causal=attention.is_causal is not False, num_layers=num_layers), embedded)
-
-
-def _padded(
-    inner: Any, attention: Attention, embedded: Tensor, tokens: Tokens, num_layers: int | None = None
-) -> Tensor:
+def _forward(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attention, num_layers: int | None) -> Tensor:
     by_mask = attention.is_causal is False and tokens.position_ids is None and bidirectional_by(inner) == "mask"
     return _run(inner, embedded, tokens, attention, num_layers, by_mask=by_mask)
 
@@ -147,7 +118,7 @@ def check_attention(inner: Any, attention: Attention) -> None:
 
 def try_two_calls(inner: Any) -> bool:
     """Switch a model to the two calls of a bottleneck; back to sdpa where it does not follow them (StableLM)."""
-    if not use(inner, TWO_CALLS):
+    if not use(inner):
         return False
     try:
         check_attention(inner, Attention("causal", bottleneck="visible"))
@@ -180,7 +151,7 @@ def is_plainly_causal(inner: Any, embedded: Tensor) -> bool:
     """Return whether rows of such a length need no mask under causal attention: sdpa, and no shorter window."""
     config, width = inner.config, embedded.shape[1]
     limits = (getattr(config, name, None) or width for name in ("sliding_window", "attention_chunk_size"))
-    return config._attn_implementation in ("sdpa", *OWN) and all(width <= limit for limit in limits)
+    return config._attn_implementation in ("sdpa", TWO_CALLS) and all(width <= limit for limit in limits)
 
 
 def read_layers(
@@ -200,15 +171,14 @@ def read_layers(
     if norm is None:
         raise ValueError(f"{type(inner).__name__} has no final norm under a name known here ({', '.join(FINAL_NORMS)})")
     check_positions(inner, tokens)
-    rows = packed(inner, attention, tokens)
     found: list[Tensor] = []
 
     def keep(states: Tensor) -> None:
-        found.append(read(norm(states) if rows is None else rows.unpack(norm(states))))
+        found.append(read(norm(states)))
 
     *below, top = layers_of(inner)
     taps = [_Tap(layer, after=keep) for layer in below]
-    last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None, rows)
+    last = _forward(with_layers(inner, [*taps, top]), embedded, tokens, attention, None)
     return [*found, read(last)]
 
 
@@ -221,7 +191,7 @@ def raw_states(inner: Any, embedded: Tensor, tokens: Tokens, attention: Attentio
     found: list[Tensor] = []
     taps: list[nn.Module] = [_Tap(layer, before=found.append) for layer in layers_of(inner)]
     check_positions(inner, tokens)
-    last = _forward(with_layers(inner, taps), embedded, tokens, attention, None, None)
+    last = _forward(with_layers(inner, taps), embedded, tokens, attention, None)
     return [*found, last]
 
 

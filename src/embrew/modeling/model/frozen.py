@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from embrew.modeling.model.attention import Attention
 from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.cost import Cost
-from embrew.modeling.model.forward import forward, packs, write_soft
+from embrew.modeling.model.forward import forward, write_soft
 from embrew.modeling.model.layers import layers_of
 from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.reach import at_rest
@@ -93,7 +93,7 @@ class FrozenLM:
         """What a forward pass takes, in training or not."""
         inner = self.model.base_model
         measured = self.overheads.get("training" if inner.training else "inference")
-        return Cost.of(layers_of(inner), training=inner.training, packed=packs(inner, CAUSAL), measured=measured)
+        return Cost.of(layers_of(inner), training=inner.training, measured=measured)
 
     @property
     def head(self) -> Head:

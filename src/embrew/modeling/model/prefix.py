@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from embrew.modeling.model.packed import PackedRows
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 
 WORTHWHILE = 16  # tokens; a shorter prefix costs less than the separate forward pass
@@ -126,13 +125,7 @@ class Shared:
     count: int
     key: Any
 
-    def states(
-        self,
-        seen: Any,
-        embed: Callable[[Tokens], Tensor],
-        tokens: Tokens,
-        packed: Callable[[Tokens], PackedRows | None],
-    ) -> tuple[Tensor, Tensor]:
+    def states(self, seen: Any, embed: Callable[[Tokens], Tensor], tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return final states of the prefix `(1, count, hidden)` and of what follows it `(batch, rest, hidden)`.
 
         While the rest is computed, one layer's keys and values at a time are concatenated with each row's own.
@@ -141,7 +134,6 @@ class Shared:
             seen: the model without its head, causal.
             embed: from tokens to input embeddings.
             tokens: the batch.
-            packed: from what follows the prefix to a packed row, or to None where it stays padded.
         """
         first = _columns(tokens, slice(0, self.count), slice(0, 1))
         device = tokens.input_ids.device
@@ -150,9 +142,6 @@ class Shared:
         key = (self.key, config.num_hidden_layers, config._attn_implementation, device, seen.dtype, cast)
         begun = self.prefix.beginning(key, lambda: begin(seen, embed(first)))
         rest = _columns(tokens, slice(self.count, None), slice(None))
-        rows = packed(rest)
-        if rows is not None:
-            return begun.states, rows.run(seen, embed(rest), **follow(begun.layers))
         places = torch.arange(self.count, tokens.input_ids.shape[1], device=device)[None]
         states = seen(inputs_embeds=embed(rest), position_ids=places, **follow(begun.layers)).last_hidden_state
         return begun.states, states

@@ -147,7 +147,7 @@ def open_base(
         name: `nano`, a local folder, or a Hub id.
         revision: a Hub branch, tag or commit.
         dtype: of the weights in memory.
-        attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, `varlen`, …
+        attn_implementation: `sdpa` (default), `eager`, `flash_attention_2`, …
         trust_remote_code: run code that comes with the model; off unless asked for.
         expected: refuse other weights than these.
         verified: the folder's files were compared with checksums, so its weights are the expected ones.

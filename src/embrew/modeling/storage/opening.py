@@ -179,8 +179,6 @@ def _load(
     backbone.to(device)
     backbone.owns_weights = own_weights
     backbone.merged |= own_weights
-    if attn_implementation is None:
-        backbone.use_varlen()
     if settings["full_weights"] and not active:
         backbone.train_all()
     tokenizer = open_tokenizer(folder)

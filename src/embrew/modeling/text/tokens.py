@@ -58,8 +58,6 @@ class Tokens:
         segment_ids: `(batch, tokens)` int64, values of `Segment`; 0 is padding.
         soft: vectors for the positions labelled `SOFT`, or None: `(batch, slots, hidden)`, in order, where every row
             has as many; or `(vectors, hidden)`, a table for all rows, whose rows the ids of these positions count.
-        document_ids: `(batch, tokens)` int64, where several texts are packed into a row: which of them a position
-            belongs to. Texts of a row do not see each other. None where a row is one text.
         branch_ids: `(batch, tokens)` int64, where a row has several continuations: 0 is the trunk, which sees no
             branch; 1, 2, … are branches, which see the trunk and themselves; the positions of each follow the trunk's.
             None where a row has no branches.
@@ -69,7 +67,6 @@ class Tokens:
     input_ids: Tensor
     segment_ids: Tensor
     soft: Tensor | None = None
-    document_ids: Tensor | None = None
     branch_ids: Tensor | None = None
     kept: Tokens | None = field(default=None, repr=False, compare=False)
 
@@ -89,12 +86,11 @@ class Tokens:
 
     def _mapped(self, move: Callable[[Tensor], Tensor]) -> Tokens:
         """Return a batch of what a function makes of every tensor."""
-        documents, branches = self.document_ids, self.branch_ids
+        branches = self.branch_ids
         return Tokens(
             move(self.input_ids),
             move(self.segment_ids),
             None if self.soft is None else move(self.soft),
-            None if documents is None else move(documents),
             None if branches is None else move(branches),
         )
 
@@ -111,21 +107,16 @@ class Tokens:
 
     @property
     def position_ids(self) -> Tensor | None:
-        """`(batch, tokens)`: positions that restart in every packed text, or after the trunk in every branch.
-
-        None where rows are neither packed nor branched.
-        """
-        parts = self.document_ids if self.branch_ids is None else self.branch_ids
+        """`(batch, tokens)`: positions that restart after the trunk in every branch; None without branches."""
+        parts = self.branch_ids
         if parts is None:
             return None
         at = torch.arange(self.input_ids.shape[1], device=self.input_ids.device).expand_as(self.input_ids)
         begins = torch.ones_like(parts, dtype=torch.bool)
         begins[:, 1:] = parts[:, 1:] != parts[:, :-1]
         inside = at - torch.where(begins, at, 0).cummax(-1).values
-        if self.branch_ids is None:
-            return inside
-        trunk = ((self.branch_ids == 0) & (self.segment_ids != Segment.PAD)).sum(-1, keepdim=True)
-        return torch.where(self.branch_ids == 0, inside, trunk + inside)
+        trunk = ((parts == 0) & (self.segment_ids != Segment.PAD)).sum(-1, keepdim=True)
+        return torch.where(parts == 0, inside, trunk + inside)
 
     @property
     def attention_mask(self) -> Tensor:
@@ -166,13 +157,12 @@ class Tokens:
         return Tokens(self.input_ids.repeat(times, 1), self.segment_ids.repeat(times, 1))
 
     def select(self, rows: Rows) -> Tokens:
-        """Return some rows of a batch, without columns that are only padding; packed rows keep their width."""
+        """Return some rows of a batch, without columns that are only padding."""
         host, chosen = self.host, torch.as_tensor(rows, dtype=torch.long)
         segments = host.segment_ids[chosen]
-        width = int((segments != Segment.PAD).sum(1).max()) if host.document_ids is None else segments.shape[1]
-        documents = None if host.document_ids is None else host.document_ids[chosen]
+        width = int((segments != Segment.PAD).sum(1).max())
         branches = None if host.branch_ids is None else host.branch_ids[chosen, :width]
-        some = Tokens(host.input_ids[chosen, :width], segments[:, :width], None, documents, branches)
+        some = Tokens(host.input_ids[chosen, :width], segments[:, :width], None, branches)
         soft = self.soft if self.soft is None or self.soft.ndim == 2 else take(self.soft, chosen)
         return replace(some.to(self.device), soft=soft)  # a table of vectors is for all rows
 
@@ -194,16 +184,6 @@ class Tokens:
         ids[real] = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
         segments[real] = np.fromiter(chain.from_iterable(row.segments for row in rows), np.int64, lengths.sum())
         return cls(torch.from_numpy(ids), torch.from_numpy(segments))
-
-    @classmethod
-    def pack(cls, groups: Sequence[Sequence[Row]]) -> Tokens:
-        """Concatenate the rows of each group to one row; `document_ids` keep them apart."""
-        packed = cls.pad([Row([i for r in g for i in r.ids], [s for r in g for s in r.segments]) for g in groups])
-        documents = torch.full_like(packed.input_ids, -1)
-        for i, group in enumerate(groups):
-            lengths = torch.tensor([len(row.ids) for row in group])
-            documents[i, : int(lengths.sum())] = torch.arange(len(group)).repeat_interleave(lengths)
-        return replace(packed, document_ids=documents)
 
 
 def _on_cpu(part: Tensor | None) -> Tensor | None:
