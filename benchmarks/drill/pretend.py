@@ -95,7 +95,7 @@ def tiny_qwen3(hidden: int, intermediate: int, layers: int = 2) -> Any:
 def pretended() -> Iterator[None]:
     """Let the drill's modules take the CPU for a GPU."""
     import pytest
-    from tests import bitsandbytes_stand_in, flash_stand_in
+    from tests import flash_stand_in
 
     from embrew.losses import fused_chunk
 
@@ -117,7 +117,6 @@ def pretended() -> Iterator[None]:
         patch.setattr(gpu, "COPIED", 2**10)
         patch.setattr(fused_chunk, "kernels", lambda device: FUSED)
         flash_stand_in.install(patch)
-        bitsandbytes_stand_in.use(patch)
         yield
 
 

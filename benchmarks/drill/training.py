@@ -115,7 +115,7 @@ def qlora(method: str) -> Result:
     Raises:
         Skipped: bitsandbytes is not installed.
     """
-    if gpu.DEVICE == "cuda" and find_spec("bitsandbytes") is None:
+    if find_spec("bitsandbytes") is None:
         raise Skipped("bitsandbytes is not installed; pip install 'embrew[qlora]'")
     return train(method, quantization="nf4")
 

@@ -95,7 +95,7 @@ def modules() -> list[str]:
     return [m.name for m in pkgutil.walk_packages(embrew.__path__, "embrew.") if not m.name.endswith("__main__")]
 
 
-NEEDS = {"embrew.losses.fused_kernels": "triton", "embrew.modeling.model.linear_4bit": "bitsandbytes"}
+NEEDS = {"embrew.losses.fused_kernels": "triton"}
 
 
 def test_docstrings_show_what_happens() -> None:

@@ -15,7 +15,6 @@ from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.backbone import Backbone
 from embrew.modeling.model.base import Base
 from embrew.modeling.model.own_weights import without_adapter
-from embrew.modeling.model.quantized import quantizable_layers
 from embrew.modeling.storage.loading import is_encoder, pick_dtype
 from embrew.objectives import Objective
 from embrew.planning.architectures import config_of, tokenizer_of
@@ -103,6 +102,7 @@ def _quantized(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> tu
     settings = recipe.encoder.quantization
     if settings is None:
         return 0, 0
-    counts = [layer.weight.numel() for layer in quantizable_layers(model).values()]
+    head = model.get_output_embeddings()
+    counts = [layer.weight.numel() for layer in model.modules() if type(layer) is nn.Linear and layer is not head]
     spared = sum(counts) * (dtype.itemsize - settings.bits_per_weight / 8)
     return int(spared), max(counts, default=0) * dtype.itemsize

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.model.dropout import probabilities
 from embrew.modeling.model.lora_linear import use_lora_linear
-from embrew.modeling.model.quantized import is_quantized, quantized_layers
+from embrew.modeling.model.quantized import add_beside, is_quantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
@@ -159,7 +159,7 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
         lora: Any = layer
         for name in lora.active_adapters:
             if name in lora.lora_A:
-                base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
+                add_beside(base, lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
         return
     weight = getattr(base, _held(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:
