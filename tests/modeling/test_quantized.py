@@ -223,7 +223,7 @@ def test_refused(folder, tmp_path, tokenizer):
     encoder = opened(folder)
     with pytest.raises(ValueError, match="4-bit weights cannot be trained; train a LoRA"):
         encoder.backbone.train_all()
-    for settings in ({"use_dora": True}, {"lora_bias": True}, {"init_lora_weights": "pissa"}):
+    for settings in ({"use_dora": True}, {"lora_bias": True}, {"init_lora_weights": "pissa"}, {"bias": "all"}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             encoder.backbone.add_lora(settings)
     with pytest.raises(ValueError, match="down_proj, which is no linear layer with an input of a multiple of 64"):

@@ -90,6 +90,11 @@ def check_for_quantized(settings: Mapping[str, Any]) -> None:
                 f"lora.{field}=true with a quantised base: such an adapter is more than a sum of weights, and cannot "
                 f"be merged beside 4-bit weights; leave {field} or quantization out"
             )
+    if settings.get("bias", "none") != "none":
+        raise ValueError(
+            f"lora.bias={settings['bias']} with a quantised base: bitsandbytes rounds trained biases to encoder.dtype; "
+            "leave bias or quantization out"
+        )
 
 
 def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
