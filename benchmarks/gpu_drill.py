@@ -125,7 +125,8 @@ def drill(given: argparse.Namespace) -> None:
                 run, planned = partial(train_by_peer, recipe, rows, folder, given.device), ""
             else:
                 sizes = plan_recipe(recipe, gpu="h100" if given.device == "cuda" else "cpu").stages[0].bytes
-                run, planned = partial(train, recipe, folder, verify="off"), f"{(sizes["peak"] - sizes["process"]) / GB:.2f}"
+                planned = f"{(sizes['peak'] - sizes['process']) / GB:.2f}"
+                run = partial(train, recipe, folder, verify="off")
             speed, peak = measured(run, given.device)
             print(f"{method:24}{speed:>10.0f}{peak:>10.2f}{planned:>10}", flush=True)
 

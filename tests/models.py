@@ -26,6 +26,7 @@ from transformers import (
     Gemma3TextConfig,
     GPTNeoXConfig,
     LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     ModernBertConfig,
     MPNetConfig,
@@ -264,6 +265,15 @@ def as_qwen2(tokenizer: PreTrainedTokenizerFast) -> Qwen2Tokenizer:
     )
     made.backend_tokenizer.post_processor = tokenizer.backend_tokenizer.post_processor
     return made
+
+
+def wide_model(place: Path, tokenizer: PreTrainedTokenizerFast, **sizes: int) -> Path:
+    """Save a model whose linear layers have inputs of a multiple of 64 dimensions, in float16."""
+    torch.manual_seed(0)
+    wide = {"hidden_size": 64, "intermediate_size": 128, **sizes}
+    LlamaForCausalLM(LlamaConfig(**{**GROUPED, **wide, "initializer_range": 0.1})).half().save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
 
 
 def stir(backbone: Backbone, noise: float = 0.1, seed: int = 2) -> None:

@@ -95,14 +95,9 @@ def modules() -> list[str]:
     return [m.name for m in pkgutil.walk_packages(embrew.__path__, "embrew.") if not m.name.endswith("__main__")]
 
 
-NEEDS = {"embrew.modeling.model.linear_4bit": "bitsandbytes"}
-
-
 def test_docstrings_show_what_happens() -> None:
     attempted = 0
     for name in modules():
-        if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
-            continue
         if ">>>" not in Path(str(importlib.util.find_spec(name).origin)).read_text(encoding="utf-8"):
             continue  # importing a module, and doctest's reading of its docstrings, take long
         results = doctest.testmod(importlib.import_module(name))

@@ -18,15 +18,14 @@ from embrew.recipe import Recipe
 from embrew.training import stages
 from embrew.training.stages import train
 from embrew.training.trainer import StageTrainer
-from tests import bitsandbytes_stand_in
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, wide_model
 
 STEPS = {"max_steps": 2, "save_steps": 1, "learning_rate": 0.01, "use_cpu": True}
 
 
 @pytest.fixture(autouse=True)
-def _library(monkeypatch: pytest.MonkeyPatch) -> None:
-    bitsandbytes_stand_in.use(monkeypatch)
+def _library() -> None:
+    pytest.importorskip("bitsandbytes")
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def values(tokenizer: Any, tmp_path: Path) -> dict[str, Any]:
     compression = {"type": "compression", "min_context_tokens": 4, "min_target_tokens": 4}
     return {
         "encoder": {
-            "model": str(bitsandbytes_stand_in.wide_model(tmp_path / "model", tokenizer)),
+            "model": str(wide_model(tmp_path / "model", tokenizer)),
             "template": "{text}{memory}",
             "memory_tokens": 3,
             "attention": "bidirectional",

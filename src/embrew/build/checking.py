@@ -16,7 +16,7 @@ from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
 from embrew.files.formats import GAP
 from embrew.modeling.model.adapters import check_for_quantized, lora_config
-from embrew.modeling.model.quantized import linear_4bit
+from embrew.modeling.model.quantized import check_library
 from embrew.modeling.storage.foreign import check_is_model
 from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
@@ -50,7 +50,7 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
         except ValueError as error:
             raise ValueError(f"encoder.{error}") from None
     if here and recipe.encoder.quantization is not None:
-        linear_4bit()
+        check_library()
     for index in range(len(recipe.stages)):
         check_stage(recipe, index, here=here)
 

@@ -51,8 +51,7 @@ def check_same_encoder(recipe: Recipe, opened: Encoder, source: Path) -> None:
     pairs = config.settings.differences(opened.settings)
     pairs |= {key: (getattr(config, key) or 0, len(ids)) for key, ids in learned.items()}
     made = opened.base.quantization if opened.backbone.is_quantized else None
-    how = config.quantization, None if made is None else made.settings
-    pairs["quantization"] = how[0] and how[0].as_dict(), how[1] and how[1].as_dict()
+    pairs["quantization"] = config.quantization and config.quantization.as_dict(), made and made.as_dict()
     differing = [f"encoder.{key}={ours!r}, there {theirs!r}" for key, (ours, theirs) in pairs.items() if ours != theirs]
     if differing:
         raise ValueError(

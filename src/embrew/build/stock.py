@@ -19,12 +19,12 @@ from embrew.modeling.storage.foreign import (
     check_adapter,
     check_index,
     check_kernel,
+    check_not_quantized,
     check_settings,
     check_weights,
     file_of,
 )
 from embrew.modeling.storage.loading import pick_device, pick_dtype
-from embrew.modeling.storage.quantizing import check_not_quantized
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -55,7 +55,6 @@ class Encoder(Protocols):
         seed: int = 42,
         merge_adapter: bool | Literal["auto"] = "auto",
         quantization: str | Mapping[str, Any] | Quantization | None = None,
-        dequantize: bool = False,
         settings: EncoderSettings | None = None,
         **given: Any,
     ) -> Encoder:
@@ -81,8 +80,6 @@ class Encoder(Protocols):
                 weights. 4-bit weights stay as they are, with the adapter beside them in float32.
             quantization: keep the linear layers in 4 bits: `nf4`, `fp4`, or a mapping with `type` and `double_quant`
                 (`Quantization`); needs the extra `qlora`. A saved encoder says itself how its base is quantised.
-            dequantize: open a saved encoder with a quantised base on the dequantised weights, without bitsandbytes: the
-                same vectors up to the rounding of `dtype`. Saved again, it has whole weights.
             settings: how texts are read (`EncoderSettings`); not for a saved encoder, which has its own.
             **given: single settings, by the names of `EncoderSettings`; they override those in `settings`. Without
                 any, a causal LM is read at its last token, a BERT-type encoder by its mean.
@@ -108,12 +105,9 @@ class Encoder(Protocols):
                 attn_implementation=attn_implementation,
                 merge_adapter=merge_adapter,
                 trust_remote_code=trust_remote_code,
-                dequantize=dequantize,
             )
         if (folder / checksums.NAME).is_file():
             check_folder(folder)  # an encoder without embrew.json is damaged, not a language model
-        if dequantize:
-            raise ValueError(f"dequantize=True is for a saved encoder with a quantised base, and {name} is none")
         model, tokenizer, base = open_base(
             str(name),
             revision=revision,
@@ -121,6 +115,7 @@ class Encoder(Protocols):
             attn_implementation=attn_implementation,
             trust_remote_code=trust_remote_code,
             quantization=None if quantization is None else Quantization.of(quantization),
+            device=place,
         )
         backbone = Backbone(model).to(place)
         if memory_tokens:

@@ -20,8 +20,8 @@ def merge_encoder(
     """Write a trained encoder with its adapters merged into the weights.
 
     All are added in float32, whatever they were trained in; then the sum is rounded to `dtype`. Of a quantised base,
-    the dequantised weights are taken, since training saw these. The vectors of the merged encoder are compared with
-    those of the one that carries its adapter, on the quantised base if it has one.
+    the dequantised weights are taken, since training saw these; this needs bitsandbytes. The vectors of the merged
+    encoder are compared with those of the one that carries its adapter, on the quantised base if it has one.
 
     Args:
         source: a folder written by training or `save_pretrained`.
@@ -36,7 +36,7 @@ def merge_encoder(
     Raises:
         FileNotFoundError: `source` is not an encoder's folder.
         FileExistsError: `target` exists.
-        ValueError: there is no adapter to merge.
+        ValueError: there is no adapter to merge, or bitsandbytes is not installed and the base is quantised.
         RuntimeError: the merged weights give other vectors.
     """
     folder, out = final_stage(Path(source)), Path(target)
@@ -52,8 +52,8 @@ def merge_encoder(
     expected = reference_vectors(
         Encoder.from_pretrained(folder, dtype="float32", merge_adapter=False)
     )  # freed before the next one is opened
-    quantized = "quantization" in settings["base"] and not settings["full_weights"]
-    encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True, dequantize=quantized)
+    encoder = Encoder.from_pretrained(folder, dtype=dtype, merge_adapter=True)
+    encoder.backbone.dequantize()
     difference = float((reference_vectors(encoder) - expected).abs().max())
     if not difference <= tolerance(encoder.backbone.dtype):
         raise RuntimeError(

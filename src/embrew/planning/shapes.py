@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from embrew import build
 from embrew.modeling.model.adapters import attach_lora
 from embrew.modeling.model.layers import layers_of
-from embrew.modeling.model.quantized import quantizable_layers
 from embrew.modeling.storage.loading import is_encoder, pick_dtype
 from embrew.recipe import Recipe
 
@@ -133,5 +133,6 @@ def _spared(model: PreTrainedModel, recipe: Recipe, dtype: torch.dtype) -> int:
     """Return bytes that 4-bit weights take less than those of the model."""
     if recipe.encoder.quantization is None:
         return 0
-    count = sum(layer.weight.numel() for layer in quantizable_layers(model).values())
+    head = model.get_output_embeddings()
+    count = sum(layer.weight.numel() for layer in model.modules() if type(layer) is nn.Linear and layer is not head)
     return int(count * (dtype.itemsize - recipe.encoder.quantization.bits_per_weight / 8))

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from embrew.modeling.model.dropout import probabilities
 from embrew.modeling.model.lora_linear import use_lora_linear
-from embrew.modeling.model.quantized import is_quantized, quantized_layers
+from embrew.modeling.model.quantized import add_beside, is_quantized, quantized_layers
 
 logger = logging.getLogger(__name__)
 ROUNDED = 0.1  # share of an adapter's change that rounding may take without a warning
@@ -90,6 +90,11 @@ def check_for_quantized(settings: Mapping[str, Any]) -> None:
                 f"lora.{field}=true with a quantised base: such an adapter is more than a sum of weights, and cannot "
                 f"be merged beside 4-bit weights; leave {field} or quantization out"
             )
+    if settings.get("bias", "none") != "none":
+        raise ValueError(
+            f"lora.bias={settings['bias']} with a quantised base: bitsandbytes rounds trained biases to encoder.dtype; "
+            "leave bias or quantization out"
+        )
 
 
 def restore_copies(model: PeftModel, tensors: Mapping[str, Tensor]) -> None:
@@ -159,7 +164,7 @@ def _merge_layer(layer: BaseTunerLayer) -> None:
         lora: Any = layer
         for name in lora.active_adapters:
             if name in lora.lora_A:
-                base.merged.add(lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
+                add_beside(base, lora.lora_A[name].weight, lora.lora_B[name].weight.float() * lora.scaling[name])
         return
     weight = getattr(base, _held(layer), None)
     if not hasattr(layer, "get_delta_weight") or weight is None:

@@ -223,7 +223,8 @@ class Weights(nn.Module):
     def dequantize(self) -> None:
         """Merge the adapter, and replace 4-bit layers by linear layers with the sum, added in float32."""
         self.merge_adapter()
-        dequantize(self.causal_lm, self.dtype)
+        if self.is_quantized:
+            dequantize(self.causal_lm, self.dtype)
 
     def keep_frozen_lm(self, original: PreTrainedModel | None = None) -> None:
         """Keep the original LM available in training.

@@ -120,9 +120,8 @@ def _parts(
     yield "## How to open it\n\n" + (OWN.replace("OPTIONS", export_options(encoder)) if stock is None else opening)
     if stock is None and encoder.backbone.is_quantized and encoder.base.quantization is not None:
         yield (
-            f"The base is quantised to {encoder.base.quantization.settings.type} when it is opened, which needs "
-            '`pip install "embrew[qlora]"`; `Encoder.from_pretrained("PATH", dequantize=True)` opens the dequantised '
-            "weights without it."
+            f"The base is quantised to {encoder.base.quantization.type} when it is opened, which needs "
+            '`pip install "embrew[qlora]"`.'
         )
     prompts = encoder.prompts if stock is None else stock
     if any(prompts.values()):

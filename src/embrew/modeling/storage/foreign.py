@@ -218,3 +218,23 @@ def check_adapter(config: Any, *, source: Path) -> None:
             f"{source}: {named} names other modules or files, which are not opened unasked; an adapter that embrew "
             "saved has none: get the folder again from its source"
         )
+
+
+def check_not_quantized(name: str, config: Any, *, quantization: bool) -> None:
+    """Raise where a model is stored in blocks of bitsandbytes, or is quantised already and shall be again.
+
+    Raises:
+        ValueError: it is.
+    """
+    key = "quantization_config"
+    stored = config.get(key) if isinstance(config, dict) else getattr(config, key, None)
+    if stored is None:
+        return
+    values = stored if isinstance(stored, dict) else vars(stored)
+    method = str(values.get("quant_method") or "")
+    in_blocks = method.endswith("bitsandbytes") or values.get("load_in_4bit") or values.get("load_in_8bit")
+    if quantization or in_blocks:
+        raise ValueError(
+            f"{name} is stored quantised ({method or 'quantization_config in its config.json'}); give the original "
+            "model, which has weights of 16 or 32 bits, and quantization: nf4 (encoder.quantization in a recipe)"
+        )

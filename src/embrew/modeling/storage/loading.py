@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -26,9 +26,17 @@ from transformers.utils import logging as transformers_logging
 from embrew.files.checksums import file_sha256
 from embrew.files.reading import broken, broken_in, is_content_error, reason
 from embrew.modeling.model.base import Base
+from embrew.modeling.model.precision import cast_weights
+from embrew.modeling.model.quantized import loading_options, prepare_quantized
 from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.storage.foreign import asks_for_code, check_is_model, check_kernel, check_weights, own_code
-from embrew.modeling.storage.quantizing import Quantizing, check_not_quantized
+from embrew.modeling.storage.foreign import (
+    asks_for_code,
+    check_is_model,
+    check_kernel,
+    check_not_quantized,
+    check_weights,
+    own_code,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +44,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 """What transformers raises where a configuration is valid JSON and holds something else, or is no text at all."""
 ASSETS = {"nano": Path(str(files("embrew") / "assets" / "nano"))}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CPU = torch.device("cpu")
 
 
 @contextmanager
@@ -139,7 +148,7 @@ def open_base(
     expected: Base | None = None,
     verified: bool = False,
     quantization: Quantization | None = None,
-    dequantize: bool = False,
+    device: torch.device = CPU,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Base]:
     """Load a causal LM, or a BERT-type encoder, and its tokenizer.
 
@@ -152,13 +161,15 @@ def open_base(
         expected: refuse other weights than these.
         verified: the folder's files were compared with checksums, so its weights are the expected ones.
         quantization: quantise its linear layers; an expected base says itself how.
-        dequantize: of a quantised base, give the dequantised weights.
+        device: where a quantised model is opened; any other is opened on the CPU.
 
     Raises:
         FileNotFoundError: there is no such model here.
-        ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one.
+        ValueError: it is neither, of an unknown family, has broken weights, or is not the expected one; bitsandbytes is
+            not installed, and the model is to be quantised.
     """
-    quantizing = Quantizing.of(quantization, expected, to=dtype, dequantize=dequantize)
+    settings = quantization if expected is None else expected.quantization
+    in_4_bits = {} if settings is None else loading_options(settings, dtype=dtype, device=device)
     folder = ASSETS.get(name) or (Path(name) if Path(name).is_dir() else None)
     source = str(folder or name)
     options: dict[str, Any] = {"revision": revision} if revision and folder is None else {}
@@ -171,12 +182,12 @@ def open_base(
             f"{name} ({architecture}) is an encoder-decoder; give a causal LM (Llama, Qwen, Mistral, …) or a BERT-type "
             "encoder"
         )
-    check_not_quantized(name, config, quantization=quantizing is not None)
+    check_not_quantized(name, config, quantization=settings is not None)
     try:
         with quiet():
             how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-            stored = dtype if quantizing is None else "auto"  # blocks do not depend on the dtype that is asked for
-            model = open_weights(name, source, config, dtype=stored, **how, **options)
+            stored = dtype if settings is None else "auto"  # 4-bit weights do not depend on the dtype of the others
+            model = open_weights(name, source, config, dtype=stored, in_4_bits=in_4_bits, **how, **options)
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         if asks_for_code(error):
@@ -188,7 +199,9 @@ def open_base(
             raise found from error
         kind = "an encoder" if is_encoder(config) else "a causal LM"
         raise ValueError(f"{name} ({architecture}) cannot be opened as {kind}: {reason(error)}") from error
-    quantized = None if quantizing is None else quantizing.apply(model)
+    if settings is not None:
+        prepare_quantized(model)
+        cast_weights(model, dtype)
     _probe(model.eval(), name, architecture)
     if verified and expected is not None:
         return model, tokenizer, expected
@@ -203,7 +216,7 @@ def open_base(
             f"the encoder was trained on {expected.name} with weights sha256 {expected.sha256[:12]}…, but {name} here "
             f"has {str(base.sha256)[:12]}…; its adapter means nothing on other weights"
         )
-    return model, tokenizer, replace(base, quantization=quantized)
+    return model, tokenizer, replace(base, quantization=settings)
 
 
 def is_encoder(config: Any) -> bool:
@@ -222,6 +235,7 @@ def open_weights(
     dtype: torch.dtype | str,
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
+    in_4_bits: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> PreTrainedModel:
     """Return a causal LM with its head, or a BERT-type encoder without head or pooler, which no embedding depends on.
@@ -233,6 +247,7 @@ def open_weights(
         dtype: of the weights in memory; `auto`: as they are stored.
         attn_implementation: the attention kernel; None: transformers' choice.
         trust_remote_code: run code that comes with the model.
+        in_4_bits: as of `loading_options`, to quantise it.
         options: `revision`, for the Hub.
 
     Raises:
@@ -248,6 +263,7 @@ def open_weights(
         trust_remote_code=trust_remote_code,
         dtype=dtype,
         attn_implementation=attn_implementation,
+        **(in_4_bits or {}),
         **options,
     )
     if is_encoder(config) and getattr(model, "pooler", None) is not None:

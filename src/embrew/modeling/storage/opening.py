@@ -122,15 +122,13 @@ def _load(
     attn_implementation: str | None,
     merge_adapter: bool | Literal["auto"] = False,
     trust_remote_code: bool = False,
-    dequantize: bool = False,
 ) -> E:
     """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
     Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more. With
     `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
-    Adapters on a quantised base are kept in float32 beside its weights; with `dequantize`, they are added to the
-    dequantised weights, which are the encoder's own from then on. `trust_remote_code` is for the base, or the whole
-    weights; the tokenizer is saved in a form that needs no code.
+    Adapters on a quantised base are kept in float32 beside its weights. `trust_remote_code` is for the base, or the
+    whole weights; the tokenizer is saved in a form that needs no code.
     """
     verified = check_folder(folder)
     settings = read_settings(folder, verified=True)
@@ -142,19 +140,16 @@ def _load(
     if base.kind == "folder":
         check_file_name(base.name, what=f"{folder / SETTINGS}: base")
     target = _dtype_of_weights(dtype, settings, device)
-    own_weights = settings["full_weights"] or dequantize
-    if dequantize and (base.quantization is None or settings["full_weights"]):
-        raise ValueError(f"dequantize=True, and {folder} has no quantised base; leave it out")
     states = [read_adapter(place) for place in places]
-    to_encode = settings["active_adapter"] and merge_adapter == "auto" and not own_weights
+    to_encode = settings["active_adapter"] and merge_adapter == "auto" and not settings["full_weights"]
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
     if settings["full_weights"]:
         merged = states[-1:] if settings["active_adapter"] and merge_adapter is True else []
     how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
-    how["dtype"] = torch.float32 if merged else target
-    model = _open_weights(folder, base, settings, verified=verified, dequantize=dequantize, **how)
+    how["dtype"] = torch.float32 if merged and base.quantization is None else target
+    model = _open_weights(folder, base, settings, verified=verified, device=device, **how)
     backbone = Backbone(model)
     for i, state in enumerate(merged):
         last = to_encode and i + 1 == len(merged)
@@ -177,8 +172,8 @@ def _load(
                 )
             setattr(backbone, part, nn.Parameter(rows))
     backbone.to(device)
-    backbone.owns_weights = own_weights
-    backbone.merged |= own_weights
+    backbone.owns_weights = settings["full_weights"]
+    backbone.merged |= settings["full_weights"]
     if settings["full_weights"] and not active:
         backbone.train_all()
     tokenizer = open_tokenizer(folder)
@@ -189,7 +184,7 @@ def _load(
         with content_of(folder / PARTS[part], also=(RuntimeError,)):
             getattr(encoder, part).load_state_dict(tensors)
     encoder.contexts = read_contexts(folder)
-    encoder.chain = [] if own_weights else list(merged)
+    encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
     encoder.steps = settings["steps"]
     encoder.arithmetic = settings.get("arithmetic")
@@ -218,6 +213,7 @@ def open_base_again(encoder: Embedder, dtype: torch.dtype | None = None) -> PreT
         dtype=dtype or encoder.backbone.dtype,
         attn_implementation=encoder.backbone.inner.config._attn_implementation,
         trust_remote_code=encoder.trust_remote_code,
+        device=encoder.device,
     )
     return model
 
@@ -246,7 +242,7 @@ def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device
 
 
 def _open_weights(
-    folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, dequantize: bool, **how: Any
+    folder: Path, base: Base, settings: dict[str, Any], *, verified: bool, device: torch.device, **how: Any
 ) -> PreTrainedModel:
     if settings["full_weights"]:
         place = str(folder / "weights")
@@ -263,7 +259,7 @@ def _open_weights(
     if own and not verified:
         check_kept_base(base, folder)
     name = str(folder / BASE) if own else base.name
-    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, dequantize=dequantize, **how)
+    model, _, _ = open_base(name, revision=base.revision, expected=base, verified=own, device=device, **how)
     return model
 
 
