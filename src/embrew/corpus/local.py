@@ -32,7 +32,6 @@ from embrew.corpus.shards import (
     encode_options_of,
     is_whole,
     shard_vectors,
-    use_recorded_overhead,
     write_shard,
 )
 from embrew.data.versions import Changes
@@ -104,7 +103,6 @@ def encode_corpus(
     options = encode_options_of(encoder, job, show_progress_bar=show_progress_bar)
 
     def work(manifest: Manifest, keep: set[int]) -> End:
-        use_recorded_overhead(encoder, manifest)
         stream = unfinished(job, manifest, keep)
         total = expected_rows(corpus_files(job.input)) if show_progress_bar else None
         kept = sum(manifest.shards[number].rows for number in keep)

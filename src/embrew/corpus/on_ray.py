@@ -22,7 +22,7 @@ from embrew.corpus.corpus import Shard, Text, shards
 from embrew.corpus.job import Job
 from embrew.corpus.local import End, Summary, add, run, settle, unfinished
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, shard_name
-from embrew.corpus.shards import encode_options_of, shard_vectors, use_recorded_overhead, write_shard
+from embrew.corpus.shards import encode_options_of, shard_vectors, write_shard
 from embrew.data.reading import expand
 from embrew.data.rejects import Rejects
 from embrew.files.store_locks import helping, holder_of
@@ -121,15 +121,12 @@ def _begin(open_encoder: Opener, job: Job) -> Manifest:
     """Return the manifest of the job, made on a device of the cluster, where the encoder may open in another dtype."""
     encoder = open_encoder()
     encode_options_of(encoder, job, show_progress_bar=False)
-    manifest = new_manifest(encoder, job)
-    use_recorded_overhead(encoder, manifest)
-    return manifest
+    return new_manifest(encoder, job)
 
 
 def _first_vectors(open_encoder: Opener, job: Job, manifest: Manifest) -> np.ndarray:
     """Return the vectors of the first shard, which set dimensions and int8 ranges."""
     encoder = open_encoder()
-    use_recorded_overhead(encoder, manifest)
     rejects = Rejects(io.StringIO(), max_rate=job.max_reject_rate) if job.on_bad_rows == "skip" else Rejects()
     first = next(shards(job, rejects), None)
     if first is None:
@@ -167,7 +164,6 @@ class _Encode:
         self.tries, self.holder = tries, holder
         self.job = job
         self.manifest = manifest
-        use_recorded_overhead(self.encoder, manifest)
         self.options = encode_options_of(self.encoder, job, show_progress_bar=False)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

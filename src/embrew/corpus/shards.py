@@ -21,13 +21,10 @@ from embrew.files.checksums import file_sha256
 from embrew.files.stores import Place, local_copy
 from embrew.files.writing import atomic_path
 from embrew.modeling.embedding.batching import NotFinite, usual_tokens
-from embrew.modeling.embedding.embedding_model import EmbeddingModel
 from embrew.modeling.storage.loading import check_speed
 from embrew.text_encoder.interface import TextEncoder, encode_options
 from embrew.text_encoder.precision import Ranges, columns, quantize
 from embrew.text_encoder.vectors import BLOCK
-
-OVERHEAD = "pass_overhead"  # of a manifest's `run`, in tokens
 
 
 def device_of(encoder: Any) -> torch.device:
@@ -56,19 +53,6 @@ def encode_options_of(encoder: TextEncoder, job: Job, *, show_progress_bar: bool
             )
         options["num_layers"] = job.num_layers
     return options
-
-
-def use_recorded_overhead(encoder: TextEncoder, manifest: Manifest) -> None:
-    """Let an encoder group texts by the overhead of a forward pass that a folder records; else measure and record it.
-
-    On a GPU, it is measured and decides the last bits of vectors; where it is not, nothing is recorded.
-    """
-    if not isinstance(encoder, EmbeddingModel):
-        return
-    if OVERHEAD in manifest.run:
-        encoder.backbone.overheads["inference"] = manifest.run[OVERHEAD]
-    elif (overhead := encoder.backbone.pass_overhead(encoder.attention, "inference")) is not None:
-        manifest.run[OVERHEAD] = overhead
 
 
 def shard_vectors(encoder: TextEncoder, shard: Shard, job: Job, options: dict[str, Any]) -> np.ndarray:

@@ -27,12 +27,10 @@ from embrew.corpus.layout import MANIFEST, remove_leftovers, restore, scratch_of
 from embrew.corpus.local import Summary, add, cleared, settle, summary_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same, shard_name
 from embrew.corpus.shards import (
-    OVERHEAD,
     device_of,
     encode_options_of,
     is_whole,
     shard_vectors,
-    use_recorded_overhead,
     write_codes,
     write_shard,
 )
@@ -97,7 +95,6 @@ def update_corpus(
                 "%s was made with other versions of the libraries: %s", job.local_folder, old.run["versions"]
             )
         asked.dimensions, asked.ranges = old.dimensions, old.ranges
-        asked.run |= {name: value for name, value in old.run.items() if name == OVERHEAD}
         known = _known(job.local_folder, old)
         with _scratch(job.local_folder) as scratch:
             encoded = _encode_unknown(encoder, replace(job, output=scratch / "fresh"), asked, known, options)
@@ -169,7 +166,6 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
             known.add(job.local_folder, entry, older=False)
         else:
             del manifest.shards[number]
-    use_recorded_overhead(encoder, manifest)
     made: list[Entry] = []
     stream = _unknown(job, known, first=max(manifest.shards, default=-1) + 1)
     with (
@@ -185,7 +181,6 @@ def _encode_unknown(encoder: TextEncoder, job: Job, asked: Manifest, known: Know
     for entry in made:
         known.add(job.local_folder, entry, older=False)
     asked.dimensions, asked.ranges = manifest.dimensions, manifest.ranges
-    use_recorded_overhead(encoder, asked)
     return sum(entry.rows for entry in made)
 
 

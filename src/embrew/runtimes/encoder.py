@@ -46,9 +46,6 @@ class Shape:
     def check_attention(self, attention: Attention) -> None:
         """Nothing to do: the attention is part of the graph."""
 
-    def pass_overhead(self, attention: Attention, kind: str) -> None:
-        """Not measured: the graph runs on a CPU."""
-
     def check_longest(self, longest: float, what: str, advice: str) -> None:
         """Raise where the longest row that settings allow has more tokens than there are positions."""
         if longest > self.max_positions:

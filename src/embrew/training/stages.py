@@ -27,7 +27,7 @@ from embrew.modeling.storage.opening import final_stage
 from embrew.objectives import Objective
 from embrew.objectives.gap import held_out_of
 from embrew.recipe import Recipe, StageConfig
-from embrew.training import pass_overheads, sharding
+from embrew.training import sharding
 from embrew.training.gradcache import Chunks
 from embrew.training.launch_checks import check_launch
 from embrew.training.monitoring.concerns import loss_lines
@@ -195,9 +195,6 @@ class Run:
         rows, order, held = self._rows(index, encoder, args, begun, held_out)
         if self.announce is not None and self.process.is_main_process:
             self.announce(index, encoder, objective, rows, order, self.sharded)
-        overheads = pass_overheads.decide(encoder, args, self._work_folder(index))
-        if overheads:
-            self.results.values.setdefault("pass_overheads", {})[stage.name] = overheads
         gap = self.results.gap_closed(index, objective, held, encoder)
         began = time.perf_counter()
         if self.sharded:
@@ -218,7 +215,6 @@ class Run:
                 return None
             encoder = self._start(index)
             prepare_encoder(encoder, self.recipe, index, objective)
-            encoder.backbone.overheads |= overheads
             put_trained(TrainStep(encoder, objective), trained)
         encoder.steps += steps
         encoder.arithmetic = self.arithmetic[stage.name]

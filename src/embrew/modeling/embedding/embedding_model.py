@@ -180,9 +180,7 @@ class EmbeddingModel(nn.Module):
     @property
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
-        measured = self.backbone.pass_overhead(self.attention, "training" if self.training else "inference")
-        layers = layers_of(self.backbone.inner)
-        return Cost.of(layers, training=self.training, measured=measured)
+        return Cost.of(layers_of(self.backbone.inner), training=self.training)
 
     @property
     def template(self) -> Template:

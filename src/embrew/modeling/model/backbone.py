@@ -22,7 +22,6 @@ from embrew.modeling.model.forward import (
     write_soft,
 )
 from embrew.modeling.model.layers import layers_of, view
-from embrew.modeling.model.pass_overhead import Kind, is_measured, measure
 from embrew.modeling.model.positions import check_longest, check_positions, max_positions
 from embrew.modeling.model.prefix import Shared
 from embrew.modeling.model.weights import Weights
@@ -45,15 +44,6 @@ class Backbone(Weights):
     def bidirectional_by(self) -> Literal["flag", "mask"] | None:
         """How the model is made bidirectional: by the library's flag, an explicit mask, or not at all (None)."""
         return bidirectional_by(self.inner)
-
-    def pass_overhead(self, attention: Attention, kind: Kind) -> float | None:
-        """Return the measured overhead of a forward pass in tokens; None where it is not measured.
-
-        It is measured when first asked for: see `modeling.model.pass_overhead`.
-        """
-        if kind not in self.overheads and is_measured(self.inner):
-            self.overheads[kind] = measure(self.inner, attention, kind)
-        return self.overheads.get(kind)
 
     def use_own_sdpa(self) -> None:
         """Replace the library's sdpa by embrew's, which is faster in training on a CPU."""

@@ -32,15 +32,12 @@ class Cost:
     alike: bool = False
 
     @classmethod
-    def of(cls, layers: Sequence[nn.Module], *, training: bool, measured: float | None = None) -> Cost:
+    def of(cls, layers: Sequence[nn.Module], *, training: bool) -> Cost:
         """Return the cost for a model of layers that are alike.
 
-        Without a measured overhead, it depends on their size, device and arithmetic alone, so that the same rows are
-        grouped alike in every process.
+        It depends on their size, device and arithmetic alone, so that the same rows are grouped alike in every process.
         """
         alike = hasattr(layers[0], "unshard")  # a method of FSDP2
-        if measured is not None:
-            return cls(measured, alike)
         weights = list(layers[0].parameters())
         size = sum(weight.numel() for weight in weights)
         on_cpu = weights[0].device.type == "cpu"

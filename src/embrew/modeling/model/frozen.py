@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from embrew.modeling.model.copies import Copies
 from embrew.modeling.model.cost import Cost
 from embrew.modeling.model.forward import forward, write_soft
 from embrew.modeling.model.layers import layers_of
-from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.reach import at_rest
 from embrew.modeling.text.tokens import Tokens
 
@@ -71,17 +70,10 @@ class FrozenLM:
         model: a causal LM.
         states: computes hidden states with it; by default `original_states`. Where weights are sharded, it is a method
             of the module that gathers them, and they stay gathered, the head among them, until a backward pass.
-        overheads: measured overheads of a forward pass, in tokens.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        overheads: Mapping[Kind, float] | None = None,
-        *,
-        states: Callable[[Tokens], Tensor] | None = None,
-    ) -> None:
-        self.model, self.overheads = model, overheads or {}
+    def __init__(self, model: Any, *, states: Callable[[Tokens], Tensor] | None = None) -> None:
+        self.model = model
         self.states = states or partial(original_states, model)
 
     def hidden_states(self, tokens: Tokens) -> Tensor:
@@ -92,8 +84,7 @@ class FrozenLM:
     def cost(self) -> Cost:
         """What a forward pass takes, in training or not."""
         inner = self.model.base_model
-        measured = self.overheads.get("training" if inner.training else "inference")
-        return Cost.of(layers_of(inner), training=inner.training, measured=measured)
+        return Cost.of(layers_of(inner), training=inner.training)
 
     @property
     def head(self) -> Head:

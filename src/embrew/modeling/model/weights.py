@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 from embrew.modeling.model.adapters import AdapterSwitch, attach_lora, check_rounding, merge
 from embrew.modeling.model.frozen import FrozenCopy, FrozenLM, check_head, original_states
 from embrew.modeling.model.own_weights import differing, tensors_under_adapter, without_adapter
-from embrew.modeling.model.pass_overhead import Kind
 from embrew.modeling.model.precision import cast_weights
 from embrew.modeling.model.prefix import Prefix
 from embrew.modeling.model.quantized import dequantize, quantized_layers
@@ -36,7 +35,6 @@ class Weights(nn.Module):
         soft_prompt: `(tokens, hidden)`, likewise.
         owns_weights: whether the weights under the adapter are saved whole, and not as the base's.
         merged: whether an adapter was merged into the weights, or trained weights were opened.
-        overheads: measured overheads of a forward pass, in tokens; empty where none was measured.
         kept_prefix: prefixes for further calls, while the model must not change (`Encoder.fixed`); else None.
     """
 
@@ -48,7 +46,6 @@ class Weights(nn.Module):
         self.owns_weights = False
         self.merged = False
         self.kept_prefix: Prefix | None = None
-        self.overheads: dict[Kind, float] = {}
         self._switch: AdapterSwitch | None = None
         self._clone: list[FrozenCopy] = []  # in a list, so that it is neither trained nor saved
 
@@ -293,7 +290,7 @@ class Weights(nn.Module):
         at the same time.
         """
         if self.frozen_copy is not None:
-            yield FrozenLM(self.frozen_copy.model, self.overheads, states=self.frozen_copy.original_states)
+            yield FrozenLM(self.frozen_copy.model, states=self.frozen_copy.original_states)
             return
         with self.adapter_off():
-            yield FrozenLM(self.causal_lm, self.overheads, states=self.original_states)
+            yield FrozenLM(self.causal_lm, states=self.original_states)

@@ -1,0 +1,147 @@
+"""What embrew's own copies of library code are worth on a model: `python benchmarks/mechanisms.py MODEL [--output DIR]`.
+
+One contrastive step (32 NLI triplets, a LoRA of rank 16 on every linear layer, LoRA dropout 0.05) with every mechanism,
+and without one of them, interleaved. A mechanism stays where it is worth 1.10 times. The model is a folder or `nano`; data: $EMBREW_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from harness import RESULTS, SEED, one_core
+from report import circumstances, origin, table
+
+from embrew import Encoder
+from embrew.modeling.embedding import embedding_model
+from embrew.modeling.model import adapters
+from embrew.modeling.model.backbone import Backbone
+from embrew.modeling.model.compiled import compiled_layers
+from embrew.modeling.model.cost import Cost
+from embrew.modeling.model.fast_dropout import Mask
+from embrew.objectives import OBJECTIVES
+from embrew.training.step import TrainStep
+
+LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.05}
+ROWS, WARM, REPEATED = 32, 1, 5
+
+
+def bernoulli(cls: type[Mask], like: torch.Tensor, probability: float) -> Mask:
+    """Draw a mask as PyTorch draws it: a random number per element."""
+    return cls(torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - probability).view(-1, like.shape[-1]))
+
+
+class One(Cost):
+    """A cost by which all rows are one forward pass."""
+
+    @classmethod
+    def of(cls, *_: Any, **__: Any) -> Cost:
+        """Return a cost whose passes are dear."""
+        return Cost(overhead=1e9)
+
+
+PATCHES: dict[str, Callable[[], Any]] = {
+    "own LoRA layers": lambda: patch.object(adapters, "use_lora_linear", lambda model: None),
+    "fast dropout": lambda: patch.object(Mask, "draw", classmethod(bernoulli)),
+    "own sdpa": lambda: patch.object(Backbone, "use_own_sdpa", lambda self: None),
+    "rows grouped by length": lambda: patch.object(embedding_model, "Cost", One),
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return NLI triplets."""
+    with gzip.open(
+        Path(os.environ["EMBREW_DATA"]) / "nli_triplets" / "train.jsonl.gz", "rt", encoding="utf-8"
+    ) as lines:
+        read = [json.loads(line) for line, _ in zip(lines, range(ROWS), strict=False)]
+    return [
+        {"query": row["anchor"], "positive": row["positive"], "negatives": [row["negative"]], "instruction": None}
+        for row in read
+    ]
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Within this context, a mechanism is off."""
+    with ExitStack() as stack:
+        if name in PATCHES:
+            stack.enter_context(PATCHES[name]())
+        yield
+
+
+def step_of(model: str, name: str, *, bf16: bool) -> Callable[[], float]:
+    """Return a training step that gives its CPU seconds."""
+    with without(name):
+        encoder = Encoder.from_pretrained(model, pooling="mean", dtype="float32", device="cpu", max_length=128)
+        torch.manual_seed(SEED)
+        encoder.backbone.add_lora(LORA)
+        encoder.backbone.use_own_sdpa()
+    objective: Any = OBJECTIVES["contrastive"]()
+    step = TrainStep(encoder.train(), objective)
+    batch = objective.collate(rows(), encoder, seed=SEED)
+    stack = ExitStack()
+    if name == "compiled layers (added)":
+        stack.enter_context(compiled_layers(encoder.backbone.inner))
+
+    def run() -> float:
+        began = time.process_time()
+        with without(name), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = step(**batch)["loss"]
+        with without(name):
+            loss.backward()
+        step.zero_grad(set_to_none=True)
+        return time.process_time() - began
+
+    return run
+
+
+def interleaved(runs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Return the seconds of each, in turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(WARM + REPEATED):
+        for name, run in runs.items():
+            taken = run()
+            if turn >= WARM:
+                seconds[name].append(taken)
+    return seconds
+
+
+def main() -> None:
+    """Measure and write a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--compiled", action="store_true", help="also with compiled layers, which take minutes")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    one_core()
+    names = ["all of them", *PATCHES, *(["compiled layers (added)"] if given.compiled else [])]
+    found: dict[str, dict[str, list[float]]] = {}
+    for bf16 in (True, False):
+        runs = {name: step_of(given.model, name, bf16=bf16) for name in names}
+        found["step, bfloat16" if bf16 else "step, float32"] = interleaved(runs)
+    label = Path(given.model).name
+    lines = [f"# CPU seconds of a contrastive step of {label}, with all mechanisms and without one", ""]
+    cells = []
+    for what, seconds in found.items():
+        base = median(seconds["all of them"])
+        for name, some in seconds.items():
+            cells.append([what, name, f"{median(some):.2f}", f"{median(some) / base:.2f}"])
+    lines += table(["work", "without", "median seconds", "ratio"], cells)
+    around = circumstances(f"python benchmarks/mechanisms.py {label}{' --compiled' if given.compiled else ''}")
+    name = f"mechanisms-{label}"
+    (given.output / f"{name}.md").write_text("\n".join([*lines, "", *origin(around)]) + "\n")
+    (given.output / f"{name}.json").write_text(json.dumps({**around, "found": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
