@@ -25,7 +25,7 @@ from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover
 from embrew.modeling.embedder import Embedder
 from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
 from embrew.modeling.settings.demonstrations import Demonstration
-from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.folder_check import check_folder, check_number
 from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.text.tokens import Row
 from embrew.text_encoder.hashes import vectors_hash
@@ -115,7 +115,9 @@ def _read(place: Path) -> PreparedContext | None:
     """Return one context; None if it was removed at the same time."""
     if not place.is_dir():
         return None
-    check_folder(place)
+    check_number(place, CONTEXT)
+    if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
+        check_folder(place)
     about = place / ABOUT
     read = read_json(about, repair=AGAIN, kind=CONTEXT)
     vectors = read_tensors(place / VECTORS, keys=("vectors",), repair=AGAIN)["vectors"]

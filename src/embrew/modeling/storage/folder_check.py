@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from embrew.files.checksums import NAME, Damaged, check_files
-from embrew.files.formats import ENCODER, EXPORT
+from embrew.files.formats import ENCODER, EXPORT, Format
 from embrew.files.reading import BrokenFile, read_json
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,7 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
         OtherFormat: it has another format number than this embrew reads, or none.
         Damaged: a file has changed, is missing or was added.
     """
-    for kind in (ENCODER, EXPORT):
-        with suppress(OSError, BrokenFile):  # damage is named below
-            read_json(folder / kind.file, kind=kind)
+    check_number(folder, ENCODER if (folder / ENCODER.file).is_file() else EXPORT)
     try:
         verified = check_files(folder, read=LOOKED_UP, large=large)
     except Damaged as error:
@@ -58,6 +56,12 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     if not verified:
         _say_once(folder)
     return verified
+
+
+def check_number(folder: Path, kind: Format) -> None:
+    """Raise if a file of a folder has another format number than this embrew reads; damage is for `check_folder`."""
+    with suppress(OSError, BrokenFile):
+        read_json(folder / kind.file, kind=kind)
 
 
 def shared_weights(folder: Path, names: list[str]) -> Damaged:

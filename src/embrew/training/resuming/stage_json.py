@@ -73,9 +73,9 @@ class StageSettings:
         Raises:
             ValueError: it holds the stage with other settings or inputs; names them.
         """
+        written = read_stage(folder)
         if (folder / SETTINGS).is_file():
             check_folder(folder, large=False)
-        written = read_stage(folder)
         if written is None:
             return False
         keys = self.differing_keys(written, index)
