@@ -282,10 +282,10 @@ def test_damaged_references(export: Path, tmp_path: Path) -> None:
     without = {"checksums_json": b""}
     with pytest.raises(ValueError, match="parity.safetensors cannot be read"):
         compare(copied(parity_safetensors=tensors[:-10], **without), against)
-    with pytest.raises(OtherFormat, match="update embrew"):
+    with pytest.raises(OtherFormat, match="format 99; this embrew reads format 2"):
         compare(copied(parity_json=json.dumps({**parity, "format": 99}).encode(), **without), against)
     with pytest.raises(ValueError, match="it has no cases"):
-        compare(copied(parity_json=b"{}", **without), against)
+        compare(copied(parity_json=b'{"format": 2}', **without), against)
     with pytest.raises(ValueError, match="holds no reference texts"):
         compare(copied(parity_json=json.dumps({**parity, "cases": []}).encode(), **without), against)
 
