@@ -291,7 +291,7 @@ def test_stored_folders_are_opened_without_downloads(
         ({"model": 3}, "cannot be read"),
         ({"data": {"STS.test": "../STS"}}, "'../STS' is not an absolute path"),
         ({"data": []}, "cannot be read"),
-        ({"format": 2}, "has format 2; this embrew reads format 1"),
+        ({"format": 1}, "format 1; this embrew reads format 2"),
     ],
 )
 def test_stored_paths_are_absolute(

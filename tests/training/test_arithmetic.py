@@ -61,7 +61,7 @@ def computing(patch: pytest.MonkeyPatch, answer: bool) -> None:
 def test_auto_is_bfloat16_where_the_device_computes_in_it(
     model_folder: Callable[[str], Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lora = recipe(model_folder("llama"), data)
+    lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
     asked = recipe(model_folder("llama"), data, dtype="float32")
     computing(monkeypatch, True)
     assert [build.arithmetic(one, one.stages[0], "cpu") for one in (lora, full, asked)] == [
