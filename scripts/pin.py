@@ -166,7 +166,7 @@ class Factory:
 
 def folders(folder: Path) -> Pins:
     """Write a folder of every kind; kill a run and resume it; return what they give."""
-    from tests.folders import make
+    from tests.folders import inputs, make
 
     work = folder / "folders"
     work.mkdir()
@@ -174,15 +174,15 @@ def folders(folder: Path) -> Pins:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         expected = make.Expected()
-        make.write_data()
-        make.write_tiny()
+        inputs.write_data()
+        inputs.write_tiny()
         make.encoders(expected)
         make.run(expected)
         make.stock(expected)
         make.vectors(expected)
         make.index(expected)
         make.results(expected)
-        Path("whole.yaml").write_text(json.dumps(make.MEAN))
+        Path("whole.yaml").write_text(json.dumps(inputs.MEAN))
         make.sweep(expected)
     pins = {name: np.asarray(array, np.float32) for name, array in expected.arrays.items()}
     values = expected.values

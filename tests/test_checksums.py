@@ -76,7 +76,7 @@ def test_damaged_checksums(folder, damage):
         try:
             assert json.loads((folder / checksums.NAME).read_bytes()) == json.loads(whole)  # white space
         except (ValueError, AssertionError):
-            with pytest.raises(ValueError, match=r"is damaged|update embrew"):
+            with pytest.raises(ValueError, match=r"is damaged|this embrew reads format 2"):
                 check_files(folder)
 
 
@@ -114,14 +114,14 @@ def test_what_is_no_file_is_not_the_same_as_nothing(folder, kind):
 
 def test_a_newer_format(folder):
     values = json.loads((folder / checksums.NAME).read_text())
-    (folder / checksums.NAME).write_text(json.dumps({**values, "format": 2}))
-    with pytest.raises(ValueError, match="format 2; this embrew reads format 1; update embrew"):
+    (folder / checksums.NAME).write_text(json.dumps({**values, "format": 3}))
+    with pytest.raises(ValueError, match="checksums of format 3; this embrew reads format 2"):
         check_files(folder)
 
 
 @pytest.mark.parametrize("files", [{"../other": "0" * 64}, {"/etc/passwd": "0" * 64}, ["a.json"], "a.json", None])
 def test_names_stay_inside(folder, files):
-    values = {"format": 1, "files": files, "sha256": checksums.digest_of(files)}
+    values = {"format": 2, "files": files, "sha256": checksums.digest_of(files)}
     (folder / checksums.NAME).write_text(json.dumps(values))
     with pytest.raises(Damaged, match="is damaged"):
         check_files(folder)

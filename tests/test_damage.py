@@ -277,8 +277,7 @@ def test_folders_without_checksums_open_and_say_so_once(
     for _ in range(3):
         vectors(folder)
     said = [record.getMessage() for record in caplog.records if "damage" in record.getMessage()]
-    version = json.loads((folder / "embrew.json").read_text())["versions"]["embrew"]
-    assert len(said) == 1 and "\n" not in said[0] and f"(written by embrew {version}); save it again" in said[0]
+    assert len(said) == 1 and "\n" not in said[0] and "is not detected; save it again" in said[0]
     encoder = Encoder.from_pretrained(folder, device="cpu")
     encoder.record = None
     encoder.save_pretrained(tmp_path / "again")

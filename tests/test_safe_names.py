@@ -15,7 +15,7 @@ from embrew.evaluation import evaluate, find_task, read_suite
 from embrew.evaluation.mteb_data import _load
 from embrew.evaluation.report import Result, write_result
 from embrew.files.safe_names import check_file_name, is_safe_name, path_inside
-from embrew.modeling.storage.context_files import check_new_name, remove_context, write_context
+from embrew.modeling.storage.context_files import check_name, remove_context, write_context
 from embrew.search import SearchIndex
 from embrew.training.resuming import checkpoints
 from tests.corpus.stub import Stub
@@ -57,7 +57,7 @@ REFUSED = ("../../x", "a/b", "/x", "a\0b", ".", "..", ".hidden", "", "-x", "a.",
 @pytest.mark.parametrize("name", [*REFUSED, "Aux", "com1"])
 def test_contexts_cannot_have_names_that_are_paths_or_no_folders(name):
     with pytest.raises(ValueError, match=r"^context .*: (a name is letters|folders cannot be called so)") as raised:
-        check_new_name(name)
+        check_name(name)
     assert len(str(raised.value)) < 300
 
 

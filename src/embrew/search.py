@@ -12,7 +12,7 @@ import numpy as np
 from embrew.data.documents import Document, read_documents
 from embrew.data.versions import Changes
 from embrew.files.checksums import content_hash, digest_of
-from embrew.files.formats import INDEX, say_missing
+from embrew.files.formats import INDEX
 from embrew.files.reading import content_of, read_json
 from embrew.files.writing import atomic_folder, check_free, recover, write_json, write_jsonl
 from embrew.progress import progress
@@ -158,12 +158,12 @@ class SearchIndex:
             faiss.write_index(self.index, str(new / _INDEX))
             write_jsonl(new / _DOCUMENTS, (asdict(document) for document in self.documents))
             manifest = {
-                "format": INDEX.newest if self.query_options else 1,
+                "format": INDEX.number,
                 "encoder_hash": self.encoder_hash,
                 "tokenizer_sha256": tokenizer_sha256(self.encoder),
                 "documents": len(self.documents),
                 "dimensions": self.index.d,
-                **({"query_options": self.query_options} if self.query_options else {}),
+                "query_options": self.query_options,
                 "files": {name: content_hash([new / name]) for name in (_INDEX, _DOCUMENTS)},
                 "versions": versions(),
             }
@@ -183,10 +183,9 @@ class SearchIndex:
         recover(folder)
         if not (folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{folder} holds no search index (no {MANIFEST}); make one with SearchIndex.build")
-        keys = ("encoder_hash", "files", "documents", "dimensions")
+        keys = ("encoder_hash", "tokenizer_sha256", "files", "documents", "dimensions", "query_options", "sha256")
         manifest = read_json(folder / MANIFEST, keys=keys, kind=INDEX, repair=REPAIR)
-        sha256 = manifest.pop("sha256", None)  # earlier versions wrote none
-        if sha256 is not None and sha256 != digest_of(manifest):
+        if manifest.pop("sha256") != digest_of(manifest):
             raise ValueError(f"{folder / MANIFEST} has changed since it was written; {REPAIR}")
         own = model_hash(encoder)
         if manifest["encoder_hash"] != own:
@@ -194,10 +193,7 @@ class SearchIndex:
                 f"{folder} was built with the encoder {manifest['encoder_hash'][:12]}, this is {own[:12]} (hashes); "
                 "their vectors cannot be compared: give the encoder that built the index, or build it again"
             )
-        tokenizer = tokenizer_sha256(encoder)
-        if "tokenizer_sha256" not in manifest:
-            say_missing(folder, "without the tokenizer's hash: it opens with any tokenizer of the same weights")
-        if manifest.get("tokenizer_sha256", tokenizer) != tokenizer:
+        if manifest["tokenizer_sha256"] != tokenizer_sha256(encoder):
             raise ValueError(
                 f"{folder} was built with the same weights and another tokenizer; give the encoder that built the "
                 "index, or build it again"
@@ -221,7 +217,7 @@ class SearchIndex:
                 f"{folder / MANIFEST} says {manifest['documents']} documents of {manifest['dimensions']} dimensions; "
                 f"{_INDEX} holds {index.ntotal} of {index.d}, {_DOCUMENTS} {len(documents)}; {REPAIR}"
             )
-        return cls(encoder, documents, index, encoder_hash=own, query_options=manifest.get("query_options"))
+        return cls(encoder, documents, index, encoder_hash=own, query_options=manifest["query_options"])
 
     def updated(
         self,

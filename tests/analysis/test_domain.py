@@ -57,12 +57,12 @@ def test_separation_is_what_loops_say(chunk_size):
 
 def test_d_prime_does_not_change_where_cosines_are_moved_and_stretched():
     """What makes it comparable between models whose vectors share a direction; the ratio is not."""
-    one = Separation(10, 90, (0.5, 0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)))
-    other = Separation(10, 90, (0.95, 0.91), (0.02, 0.01), 1.0, np.zeros((2, 200)))
+    one = Separation(10, 90, (0.5, 0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10)
+    other = Separation(10, 90, (0.95, 0.91), (0.02, 0.01), 1.0, np.zeros((2, 200)), 10)
     assert one.d_prime == pytest.approx(other.d_prime) == pytest.approx(0.4 / math.sqrt(0.025))
     assert one.ratio == pytest.approx(5.0) and other.ratio == pytest.approx(0.95 / 0.91)
-    assert Separation(10, 90, (0.5, -0.1), (0.2, 0.1), 1.0, np.zeros((2, 200))).ratio is None
-    assert Separation(2, 2, (1.0, 0.5), (0.0, 0.0), 1.0, np.zeros((2, 200))).summary()["d_prime"] is None
+    assert Separation(10, 90, (0.5, -0.1), (0.2, 0.1), 1.0, np.zeros((2, 200)), 10).ratio is None
+    assert Separation(2, 2, (1.0, 0.5), (0.0, 0.0), 1.0, np.zeros((2, 200)), 10).summary()["d_prime"] is None
 
 
 def test_too_little_to_mismatch():
@@ -135,7 +135,7 @@ def test_encoders_have_no_perplexity(encoder_folder):
 def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
     """Findings with a given d′ and bits per byte."""
     means = (0.1 * (d_prime or 0), 0.0)
-    apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
+    apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), 10, different or pairs, error)
     surprise = None if bits is None else Perplexity(texts, 1000, 4000, bits * 4000 * math.log(2))
     apart = None if d_prime is None else apart
     return Figures(name, apart, surprise)

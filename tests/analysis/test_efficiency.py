@@ -40,7 +40,7 @@ def runs(tmp_path: Path) -> Path:
     }
     for name, log in logs.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps(log))
+        (tmp_path / name / "run.json").write_text(json.dumps({"format": 2, **log}))
     return tmp_path
 
 

@@ -119,7 +119,8 @@ def write_small(place: Path, model: Path) -> None:
     unverified(place)
     shutil.copytree(place / "encoder", place / "run" / "one")
     moments = [{"step": 1, "scores": {"dev": 0.5}}]
-    log: dict[str, Any] = {"final": "one", "scores": {"base": {"dev": 0.1}, "one": {"dev": 0.5}}, "seconds": {}}
+    log: dict[str, Any] = {"format": 2, "stages": ["one"], "final": "one"}
+    log |= {"scores": {"base": {"dev": 0.1}, "one": {"dev": 0.5}}, "seconds": {}}
     log |= {"curves": {"one": moments}, "sets": {}}
     log |= {"samples": {"one": {"a_step": 4, "an_epoch": 8, "steps": 1}}}
     (place / "run" / "run.json").write_text(json.dumps(log))
@@ -176,7 +177,7 @@ def write_data(place: Path) -> None:
 
 
 def write_results(place: Path) -> None:
-    run = {"task": "sts", "split": "test", "kind": "sts", "dataset_revision": None, "counts": {"pairs": 2}}
+    run = {"format": 2, "task": "sts", "split": "test", "kind": "sts", "dataset_revision": None, "counts": {"pairs": 2}}
     entry = {"main_score": 0.5, "spearman": 0.5}
     result = {"task_name": "sts", "scores": {"test": [entry]}, "evaluation_time": 1.0}
     for name in ("results", "results-2"):

@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 from embrew.cli import app
 from embrew.recipe import list_recipes
 
-OLD = Path(__file__).parents[1] / "folders" / "b78cf87"
-
 
 def bash(line: str) -> dict[str, str]:
     """The environment in which bash asks for the last word of a line."""
@@ -31,17 +29,21 @@ def bash(line: str) -> dict[str, str]:
         ("embrew train r --sweep lbr/", ["lbr/ratio", "lbr/share"]),
         ("embrew recipe copy launch/", ["launch/ddp", "launch/fsdp2", "launch/ray-serve", "launch/zero2"]),
         ("embrew train launch/", []),
-        (f"embrew context remove {OLD}/encoders/nano f", ["foxes"]),
-        (f"embrew evaluate {OLD}/encoders/nano --context ", ["foxes"]),
-        (f"embrew analyze sink {OLD}/encoders/nano --prompt-name f", ["foxes"]),
-        (f"embrew serve {OLD}/encoders/nano --default-prompt-name ", ["foxes"]),
+        ("embrew context remove model f", ["foxes"]),
+        ("embrew evaluate model --context ", ["foxes"]),
+        ("embrew analyze sink model --prompt-name f", ["foxes"]),
+        ("embrew serve model --default-prompt-name ", ["foxes"]),
         ("embrew serve llm2comp/n", ["llm2comp/nano", "llm2comp/nano-wiki"]),
-        (f"embrew context remove {OLD}/run ", []),
+        ("embrew context remove run ", []),
         ("embrew train no-such", []),
         ("embrew train llm2comp/nano --res", ["--resume"]),
     ],
 )
-def test_names_are_completed(line: str, found: list[str]) -> None:
+def test_names_are_completed(line: str, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("model", "run/one"):
+        (tmp_path / place / "contexts" / "foxes").mkdir(parents=True)
+        (tmp_path / place / "contexts" / "foxes" / "context.json").touch()
     done = CliRunner().invoke(app, [], env=bash(line), prog_name="embrew")
     assert done.exit_code == 0 and done.stdout.split() == found
 

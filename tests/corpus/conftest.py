@@ -10,6 +10,7 @@ import pytest
 
 from embrew.corpus.layout import MANIFEST
 from embrew.files import store_locks, store_requests
+from embrew.files.checksums import digest_of
 from tests.conftest import SENTENCES
 from tests.corpus.stores import FakeStore, in_memory
 
@@ -47,8 +48,8 @@ def hashes() -> Callable[[Path], dict[str, str]]:
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change a manifest as if an earlier version had written it, without a sha256 of its own."""
+    """Change a manifest, with a sha256 of its own."""
     values = json.loads((folder / MANIFEST).read_text())
     del values["sha256"]
     change(values)
-    (folder / MANIFEST).write_text(json.dumps(values))
+    (folder / MANIFEST).write_text(json.dumps({**values, "sha256": digest_of(values)}))

@@ -143,8 +143,8 @@ def test_a_changed_manifest_is_noticed(key: str, value: object, made: Path, tmp_
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8", "binary"])
-def test_changed_dimensions_of_a_folder_without_a_sha256_are_noticed(precision: str, tmp_path: Path) -> None:
-    """As an earlier version wrote it: they are compared with the columns of every shard."""
+def test_changed_dimensions_are_noticed(precision: str, tmp_path: Path) -> None:
+    """They are compared with the columns of every shard."""
     from tests.corpus.conftest import edit
 
     (tmp_path / "c.txt").write_text("\n".join(TEXTS))
@@ -159,7 +159,7 @@ def test_changed_dimensions_of_a_folder_without_a_sha256_are_noticed(precision: 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[]", "null", "{", '{"format": 1}', '{"format": 1, "shards": 3}', "[" * 9999]
+    "content", ["", "{}", "[]", "null", "{", '{"format": 2}', '{"format": 2, "shards": 3}', "[" * 9999]
 )
 def test_a_manifest_of_another_shape_is_one_line(content: str, made: Path, tmp_path: Path) -> None:
     for folder, name, opened in (

@@ -11,9 +11,8 @@ import pytest
 
 from embrew.corpus import encode_corpus, read_vectors
 from embrew.corpus.ids import Ids
-from embrew.corpus.layout import MANIFEST, REJECTS
+from embrew.corpus.layout import REJECTS
 from embrew.corpus.lookup import Lookup
-from tests.corpus.conftest import edit
 from tests.corpus.stub import Stub
 
 
@@ -57,29 +56,6 @@ def test_the_files_of_a_folder_are_one_corpus(tmp_path: Path) -> None:
         encode_corpus(Stub(), folder, tmp_path / "out")
 
 
-def test_a_folder_of_an_earlier_version_keeps_repeated_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As it was begun; the manifest does not call its ids unique, and the texts are still found."""
-    from embrew.corpus import texts_of
-
-    ids: list[str | int | None] = [f"d{i % 8}" for i in range(10)]
-    whole = write(tmp_path / "whole.jsonl", [f"d{i}" for i in range(10)])
-    corpus = write(tmp_path / "c.jsonl", ids)
-    out = tmp_path / "out"
-    encode_corpus(Stub(), whole, out, shard_rows=5)
-    (out / "part-00000.parquet").unlink()
-    (out / "part-00001.parquet").unlink()
-    edit(out, lambda values: (values["made_of"].pop("ids"), values.update(shards=[], complete=False)))
-    assert encode_corpus(Stub(), corpus, out, shard_rows=5).rows == 10
-    assert "2 rows have the id of an earlier row" in caplog.text
-    assert "ids" not in json.loads((out / MANIFEST).read_text())["made_of"]
-    assert read_vectors(out).load()[0] == ids
-    assert texts_of(read_vectors(out), corpus) == [f"text {i}" for i in range(10)]
-    assert encode_corpus(Stub(), corpus, out, shard_rows=5).kept == 2
-    edit(out, lambda values: values["made_of"].update(ids="unique"))
-    with pytest.raises(ValueError, match="line 9: its id, 'd0', is that of"):
-        encode_corpus(Stub(), corpus, out, shard_rows=5)
-
-
 def test_ids_take_sixteen_bytes_each() -> None:
     ids, blocks = Ids(), 40
     tracemalloc.start()
@@ -89,7 +65,6 @@ def test_ids_take_sixteen_bytes_each() -> None:
     tracemalloc.stop()
     assert memory < 20 * blocks * 1024
     assert ids.repeated(["document-5", "new", "new", f"document-{blocks * 1024}"]) == [True, False, True, False]
-    assert ids.count == 2
 
 
 def test_a_lookup_is_a_dictionary() -> None:

@@ -17,6 +17,7 @@ from fsspec.registry import _registry
 from embrew.corpus import encode_corpus, holds_vectors, read_vectors, texts_of, update_corpus
 from embrew.corpus.layout import MANIFEST, REJECTS
 from embrew.files import store_errors, store_locks, store_stream
+from embrew.files.checksums import digest_of
 from embrew.files.stores import StorePath, place_of
 from tests.corpus.conftest import TEXTS
 from tests.corpus.stores import FakeStore, objects, put
@@ -161,7 +162,7 @@ def test_an_object_that_is_not_in_the_manifest_is_no_shard(store: type[FakeStore
     values |= {"shards": values["shards"][:4], "complete": False}
     for name, data in whole.items():
         put(f"bucket/out/{name}", data[: len(data) // 2] if name == "part-00004.parquet" else data)
-    put(f"bucket/out/{MANIFEST}", json.dumps(values).encode())
+    put(f"bucket/out/{MANIFEST}", json.dumps({**values, "sha256": digest_of(values)}).encode())
     stub = Stub()
     assert encode_corpus(stub, corpus, "gs://bucket/out", shard_rows=7).kept == 4 and len(stub.asked) == 5
     assert objects(store, "bucket/out") == whole

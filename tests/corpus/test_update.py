@@ -14,7 +14,6 @@ import pytest
 from embrew.corpus import Changes, encode_corpus, read_vectors, texts_of, update_corpus
 from embrew.corpus.layout import MANIFEST
 from embrew.modeling.encoder import Encoder
-from tests.corpus.conftest import edit
 from tests.corpus.stub import Stub
 from tests.corpus.test_resume import content
 
@@ -216,14 +215,13 @@ def test_damaged_hashes_cost_only_time(damage: str, tmp_path: Path, caplog: pyte
     assert content(tmp_path / "out") == content(tmp_path / "fresh")
 
 
-def test_folders_of_earlier_versions_keep_whole_shards_and_learn_hashes(tmp_path: Path) -> None:
-    """They have no hashes; the command that made them, given again, adds them without a call of the model."""
+def test_folders_without_hashes_keep_whole_shards_and_learn_hashes(tmp_path: Path) -> None:
+    """The command that made them, given again, adds them without a call of the model."""
     corpus, out = write(tmp_path / "c.jsonl", OLD), tmp_path / "out"
     encode_corpus(Stub(), corpus, out, shard_rows=20)
     whole = content(out)
     for path in (out / "__embrew__").glob("*.texts"):
         path.unlink()
-    edit(out, lambda values: values["made_of"].pop("ids"))
     stub = Stub()
     write(corpus, [*OLD[:50], ("d50", "changed"), *OLD[51:]])
     update_corpus(stub, corpus, out, shard_rows=20)

@@ -299,12 +299,3 @@ def test_training_is_refused_where_something_is_left(
     with pytest.raises(ValueError, match=f"1 held-out questions or answers are in .*{re.escape(question)}"):
         run(docs, pairs, out, settings)
     assert not (out / "model").exists() and not (out / "recipe.yaml").exists()
-
-
-def test_folders_of_an_older_format_are_refused(prepared: tuple[Path, Path, Path]) -> None:
-    docs, pairs, out = prepared
-    manifest = json.loads((out / "data" / "manifest.json").read_text())
-    del manifest["made_of"]["format"]
-    (out / "data" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="has format 1, of an earlier embrew"):
-        prepare(docs, pairs, out / "data")

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from embrew.cli import app
 from embrew.corpus import encode_corpus, read_vectors
-from embrew.corpus.layout import MANIFEST
 from embrew.data.documents import Document
 from embrew.evaluation import Task
 from embrew.evaluation.scoring import evaluate_task
@@ -141,30 +140,6 @@ def test_a_title_is_joined_and_a_blank_text_is_a_text(encoder: Encoder):
     assert (Document("a", " text ").content, Document("a", "", "title").content) == (" text ", "title")
     index = SearchIndex.build(encoder, [Document("full", "a b"), Document("blank", " "), Document("empty", "")])
     assert len(index.search([""], top_k=3)[0]) == 3
-
-
-def test_a_job_begun_with_another_rule_is_refused(tmp_path: Path):
-    """Where the rule changed a text; otherwise the folder is resumed, and a log line says so."""
-    place, stripped = tmp_path / "out" / MANIFEST, tmp_path / "stripped"
-    path = jsonl(tmp_path / "c.jsonl", [{"text": "a"}, {"text": "b"}])
-    encode_corpus(Stub(), path, tmp_path / "out", shard_rows=1)
-    whole = place.read_text()
-    manifest = json.loads(whole)
-    del manifest["made_of"]["texts"], manifest["sha256"]  # as earlier versions wrote it
-    place.write_text(json.dumps(manifest))
-    assert len(read_vectors(tmp_path / "out")) == 2
-    assert encode_corpus(Stub(), path, tmp_path / "out", shard_rows=1).kept == 2
-    assert place.read_text() == whole
-    path = jsonl(tmp_path / "c.jsonl", [{"text": "a"}, {"text": " b"}])
-    encode_corpus(Stub(), path, stripped, shard_rows=1)
-    entry = {**json.loads((stripped / MANIFEST).read_text()), "shards": manifest["shards"]}
-    del entry["made_of"]["texts"], entry["sha256"]
-    (stripped / MANIFEST).write_text(json.dumps(entry))
-    said = r"rows 2 to 2 are not those that .*part-00001.parquet was made of without white space at both ends"
-    (stripped / "part-00001.parquet").write_bytes((tmp_path / "out" / "part-00001.parquet").read_bytes())
-    with pytest.raises(ValueError, match=said):
-        encode_corpus(Stub(), path, stripped, shard_rows=1)
-    assert len(read_vectors(stripped)) == 2, "it can still be read"
 
 
 def test_the_lines_of_a_text_file(tmp_path: Path):

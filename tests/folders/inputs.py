@@ -1,4 +1,4 @@
-"""What the fixtures are made of: texts, rows, recipes and a causal LM of 8,000 random weights."""
+"""What the folders are made of: texts, rows, recipes and a causal LM of 8,000 random weights."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Make the fixtures of `tests/folders`: folders of every kind, by the embrew whose source is on PYTHONPATH.
-
-    git worktree add ../old b78cf87
-    PYTHONPATH=../old/src python -m tests.folders.make b78cf87 tests/folders/b78cf87
-    python -m tests.folders.make --joined COMMIT tests/folders/joined
-
-The script changes into the new folder and gives relative paths only, so that no path of a machine is part of a fixture.
-`expected.json` and `expected.safetensors` hold what the same source gives for the folders: vectors, token ids, hits,
-scores. Files that equal one of `tiny/` or of the shipped `nano` are removed and listed in `same.json`; tests put them
-back.
-"""
+"""Write folders of every kind, and note what they give: vectors, token ids, hits, scores."""
 
 from __future__ import annotations
 
@@ -26,8 +16,8 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALL
 import numpy as np
 import torch
 
-from tests.folders.expected import Expected, check_paths
-from tests.folders.inputs import COMPRESS, LORA, MEAN, SENTENCES, SWEEP, TEXTS, jsonl, write_data, write_tiny
+from tests.folders.expected import Expected
+from tests.folders.inputs import COMPRESS, LORA, SENTENCES, SWEEP, TEXTS
 
 STOPPED = """
 import os, signal, sys
@@ -58,34 +48,6 @@ sys.argv = ["embrew", *sys.argv[2:]]
 from embrew.cli import main
 main()
 """
-
-
-def main() -> None:
-    """Make the fixtures of b78cf87, or, with `--joined`, those of format 2 by a later version."""
-    joined = "--joined" in sys.argv
-    commit, out = [given for given in sys.argv[1:] if given != "--joined"]
-    shutil.rmtree(out, ignore_errors=True)
-    Path(out).mkdir(parents=True)
-    os.chdir(out)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    expected = Expected()
-    write_data()
-    write_tiny()
-    if joined:
-        joined_encoder(expected)
-    else:
-        encoders(expected)
-        run(expected)
-        lost()
-        stock(expected)
-        vectors(expected)
-        index(expected)
-        results(expected)
-        sweep(expected)
-        domain()
-    expected.write(commit)
-    check_paths()
 
 
 def embrew(*arguments: str, code: str = "", killed: bool = False) -> None:
@@ -170,18 +132,6 @@ def encoders(expected: Expected) -> None:
     expected.encoder("encoders/templates")
 
 
-def joined_encoder(expected: Expected) -> None:
-    """Format 2: a template that ends with words, which are tokenised with the text."""
-    from embrew.modeling.encoder import Encoder
-
-    template = 'This sentence: "{text}" means in one word:"'
-    encoder = Encoder.from_pretrained("tiny", device="cpu", template=template, pooling="last", max_length=64)
-    encoder.backbone.add_lora(LORA)
-    stirred(encoder).save_pretrained("encoders/joined")
-    expected.encoder("encoders/joined")
-    corpus_index(expected, "encoders/joined", truncate_dim=8)
-
-
 def run(expected: Expected) -> None:
     """A run killed in its second stage, after step 4 of 6, with the checkpoint of step 4; and what it becomes."""
     from embrew.config.yaml_text import dump_yaml
@@ -196,18 +146,6 @@ def run(expected: Expected) -> None:
     log = json.loads(Path("finished/run.json").read_text())
     expected.values["finished"] = {key: log[key] for key in ("scores", "kept", "curves", "samples", "final")}
     shutil.rmtree("finished")
-
-
-def lost() -> None:
-    """Weights trained in full, and a LoRA trained on them that was saved without them."""
-    from embrew.config.yaml_text import dump_yaml
-
-    Path("whole.yaml").write_text(dump_yaml(MEAN))
-    embrew("train", "whole.yaml", "--output", "whole")
-    encoder = {**MEAN["encoder"], "lora": LORA}
-    stage = {**MEAN["stages"][0], "adapter": "merge"}
-    Path("lost.yaml").write_text(dump_yaml({**MEAN, "encoder": encoder, "stages": [stage]}))
-    embrew("train", "lost.yaml", "--from", "whole", "--output", "lost")
 
 
 def stock(expected: Expected) -> None:
@@ -235,26 +173,11 @@ def vectors(expected: Expected) -> None:
 
 
 def index(expected: Expected) -> None:
-    """A search index."""
-    corpus_index(expected, "encoders/lora")
-
-
-def corpus_index(expected: Expected, encoder: str, *, truncate_dim: int | None = None) -> None:
-    """Index the corpus with an encoder; keep the hits of three queries."""
+    """A search index; keep the hits of three queries."""
     from embrew import build
-    from embrew.search import SearchIndex, build_index
+    from embrew.search import build_index
 
-    opened = build.open_model(encoder)
-    if truncate_dim is None:
-        made = build_index(opened, "data/corpus.jsonl", "index")
-    else:
-        from embrew.data.documents import read_documents
-
-        documents = read_documents("data/corpus.jsonl")
-        options = {"truncate_dim": truncate_dim}
-        found = opened.encode_document([document.content for document in documents], **options)
-        made = SearchIndex.of_vectors(opened, documents, found, query_options=options)
-        made.save("index")
+    made = build_index(build.open_model("encoders/lora"), "data/corpus.jsonl", "index")
     hits = made.search(SENTENCES[:3], top_k=4)
     expected.values["hits"] = [[[hit.document.id, hit.score] for hit in each] for each in hits]
 
@@ -272,19 +195,3 @@ def sweep(expected: Expected) -> None:
     for picture in Path("sweep").rglob("*.png"):
         picture.unlink()
     expected.values["sweep"] = [row["scores"] for row in json.loads(Path("sweep/sweep.json").read_text())["rows"]]
-
-
-def domain() -> None:
-    """Prepared data of a domain, whose files have another format since."""
-    from embrew.domain.prepare import prepare
-
-    Path("data/docs").mkdir()
-    answers = [f"Number {i} is said first. {SENTENCES[i % 5]} Then {7 * i} follows." for i in range(24)]
-    for i, answer in enumerate(answers):
-        Path(f"data/docs/{i}.md").write_text(f"# Case {i}\n\n{answer}\n")
-    jsonl("data/qa.jsonl", [{"question": f"What is known of case {i}?", "answer": a} for i, a in enumerate(answers)])
-    prepare("data/docs", "data/qa.jsonl", Path("domain"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,72 +1,46 @@
-"""Format numbers: a newer one is refused with one sentence for all kinds of file, unknown keys are ignored."""
+"""Format numbers: one is read per kind of file, every other is refused in one sentence; unknown keys are ignored."""
 
 from __future__ import annotations
 
 import json
-import logging
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 from embrew import build
+from embrew.analysis.dev_uniformity import evaluation_of
+from embrew.cli import app
 from embrew.comparison import read_folder
-from embrew.corpus import read_vectors
-from embrew.data.documents import Document
+from embrew.corpus import encode_corpus, read_vectors
 from embrew.domain.prepare import prepare
-from embrew.files.checksums import check_files, digest_of, write_checksums
-from embrew.files.formats import DOMAIN, FORMATS, REPORT, Format, say_missing
-from embrew.files.writing import write_json
+from embrew.evaluation.paths import read_paths
+from embrew.files.checksums import NAME, digest_of, write_checksums
+from embrew.files.formats import ENCODER, FORMATS
 from embrew.inspection import artifacts
 from embrew.modeling.encoder import Encoder
-from embrew.modeling.storage.context_files import read_contexts
-from embrew.modeling.storage.opening import final_stage
 from embrew.recipe import Recipe
 from embrew.search import SearchIndex
 from embrew.sweep import read_sweep, run_sweep
 from embrew.training.stages import train
-from tests.folders.conftest import Folders
 
 
-class Letters:
-    """An encoder of two dimensions."""
-
-    prompts: dict[str, str] = {}  # noqa: RUF012
-
-    def weights_hash(self) -> str:
-        return "letters"
-
-    def encode_document(self, inputs: list[str], **_: Any) -> Any:
-        import numpy as np
-
-        return np.array([[1.0, len(text)] for text in inputs], dtype=np.float32)
+@pytest.fixture
+def folders(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folders of every kind, which is the current directory."""
+    copy = Path(shutil.copytree(written, tmp_path / "written"))
+    (copy / "export" / "openvino").mkdir()
+    (copy / "export" / "openvino" / "encoder.json").write_text(json.dumps({"format": FORMATS["openvino"].number}))
+    monkeypatch.chdir(copy)
+    return copy
 
 
-def checked() -> Path:
-    Path("checked").mkdir(exist_ok=True)
-    Path("checked/file").write_text("content")
-    write_checksums(Path("checked"))
-    return Path("checked/checksums.json")
-
-
-def prepared() -> Path:
-    prepare("data/docs", "data/qa.jsonl", Path("now"))
-    return Path("now/manifest.json")
-
-
-def index() -> Path:
-    SearchIndex.build(Letters(), [Document(id="a", text="one")]).save("letters")
-    return Path("letters/manifest.json")
-
-
-def exported(folder: str) -> None:
-    """What `embrew domain` does when it comes to an export that is there."""
-    encoder, domain = build.open_model("encoders/lora"), sys.modules["embrew.domain.run"]  # a function is named so too
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(domain, "export_encoder", lambda *_, **__: None)
-        domain._export(encoder, Path(folder))
+def resumed(recipe: str, folder: str) -> None:
+    read = Recipe.load(recipe)
+    train(read, folder, resume=True, evaluate=evaluation_of(read))
 
 
 def swept() -> None:
@@ -74,128 +48,144 @@ def swept() -> None:
     run_sweep(rows, "sweep", resume=True)
 
 
-def reported() -> Path:
-    """What a report keeps beside its page, as of now: earlier versions wrote none."""
-    folder = Path("page.files")
-    folder.mkdir()
-    write_json(
-        folder / REPORT.file, {"page": "page.html", "models": ["a"], "command": "embrew compare", "finished": True}
-    )
-    return folder / REPORT.file
+def searched() -> None:
+    SearchIndex.load("index", build.open_model("encoders/lora"))
 
 
-KINDS: dict[str, tuple[str | Callable[[], Path], Callable[[], Any]]] = {
-    "checksums": (checked, lambda: check_files(Path("checked"))),
-    "encoder": ("encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
-    "context": ("encoders/contexts/contexts/foxes/context.json", lambda: read_contexts(Path("encoders/contexts"))),
-    "run": ("whole/run.json", lambda: final_stage(Path("whole"))),
-    "stage": ("whole/supervised/stage.json", lambda: train(Recipe.load("whole.yaml"), "whole", resume=True)),
-    "export": ("export/parity.json", lambda: exported("export")),
-    "vectors": ("shards/float32/embrew-vectors.json", lambda: read_vectors("shards/float32")),
-    "index": (index, lambda: SearchIndex.load("letters", Letters())),
-    "result": ("results/sts.test.run.json", lambda: read_folder("results")),
-    "sweep": ("sweep/sweep.json", swept),
-    "report": (reported, lambda: artifacts.report(Path("page.files"))),
-    "domain": (prepared, lambda: prepare("data/docs", "data/qa.jsonl", Path("now"))),
-}
+def encoded() -> None:
+    encoder = build.open_model("encoders/lora")
+    encode_corpus(encoder, "data/corpus.jsonl", "shards/int8", precision="int8", shard_rows=8)
 
 
-def change(path: Path, kind: str, **changes: Any) -> None:
-    """Set keys of a JSON file; those of `made_of` where this holds the number."""
+class Case(NamedTuple):
+    """A kind of file, one of its files, and what reads it."""
+
+    kind: str
+    file: str
+    read: Callable[[], Any]
+
+
+CASES = (
+    Case("checksums", "encoders/lora/checksums.json", lambda: Encoder.from_pretrained("encoders/lora")),
+    Case("encoder", "encoders/lora/embrew.json", lambda: Encoder.from_pretrained("encoders/lora")),
+    Case("encoder", "encoders/memory/embrew.json", lambda: build.open_model("encoders/memory")),
+    Case("encoder", "encoders/full/embrew.json", lambda: build.open_model("encoders/full")),
+    Case(
+        "context",
+        "encoders/contexts/contexts/foxes/context.json",
+        lambda: Encoder.from_pretrained("encoders/contexts"),
+    ),
+    Case("run", "whole/run.json", lambda: Encoder.from_pretrained("whole")),
+    Case("run", "run/run.json", lambda: resumed("run.yaml", "run")),
+    Case("stage", "whole/supervised/stage.json", lambda: resumed("whole.yaml", "whole")),
+    Case("stage", "run/supervised.work/stage.json", lambda: resumed("run.yaml", "run")),
+    Case("export", "export/parity.json", lambda: build.open_model("export")),
+    Case("openvino", "export/openvino/encoder.json", lambda: build.open_model("export", backend="openvino")),
+    Case("vectors", "shards/int8/__embrew__/vectors.json", lambda: read_vectors("shards/int8")),
+    Case("vectors", "shards/int8/__embrew__/vectors.json", encoded),
+    Case("index", "index/manifest.json", searched),
+    Case("result", "results/sts.test.run.json", lambda: read_folder("results")),
+    Case("sweep", "sweep/sweep.json", swept),
+    Case("paths", "results/paths.json", lambda: read_paths(Path("results"))),
+    Case("report", "page.files/comparison.json", lambda: artifacts.report(Path("page.files"))),
+    Case("domain", "domain/manifest.json", lambda: prepare("data/docs", "data/qa.jsonl", Path("domain"))),
+)
+OTHER = [(case, number) for case in CASES for number in (*range(FORMATS[case.kind].number), "2", None, "newer")]
+
+
+def named(value: Any) -> str:
+    """Name a test."""
+    return value.kind if isinstance(value, Case) else str(value)
+
+
+def change(case: Case, **changes: Any) -> None:
+    """Set keys of a JSON file; those of `made_of` where this holds the number. None: remove the key."""
+    path = Path(case.file)
     values = json.loads(path.read_text())
-    (values["made_of"] if kind == "domain" else values).update(changes)
-    if kind == "index":  # a later version would count its keys in too
+    part = values["made_of"] if case.kind == "domain" else values
+    part.update(changes)
+    for name in [name for name, value in changes.items() if value is None]:
+        del part[name]
+    if "sha256" in values and case.kind != "checksums":
         values["sha256"] = digest_of({key: value for key, value in values.items() if key != "sha256"})
     path.write_text(json.dumps(values))
 
 
 def test_every_kind_is_tried() -> None:
-    assert KINDS.keys() == FORMATS.keys()
+    assert {case.kind for case in CASES} == FORMATS.keys()
+    assert len(OTHER) > 80
 
 
-@pytest.mark.usefixtures("old")
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_newer_number_is_refused_by_name(kind: str) -> None:
-    found, read = KINDS[kind]
-    path = found if isinstance(found, Path) else Path(found) if isinstance(found, str) else found()
-    newer = FORMATS[kind].newest + 1
-    change(path, kind, format=newer)
-    reads = " and ".join(str(number) for number in FORMATS[kind].reads)
-    plural = "s" if len(FORMATS[kind].reads) > 1 else ""
-    said = rf"{path.name} has format {newer}; this embrew reads format{plural} {reads}; update embrew$"
-    with pytest.raises(ValueError, match=said):
-        read()
-
-
-@pytest.mark.usefixtures("old")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in ("sweep", "stage") else []) for kind in FORMATS]
-)
-def test_unknown_keys_are_ignored(kind: str) -> None:
-    """So a new key, without which older versions are right, needs no new number."""
-    found, read = KINDS[kind]
-    path = found if isinstance(found, Path) else Path(found) if isinstance(found, str) else found()
-    change(path, kind, **{"of a later version": {"any": ["value"]}})
-    read()
-
-
-@pytest.mark.usefixtures("old")
-@pytest.mark.parametrize(("kind", "inside"), [("encoder", "base"), ("encoder", "pooling"), ("vectors", "shards")])
-def test_unknown_keys_of_what_decides_vectors_are_refused(kind: str, inside: str) -> None:
-    found, read = KINDS[kind]
-    assert isinstance(found, str)
-    part = json.loads(Path(found).read_text())[inside]
-    (part[0] if inside == "shards" else part)["of a later version"] = 1
-    change(Path(found), kind, **{inside: part})
-    with pytest.raises(ValueError, match=rf"{Path(found).name} cannot be read: ?.*of a later version|\(.*of a later"):
-        read()
-
-
-@pytest.mark.parametrize("number", [0, -1, "1", 1.0, True, None, [1]])
-def test_a_number_that_no_embrew_wrote_is_damage(number: Any) -> None:
-    with pytest.raises(ValueError, match=r"^a/b.json is damaged: its format is .*; copy it again"):
-        Format("b.json").check({"format": number}, Path("a/b.json"))
-
-
-@pytest.mark.parametrize("values", [None, [], "text", 3])
-def test_another_kind_of_json_is_damage(values: Any) -> None:
-    with pytest.raises(ValueError, match="a/b.json is damaged: it holds no JSON object"):
-        Format("b.json").check(values, "a/b.json")
-
-
-def test_numbers_below_those_that_are_read() -> None:
-    assert Format("b.json").check({}, "b.json") == 1, "no number is number 1"
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(("case", "number"), OTHER, ids=named)
+def test_another_number_is_refused_in_one_sentence(case: Case, number: int | str | None) -> None:
+    kind = FORMATS[case.kind]
+    number = kind.number + 1 if number == "newer" else number
+    change(case, format=number)
+    what = "without a format number" if number is None else f"of format {number!r}"
+    wanted = f"{kind.what} {what}; this embrew reads format {kind.number}; make it again with this version, or "
     with pytest.raises(
-        ValueError, match="manifest.json has format 1, of an earlier embrew; this embrew reads format 3; "
+        ValueError, match=rf"^\S*{Path(case.file).name}: {wanted}open it with the embrew that wrote it$"
     ):
-        DOMAIN.check({}, "manifest.json")
+        case.read()
 
 
-def test_what_an_older_folder_lacks_is_said_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    with caplog.at_level(logging.INFO):
-        for _ in range(3):
-            say_missing(tmp_path / "a", "without something")
-        say_missing(tmp_path / "b", "without something")
-    assert [record.message for record in caplog.records] == [
-        f"{tmp_path / name} was written by an earlier embrew, without something" for name in "ab"
-    ]
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(
+    ("case", "command"),
+    [
+        (CASES[1], "evaluate encoders/lora --data data/sts.jsonl"),
+        (CASES[1], "merge encoders/lora merged"),
+        (CASES[1], "encode encoders/lora data/corpus.jsonl more"),
+        (CASES[1], "train whole.yaml --from encoders/lora --output more"),
+        (CASES[5], "train whole.yaml --output whole --resume"),
+        (CASES[9], "evaluate export --data data/sts.jsonl"),
+        (CASES[11], "search encoders/lora words --index shards/int8"),
+        (CASES[13], "search encoders/lora words --index index"),
+        (CASES[14], "table results"),
+        (CASES[14], "evaluate encoders/lora --data data/sts.jsonl --output results"),
+    ],
+    ids=named,
+)
+def test_commands_refuse_older_numbers(case: Case, command: str) -> None:
+    kind = FORMATS[case.kind]
+    change(case, format=kind.number - 1)
+    done = CliRunner().invoke(app, command.split())
+    assert done.exit_code == 1
+    said = " ".join(done.stderr.split())
+    assert f"{kind.what} of format {kind.number - 1}; this embrew reads format {kind.number};" in said
 
 
-def test_an_index_says_once_that_it_lacks_a_hash(old: Folders, caplog: pytest.LogCaptureFixture) -> None:
-    manifest = json.loads(Path("index/manifest.json").read_text())
-    assert "tokenizer_sha256" not in manifest
-    encoder = build.open_model("encoders/lora")
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            SearchIndex.load(old.path / "index", encoder)
-    assert caplog.text.count("index was written by an earlier embrew, without the tokenizer's hash") == 1
+def unverified(case: Case) -> None:
+    """Write the checksums of a changed file again."""
+    path = Path(case.file)
+    if path.name != NAME and (path.parent / NAME).is_file():
+        write_checksums(path.parent)
 
 
-def test_checksums_of_a_newer_version_are_not_called_damaged(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("content")
-    write_checksums(tmp_path)
-    values = json.loads((tmp_path / "checksums.json").read_text())
-    assert values["sha256"] == digest_of(values["files"])
-    (tmp_path / "checksums.json").write_text(json.dumps({**values, "format": 2, "files": {}}))
-    with pytest.raises(ValueError, match="update embrew"):
-        check_files(tmp_path)
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind != "openvino"], ids=named)
+def test_unknown_keys_are_ignored(case: Case) -> None:
+    change(case, **{"of a later version": {"any": ["value"]}})
+    unverified(case)
+    case.read()
+
+
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize(
+    ("case", "inside"), [(CASES[1], "base"), (CASES[1], "pooling"), (CASES[11], "shards")], ids=named
+)
+def test_unknown_keys_of_what_decides_vectors_are_refused(case: Case, inside: str) -> None:
+    part = json.loads(Path(case.file).read_text())[inside]
+    (part[0] if inside == "shards" else part)["of a later version"] = 1
+    change(case, **{inside: part})
+    unverified(case)
+    name = Path(case.file).name
+    with pytest.raises(ValueError, match=rf"{name} cannot be read: ?.*of a later version|\(.*of a later"):
+        case.read()
+
+
+@pytest.mark.parametrize("number", [0, -1, "5", True, None, [1]])
+def test_no_other_value_is_the_number(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a/b.json: an encoder .*; this embrew reads format 5; make it again"):
+        ENCODER.check({"format": number}, Path("a/b.json"))

@@ -48,7 +48,7 @@ def made(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     (place / "run" / "one.work" / "checkpoint-2").mkdir(parents=True)
     (place / "run" / "one.work" / "checkpoint-2" / "optimizer.pt").write_bytes(b"state")
     shutil.copytree(place / "encoder", place / "run" / "one")
-    (place / "run" / "run.json").write_text(json.dumps({"final": "one", "stages": ["one"]}))
+    (place / "run" / "run.json").write_text(json.dumps({"format": 2, "final": "one", "stages": ["one"]}))
     return place
 
 

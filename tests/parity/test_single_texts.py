@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,7 @@ def test_the_assumed_precision(export: Path, made: dict[str, Any], tmp_path: Pat
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "checksums.json").unlink()
     parity = json.loads((export / "parity.json").read_text())
+    shutil.copyfile(export / "parity.safetensors", tmp_path / "parity.safetensors")
     cases = {
         ("llama.cpp", "int8"): {"/v1": ("int8", 0.99), "/api/embed": ("int8", 0.99), "/embed": ("fp32", 0.9999)},
         ("openvino", "bf16"): {"/v1": ("bf16", 0.999), "/api/embed": ("fp32", 0.9999), "/embed": ("fp32", 0.9999)},

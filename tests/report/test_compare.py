@@ -141,38 +141,14 @@ def test_the_encoder_of_results(
     assert "no result folder has this name; choose from a, b" in unknown.stderr
 
 
-@pytest.fixture
-def older(retrieval_folder: Path, tmp_path: Path) -> list[str]:
-    """Two result folders without the ids of queries, as earlier versions wrote them."""
-    for dimensions in (2, 512):
-        folder = tmp_path / f"old/{dimensions}"
-        evaluate(Words(dimensions), [retrieval_folder], output_dir=folder)
-        (file,) = folder.glob("*.examples.json")
-        file.write_text(json.dumps({"score": json.loads(file.read_text())["score"]}))
-    return [f"a={tmp_path}/old/2", f"b={tmp_path}/old/512"]
-
-
-@pytest.mark.slow
-def test_older_results_are_evaluated_again_if_allowed(
-    opened: list[str], older: list[str], model: Model, retrieval_folder: Path, tmp_path: Path
-) -> None:
-    page = tmp_path / "page.html"
-    arguments = [*older, "--model", f"a={model(2)}", "--model", f"b={model(512)}", "--data", retrieval_folder]
-    assert compare(*arguments, "-o", page).exit_code == 0  # no terminal: not asked
-    assert report(page)["queries"]["without_ids"] == ["pets dev, 3 queries + 3 documents"]
-    assert compare(*arguments, "-o", page, "--yes").exit_code == 0
-    assert report(page)["queries"]["without_ids"] == []
-    assert list((tmp_path / "page.files/results/a").glob("pets.dev.json"))
-    (kept,) = (tmp_path / "old/2").glob("*.examples.json")
-    assert set(json.loads(kept.read_text())) == {"score"}  # the user's folder is left alone
-
-
 def test_what_cannot_be_compared_is_refused(model: Model, sts_folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     empty = tmp_path / "empty"
     empty.mkdir()
     (tmp_path / "index").mkdir()
-    (tmp_path / "index/manifest.json").write_text(json.dumps({"documents": 1, "dimensions": 2, "files": []}))
+    (tmp_path / "index/manifest.json").write_text(
+        json.dumps({"format": 3, "documents": 1, "dimensions": 2, "files": []})
+    )
     for arguments, message in (
         ([model(2), "-o", page], "folder-2: no results; give --suite NAME or --data DIR"),
         ([empty, "-o", page], "empty cannot be compared: it holds nothing that embrew wrote"),
@@ -315,7 +291,7 @@ def test_stored_folders_are_opened_without_downloads(
         ({"model": 3}, "cannot be read"),
         ({"data": {"STS.test": "../STS"}}, "'../STS' is not an absolute path"),
         ({"data": []}, "cannot be read"),
-        ({"format": 2}, "has format 2; this embrew reads format 1"),
+        ({"format": 1}, "format 1; this embrew reads format 2"),
     ],
 )
 def test_stored_paths_are_absolute(

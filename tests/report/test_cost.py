@@ -80,7 +80,8 @@ def test_every_size_of_a_nested_model_is_a_point(subject: Subject) -> None:
 
 @pytest.mark.slow
 def test_charts_are_drawn_without_warnings(subject: Subject, show: Callable[..., Shown], tmp_path: Path) -> None:
-    log = {"scores": {}, "stages": ["a"], "seconds": {"a": 60.0}, "samples": {"a": {"a_step": 8, "steps": 10}}}
+    log = {"format": 2, "scores": {}, "stages": ["a"], "seconds": {"a": 60.0}}
+    log |= {"samples": {"a": {"a_step": 8, "steps": 10}}}
     (tmp_path / "run.json").write_text(json.dumps(log))
     sources = {name: (Source(run=tmp_path, stage="a"),) for name in ("base", "nested")}
     measured = {"cost": dict.fromkeys(sources, subject.measured["cost"]["base"])}
@@ -92,7 +93,7 @@ def test_charts_are_drawn_without_warnings(subject: Subject, show: Callable[...,
 
 def test_training_is_that_of_all_stages_so_far(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(
-        '{"scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
+        '{"format": 2, "scores": {}, "stages": ["a", "b"], "seconds": {"a": 60.0, "b": 30.0},'
         '"samples": {"a": {"a_step": 8, "steps": 10}, "b": {"a_step": 4, "steps": 5}}}'
     )
     assert Source(run=tmp_path, stage="a").training() == (60.0, 80)

@@ -36,7 +36,7 @@ def subject(tmp_path: Path) -> Subject:
     train = write_rows(tmp_path / "pairs", ROWS, "train.jsonl")
     stage = tmp_path / "run" / "only"
     stage.mkdir(parents=True)
-    (tmp_path / "run/run.json").write_text(json.dumps({"scores": {}, "stages": ["only"]}))
+    (tmp_path / "run/run.json").write_text(json.dumps({"format": 2, "scores": {}, "stages": ["only"]}))
     recipe = {
         "encoder": {"model": "nano", "pooling": {"mode": "mean"}},
         "stages": [

@@ -105,26 +105,18 @@ def test_a_stage_goes_on_as_it_was_begun(
     """A finished stage is skipped on any machine; one in progress keeps its dtype, or is refused."""
     from embrew.training.resuming.stage_json import arithmetic_of
 
-    lora, full = recipe(model_folder("llama"), data), recipe(model_folder("llama"), data, lora=None)
+    lora = recipe(model_folder("llama"), data)
     computing(monkeypatch, False)
     train(lora, trained, resume=True)
     computing(monkeypatch, True)
     written = json.loads((trained / "one" / "stage.json").read_text())
     (tmp_path / "one.work").mkdir()
 
-    def begun(arithmetic: dict[str, str] | None) -> None:
-        kept = (
-            {**written, "arithmetic": arithmetic}
-            if arithmetic
-            else {k: v for k, v in written.items() if k != "arithmetic"}
-        )
-        (tmp_path / "one.work" / "stage.json").write_text(json.dumps(kept))
+    def begun(arithmetic: dict[str, str]) -> None:
+        (tmp_path / "one.work" / "stage.json").write_text(json.dumps({**written, "arithmetic": arithmetic}))
 
     begun({"one": "float32"})
     assert arithmetic_of(lora, lora.stages[0], tmp_path) == "float32"
-    begun(None)  # by an earlier version, which trained a LoRA in float32
-    assert arithmetic_of(lora, lora.stages[0], tmp_path) == "float32"
-    assert arithmetic_of(full, full.stages[0], tmp_path) == "float32"
     begun({"one": "bfloat16"})
     assert arithmetic_of(lora, lora.stages[0], tmp_path) == "bfloat16"
     computing(monkeypatch, False)

@@ -259,7 +259,14 @@ def test_a_stage_that_hardly_trained_is_named(
 
 def test_where_scores_are_shown(tmp_path: Path) -> None:
     entry = {"curve": [{"step": 0, "share": 0.01, "other": 0.0}], "end": {"step": 300, "share": 0.23, "other": -0.05}}
-    log = {"scores": {}, "seconds": {}, "data": {}, "stages": ["compress", "later"], "gap": {"compress": entry}}
+    log = {
+        "format": 2,
+        "scores": {},
+        "seconds": {},
+        "data": {},
+        "stages": ["compress", "later"],
+        "gap": {"compress": entry},
+    }
     (tmp_path / "run.json").write_text(json.dumps(log))
     words = "share of the gap closed 0.23 after step 300, 0.01 before (another text's memory −0.05)"
     assert inspect(tmp_path).facts == (f"compress: {words}",)

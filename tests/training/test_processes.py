@@ -81,6 +81,8 @@ def test_dropout_is_said(make_encoder, caplog):
     [("processes", 0, "processes is not a number of processes"), ("held_out", -1, "held_out is not a number of texts")],
 )
 def test_a_damaged_number(name, value, words, tmp_path):
-    (tmp_path / "stage.json").write_text(f'{{"format": 2, "hash": "a", "recipe": {{}}, "{name}": {value}}}')
+    (tmp_path / "stage.json").write_text(
+        f'{{"format": 3, "hash": "a", "recipe": {{}}, "arithmetic": {{}}, "content": {{}}, "{name}": {value}}}'
+    )
     with pytest.raises(ValueError, match=words):
         read_stage(tmp_path)

@@ -45,7 +45,7 @@ class Curve:
     sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def scored_on(self, metric: str) -> str:
-        """Return the sets of a score with split and size; `unknown` for runs of older versions."""
+        """Return the sets of a score with split and size; `unknown` where the run names none."""
         wanted = [name for name in self.sets if metric == name or (metric == "dev" and not name.startswith("guard/"))]
         said = [
             f"{name} {self.sets[name]['split']}, {self.sets[name].get('size', 'size unknown')}"

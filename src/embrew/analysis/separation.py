@@ -44,8 +44,7 @@ class Separation:
         deviations: standard deviations, likewise.
         nearest: share of the questions whose own answer is nearer than all others.
         histograms: counts by `BINS`, matched and mismatched, `(2, 2000)`.
-        different: number of different questions or of different answers, whichever is smaller; None if it is not
-            known (files of older versions).
+        different: number of different questions or of different answers, whichever is smaller.
         error: standard error of d′ (jackknife over pairs); None if it is not known.
     """
 
@@ -55,7 +54,7 @@ class Separation:
     deviations: tuple[float, float]
     nearest: float
     histograms: np.ndarray
-    different: int | None = None
+    different: int
     error: float | None = None
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import typer
 
 from embrew.cli import completion
 from embrew.cli.arguments import AsJson, Quiet
-from embrew.cli.console import can_ask, out, print_json
+from embrew.cli.console import out, print_json
 from embrew.cli.signals import stopping
 
 
@@ -65,12 +64,6 @@ def compare(
             "Repeatable.",
         ),
     ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", "-y", help="Evaluate retrieval again, without asking, where results lack the ids of queries."
-        ),
-    ] = False,
     map_method: Annotated[
         MapMethod, typer.Option("--map", help="Map by principal components, or by t-SNE, which is slower.")
     ] = MapMethod.PCA,
@@ -102,7 +95,6 @@ def compare(
             given,
             tasks,
             output,
-            again=lambda lines: yes or _ask(lines),
             command=shlex.join(["embrew", *sys.argv[1:]]),
             map_method=map_method.value,
         )
@@ -117,11 +109,3 @@ def compare(
         for command in write_atlas(maps_of(subject), atlas):
             out().print(f"open with: {command}", markup=False, soft_wrap=True)
     print_json({"verdict": sentences, **{section.name: section.document for section in sections}})
-
-
-def _ask(lines: Sequence[str]) -> bool:
-    """Ask at a terminal whether to evaluate again; elsewhere the answer is no."""
-    if not can_ask():
-        return False
-    question = "these results lack the ids of queries, which queries won and lost need:\n  "
-    return typer.confirm(f"{question}{chr(10).join(lines)}\nevaluate them again?", err=True)

@@ -87,12 +87,12 @@ def add(
     loading(model)
     from embrew.modeling.encoder import Encoder
     from embrew.modeling.prompting.contexts import Context
-    from embrew.modeling.storage.context_files import CONTEXTS, check_new_name, write_context
+    from embrew.modeling.storage.context_files import CONTEXTS, check_name, write_context
     from embrew.modeling.storage.opening import final_stage, read_settings
 
     folder = final_stage(model)
     read_settings(folder)
-    check_new_name(name)
+    check_name(name)
     if (folder / CONTEXTS / name).exists() and not overwrite:
         raise FileExistsError(f"{folder} has a context {name} already; choose another name, or --overwrite")
     words, pairs = _given(instruction, demos)

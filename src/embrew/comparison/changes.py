@@ -81,7 +81,7 @@ class Confusion(NamedTuple):
 
 
 def ranked(result: Result) -> Ranked | None:
-    """Return the queries of a result; None if its examples name none, as those of earlier versions do."""
+    """Return the queries of a result; None if its examples name none."""
     examples = result.examples
     if {"query", "rank", "top"} <= examples.keys():
         depth = None if result.kind == "reranking" else RANKS

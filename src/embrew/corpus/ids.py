@@ -8,23 +8,16 @@ import numpy as np
 
 from embrew.corpus.lookup import Lookup, keys_of
 
-UNIQUE = "unique"
-"""Value of `ids` in `made_of`. Folders without this entry are of an earlier version, which did not compare ids."""
-
 
 class Ids:
     """The ids of a corpus, as 127 bits of two hashes; among a billion ids, two collide with probability 10⁻²⁰.
 
     Args:
         keep: rows with the id of an earlier row are kept; otherwise they are refused or left out.
-
-    Attributes:
-        count: rows so far that have the id of an earlier row.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
         self.keep = keep
-        self.count = 0
         self._known = Lookup()
 
     def repeated(self, ids: Sequence[str]) -> list[bool]:
@@ -37,7 +30,6 @@ class Ids:
                 again[i] |= name in seen
                 seen.add(name)
         self._known.add(keys[~again], checks[~again])
-        self.count += int(again.sum())
         return [bool(repeats) for repeats in again]
 
 

@@ -19,31 +19,13 @@ logger = logging.getLogger(__name__)
 ABOUT = "__embrew__"
 MANIFEST = f"{ABOUT}/vectors.json"
 REJECTS = f"{ABOUT}/rejects.jsonl"
-BESIDE = {REJECTS: "rejects.jsonl", MANIFEST: "embrew-vectors.json"}
-"""Names of the same files in folders of earlier versions, which have them in the same folder as the shards."""
-
-
-def manifest_name(folder: Place) -> str:
-    """Return the name of a folder's manifest; that of earlier versions if only it exists."""
-    old = BESIDE[MANIFEST]
-    return old if (folder / old).is_file() and not (folder / MANIFEST).is_file() else MANIFEST
-
-
-def move_beside(folder: Place) -> None:
-    """Move the files of an earlier version into `__embrew__`; the manifest last, so that a killed call resumes."""
-    if isinstance(folder, StorePath) or manifest_name(folder) == MANIFEST:
-        return
-    (folder / ABOUT).mkdir(exist_ok=True)
-    for name, old in BESIDE.items():
-        if (folder / old).is_file():
-            (folder / old).replace(folder / name)
 
 
 def remove_leftovers(folder: Place) -> None:
     """Remove the temporary files of a killed run; in a store there are none."""
     if isinstance(folder, StorePath):
         return
-    for name in ("part-*.parquet", *BESIDE, *BESIDE.values()):
+    for name in ("part-*.parquet", REJECTS, MANIFEST):
         path = folder / name
         for leftover in path.parent.glob(f".{path.name}.*"):
             leftover.unlink()
@@ -54,7 +36,7 @@ def remove_leftovers(folder: Place) -> None:
 def check_writable(folder: Place) -> None:
     """Raise if a folder holds files, and no manifest."""
     if isinstance(folder, Path):
-        check_free(folder, marker=manifest_name(folder), overwrite=True)
+        check_free(folder, marker=MANIFEST, overwrite=True)
     elif not (folder / MANIFEST).is_file() and any(entry.name != ABOUT for entry in folder.iterdir()):
         raise FileExistsError(f"{folder} holds no {MANIFEST}, so it was not written by embrew; it is left alone")
 

@@ -17,15 +17,7 @@ from embrew.corpus.hashes import read_hashes, text_hashes, write_hashes
 from embrew.corpus.ids import Ids
 from embrew.corpus.input_files import corpus_files, expected_rows, fingerprint, say_unread
 from embrew.corpus.job import Job
-from embrew.corpus.layout import (
-    REJECTS,
-    check_writable,
-    manifest_name,
-    move_beside,
-    remove_leftovers,
-    restore,
-    scratch_of,
-)
+from embrew.corpus.layout import MANIFEST, REJECTS, check_writable, remove_leftovers, restore, scratch_of
 from embrew.corpus.manifest import Entry, Manifest, new_manifest, read_manifest, require_same
 from embrew.corpus.shards import (
     device_of,
@@ -35,7 +27,6 @@ from embrew.corpus.shards import (
     write_shard,
 )
 from embrew.data.versions import Changes
-from embrew.files.formats import say_missing
 from embrew.files.locks import claimed
 from embrew.files.stores import Place
 from embrew.modeling.embedding.batching import ahead
@@ -47,11 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
-    """Counts of a corpus that was read: rows that can be encoded, rejected rows, and kept rows with a repeated id."""
+    """Counts of a corpus that was read: rows that can be encoded, and rejected rows."""
 
     rows: int
     rejected: int
-    repeated: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +126,6 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
         asked = manifest
         manifest = resumed(asked, job)
         kept = {number for number, entry in manifest.shards.items() if is_whole(job.folder, manifest, entry)}
-        if (
-            "texts" not in manifest.made_of
-        ):  # made of texts without white space at both ends, which differ from those that are read now
-            manifest.shards = {number: manifest.shards[number] for number in kept}
         end = work(manifest, kept)
         if fingerprint(corpus_files(job.input)) != asked.made_of["input"]:
             raise ValueError(
@@ -151,7 +137,7 @@ def run(job: Job, manifest: Manifest, work: Callable[[Manifest, set[int]], End])
         if manifest.rows != end.rows:
             raise ValueError(f"{job.input} has changed: it has {end.rows} rows, {job.folder} {manifest.rows}")
         manifest.rejected, manifest.complete = end.rejected, True
-        manifest.made_of = {key: value for key, value in asked.made_of.items() if key != "ids" or not end.repeated}
+        manifest.made_of = asked.made_of
         manifest.write(job.folder)
         if not end.rejected:
             (job.folder / REJECTS).unlink(missing_ok=True)
@@ -190,15 +176,12 @@ def resumed(manifest: Manifest, job: Job) -> Manifest:
             job.folder,
             scratch_of(job.folder),
         )
-    if not (job.folder / manifest_name(job.folder)).exists():
+    if not (job.folder / MANIFEST).exists():
         manifest.write(job.folder)
         return manifest
     known = read_manifest(job.folder)
     # A corpus that was repaired after it stopped a run is another file; finished shards are compared with its rows.
     require_same(known.made_of, manifest.made_of, job.folder, apart_from=() if known.complete else ("input",))
-    if "texts" not in known.made_of:
-        say_missing(str(job.folder), "which removed white space at both ends of texts: each finished shard is compared")
-    move_beside(job.folder)
     if known.run["versions"] != manifest.run["versions"]:
         logger.warning("%s was begun with other versions of the libraries: %s", job.folder, known.run["versions"])
     return known
@@ -210,31 +193,21 @@ def unfinished(job: Job, manifest: Manifest, keep: set[int]) -> Generator[Shard 
     Raises:
         ValueError: a finished shard was made of other rows than the corpus has now, or rows are bad.
     """
-    ids = Ids(keep="ids" not in manifest.made_of)
     with job_rejects(job) as rejects:
-        for shard in shards(job, rejects, ids):
+        for shard in shards(job, rejects, Ids()):
             entry = manifest.shards.get(shard.number)
             if entry is not None and entry.input_sha256 != shard.sha256:
                 first = shard.number * job.shard_rows
-                rule = "" if "texts" in manifest.made_of else " without white space at both ends, by an earlier version"
                 raise ValueError(
                     f"{job.input} has changed: its rows {first + 1} to {first + len(shard.rows)} are not those that "
-                    f"{job.folder / entry.file} was made of{rule}; choose another folder, or "
+                    f"{job.folder / entry.file} was made of; choose another folder, or "
                     "update this one to the current corpus (--update, update_corpus)"
                 )
             if shard.number not in keep:
                 yield shard
             elif entry is not None and read_hashes(job.folder, entry.file, entry.rows, shard.sha256) is None:
                 write_hashes(job.folder, entry.file, shard.sha256, text_hashes(row.text for row in shard.rows))
-    if ids.keep and ids.count:
-        logger.warning(
-            "%s: %d rows have the id of an earlier row. %s was begun by an earlier version, which kept them all; "
-            "encode into a new folder to have them refused or left out",
-            job.input,
-            ids.count,
-            job.folder,
-        )
-    yield End(rejects.rows - rejects.count, rejects.count, ids.count if ids.keep else 0)
+    yield End(rejects.rows - rejects.count, rejects.count)
 
 
 def settle(manifest: Manifest, vectors: np.ndarray, job: Job) -> None:

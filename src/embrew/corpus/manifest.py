@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from embrew.corpus.ids import UNIQUE
 from embrew.corpus.input_files import corpus_files, fingerprint
 from embrew.corpus.job import Job
-from embrew.corpus.layout import MANIFEST, manifest_name
+from embrew.corpus.layout import MANIFEST
 from embrew.files.checksums import digest_of
 from embrew.files.formats import VECTORS
 from embrew.files.reading import content_of, read_json
@@ -20,9 +19,6 @@ from embrew.text_encoder.hashes import tokenizer_sha256
 from embrew.text_encoder.interface import TextEncoder, resolved_prompts
 from embrew.text_encoder.precision import Ranges
 from embrew.text_encoder.provenance import describe_run
-
-TEXTS = "unchanged"
-"""How texts are read, in `made_of`. Folders without this entry: white space at both ends of texts was removed."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Manifest:
             FileExistsError: another process took over the folder, in a store.
         """
         values = {
-            "format": VECTORS.newest,
+            "format": VECTORS.number,
             "complete": self.complete,
             "rows": self.rows,
             "rejected": self.rejected,
@@ -97,16 +93,15 @@ def read_manifest(folder: Place) -> Manifest:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: embrew did not write it, another version did, or it has changed since.
+        ValueError: embrew did not write it, it has another format number, or it has changed since.
     """
-    path = folder / manifest_name(folder)
+    path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no vectors (no {MANIFEST}); make them with embrew encode")
     repair = "restore it from a copy of the folder, or encode into another folder"
     values = read_json(path, kind=VECTORS, repair=repair)
     with content_of(path, repair=repair):
-        sha256 = values.pop("sha256", None)  # earlier versions wrote none
-        if sha256 is not None and sha256 != digest_of(values):
+        if values.pop("sha256") != digest_of(values):
             raise ValueError("it has changed since it was written: its sha256 differs")
         return Manifest(
             made_of=values["made_of"],
@@ -147,8 +142,6 @@ def new_manifest(encoder: TextEncoder, job: Job) -> Manifest:
         "precision": job.precision,
         "id_column": job.id_column,
         "text_column": job.text_column,
-        "texts": TEXTS,
-        "ids": UNIQUE,
         "shard_rows": job.shard_rows,
         "input": fingerprint(corpus_files(job.input)),
     }
@@ -170,11 +163,6 @@ def require_same(
     Raises:
         FileExistsError: they were; names what differs.
     """
-    known = {
-        "texts": TEXTS,
-        "ids": UNIQUE,
-        **known,
-    }  # of an earlier version: every finished shard is compared with its texts
     keys = sorted({*known, *now} - {*apart_from})
     different = [key for key in keys if known.get(key) != now.get(key)]
     if different:

@@ -6,7 +6,6 @@ import io
 from typing import Any
 
 from embrew.corpus.corpus import shards
-from embrew.corpus.ids import Ids
 from embrew.corpus.job import Job
 from embrew.corpus.vectors import Vectors
 from embrew.data.rejects import Rejects
@@ -69,7 +68,7 @@ def texts_of(vectors: Vectors, input: str | Place) -> list[str]:
         text_column=made_of["text_column"],
     )
     found: list[str] = []
-    for shard in shards(job, Rejects(io.StringIO(), max_rate=1.0), Ids(keep="ids" not in made_of)):
+    for shard in shards(job, Rejects(io.StringIO(), max_rate=1.0)):
         entry = vectors.manifest.shards.get(shard.number)
         if entry is None or entry.input_sha256 != shard.sha256:
             break

@@ -15,7 +15,7 @@ import torch
 from embrew.corpus.corpus import Shard
 from embrew.corpus.hashes import text_hashes, write_hashes
 from embrew.corpus.job import Job
-from embrew.corpus.layout import manifest_name
+from embrew.corpus.layout import MANIFEST
 from embrew.corpus.manifest import Entry, Manifest, shard_name
 from embrew.files.checksums import file_sha256
 from embrew.files.stores import Place, local_copy
@@ -147,7 +147,7 @@ def check_whole(path: Path, folder: Place, manifest: Manifest, entry: Entry) -> 
         found = file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
     if found != (entry.rows, columns(dimensions, precision)):
         raise ValueError(
-            f"{folder / manifest_name(folder)} says that {entry.file} holds {entry.rows} {precision} vectors of "
+            f"{folder / MANIFEST} says that {entry.file} holds {entry.rows} {precision} vectors of "
             f"{dimensions} dimensions; it holds {found[0]} rows of {found[1]} columns. Restore the manifest from a "
             "copy of the folder, or encode into another folder"
         )

@@ -113,9 +113,9 @@ def _known(folder: Path, old: Manifest) -> Known:
             known.add(folder, old.shards[number], older=True)
     if known.unhashed:
         logger.warning(
-            "%s: %d of %d shards have no hashes of their texts (an earlier version wrote none, or the files are "
-            "damaged); their rows are kept only where a whole shard is unchanged. If you have the corpus that they "
-            "were made of, stop, give embrew encode with it first, which adds the hashes, and then this",
+            "%s: %d of %d shards have no hashes of their texts (the files are missing or damaged); their rows are kept "
+            "only where a whole shard is unchanged. If you have the corpus that they were made of, stop, give embrew "
+            "encode with it first, which adds the hashes, and then this",
             folder,
             known.unhashed,
             len(old.shards),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embrew.corpus.layout import manifest_name, restore
+from embrew.corpus.layout import MANIFEST, restore
 from embrew.corpus.manifest import Entry, Manifest, read_manifest
 from embrew.corpus.shards import check_whole, read_blocks, read_shard
 from embrew.files.stores import Place, local_copy, place_of
@@ -86,7 +86,7 @@ class Vectors:
 def holds_vectors(folder: str | Place) -> bool:
     """Return whether `encode_corpus` wrote a folder; a path, or a URL."""
     folder = place_of(folder)
-    return (folder / manifest_name(folder)).is_file()
+    return (folder / MANIFEST).is_file()
 
 
 def read_vectors(folder: str | Place, *, partial: bool = False) -> Vectors:

@@ -37,8 +37,6 @@ def chosen_share(recipe: Recipe, output: Path, step: float, share: float | None 
     earlier = None
     if file.is_file():
         earlier = float(json.loads(file.read_text())["share"])
-    elif (output / "model").exists():  # begun by an embrew that trained all steps
-        earlier = 1.0
     if earlier is not None and share not in (None, earlier):
         raise ValueError(
             f"{output} was begun with {earlier:.0%} of the steps, and {share:.0%} are asked for; leave --quick and "

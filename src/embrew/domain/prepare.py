@@ -92,7 +92,7 @@ def prepare(
             questions or answers for the test; training files that hold a held-out question or answer (see `scan`).
     """
     asked = {
-        "format": DOMAIN.newest,
+        "format": DOMAIN.number,
         "documents": public_name(documents)[0],
         "pairs": None if pairs is None else public_name(pairs)[0],
         "columns": dict(columns or {}),

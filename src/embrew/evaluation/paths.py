@@ -38,7 +38,7 @@ def write_paths(folder: Path, model: str, tasks: Iterable[Task | MtebTask], *, p
         data[f"{cell.name}.{cell.shown_split}"] = cell.path.absolute()
     opened = str(Path(model).absolute()) if Path(model).is_dir() else None
     places = {name: str(path) for name, path in data.items()}
-    write_json(folder / PATHS.file, {"format": PATHS.newest, "model": opened, "pooling": pooling, "data": places})
+    write_json(folder / PATHS.file, {"format": PATHS.number, "model": opened, "pooling": pooling, "data": places})
 
 
 def read_paths(folder: Path) -> Paths:
@@ -46,10 +46,10 @@ def read_paths(folder: Path) -> Paths:
     file = folder / PATHS.file
     if not file.is_file():
         return Paths()
-    values = read_json(file, keys=("model", "data"), repair=REPAIR, kind=PATHS)
+    values = read_json(file, keys=("model", "data", "pooling"), repair=REPAIR, kind=PATHS)
     with content_of(file, repair=REPAIR):
         data = {name: _absolute(path) for name, path in values["data"].items()}
-        return Paths(None if values["model"] is None else _absolute(values["model"]), data, values.get("pooling"))
+        return Paths(None if values["model"] is None else _absolute(values["model"]), data, values["pooling"])
 
 
 def _absolute(path: Any) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embrew.evaluation.kinds import KINDS
-from embrew.files.formats import RESULT, OtherFormat, say_missing
+from embrew.files.formats import RESULT, OtherFormat
 from embrew.files.reading import BrokenFile, read_json
 from embrew.files.safe_names import check_file_name
 from embrew.files.writing import write_json
@@ -17,7 +17,7 @@ _SIZES = ("pairs", "queries", "documents", "texts", "classes", "summaries")
 
 
 def size_of(counts: Mapping[str, int]) -> str:
-    """Return the size of a task, such as `10 queries + 200 documents`; `size unknown` for files of older versions."""
+    """Return the size of a task, such as `10 queries + 200 documents`; `size unknown` without counts."""
     units = sorted((name for name in counts if "_" not in name), key=lambda name: (*_SIZES, name).index(name))
     return " + ".join(f"{counts[name]} {name}" for name in units) or "size unknown"
 
@@ -46,7 +46,7 @@ def write_result(result: Result, folder: Path, run: Mapping[str, Any]) -> Path:
     entry = {**result.scores, "main_score": result.main_score, "hf_subset": "default", "languages": ["eng-Latn"]}
     path = _result_file(folder, result.task, result.split)
     path.unlink(missing_ok=True)  # so that an interruption leaves no old result with a new sidecar
-    write_json(_sidecar_file(path), {"format": RESULT.newest, **run, "counts": dict(result.counts)})
+    write_json(_sidecar_file(path), {"format": RESULT.number, **run, "counts": dict(result.counts)})
     if result.examples:
         write_json(path.with_suffix(".examples.json"), result.examples)
     write_json(
@@ -67,7 +67,7 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
     """Read a result and its sidecar.
 
     Raises:
-        ValueError: `write_result` did not write them, or a newer version of embrew did.
+        ValueError: `write_result` did not write them, or with another format number.
     """
     try:
         values, run = read_json(path), read_json(_sidecar_file(path), kind=RESULT)
@@ -78,9 +78,7 @@ def read_result(path: Path) -> tuple[Result, dict[str, Any]]:
         examples_file = path.with_suffix(".examples.json")
         examples = read_json(examples_file) if examples_file.is_file() else {}
         main, seconds = float(entry["main_score"]), float(values["evaluation_time"])
-        return Result(
-            values["task_name"], split, run["kind"], main, scores, seconds, run.get("counts", {}), examples
-        ), run
+        return Result(values["task_name"], split, run["kind"], main, scores, seconds, run["counts"], examples), run
     except (BrokenFile, OtherFormat):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -98,9 +96,6 @@ def finished(folder: Path, run: Mapping[str, Any]) -> Result | None:
         return None
     result, known = read_result(path)
     plain = json.loads(json.dumps(run))
-    if "tokenizer_sha256" not in known and plain.get("tokenizer_sha256"):
-        say_missing(path, "without the tokenizer's hash: that of the result is not compared with this one")
-    known = {"tokenizer_sha256": plain.get("tokenizer_sha256"), **known}
     different = sorted(key for key in {*plain, *known} - {"counts"} if plain.get(key) != known.get(key))
     if different:
         raise FileExistsError(

@@ -117,7 +117,7 @@ class Parts:
         prompts = {**stock_prompts(encoder), **{name: context.prompt for name, context in baked.items()}}
         texts = [*TEXTS, long_text(encoder, max(encoder.max_seq_length, *lengths.values()))]
         parity = {
-            "format": EXPORT.newest,
+            "format": EXPORT.number,
             "tolerance": tolerance(encoder.backbone.dtype),
             "max_length": encoder.max_seq_length,
             "exported_from": {"max_length": lengths, "data": data_names(encoder.record, steps=encoder.steps)},

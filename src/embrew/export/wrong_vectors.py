@@ -64,7 +64,7 @@ class WrongVectors:
         Raises:
             OSError: there is no such file, or it may not be read.
             BrokenFile: its content cannot be read.
-            OtherFormat: another version of embrew wrote it, and this one does not read it.
+            OtherFormat: it has another format number.
         """
         path.open("rb").close()
         with content_of(path), safe_open(path, framework="np") as file:
@@ -83,7 +83,7 @@ class WrongVectors:
 
     def write(self, path: Path) -> None:
         """Write a safetensors file, in float16: the cosine of a unit vector with its rounded one is above 1 - 1e-6."""
-        about = {"format": EXPORT.newest, "rows": self.rows, "long": self.long}
+        about = {"format": EXPORT.number, "rows": self.rows, "long": self.long}
         tensors = {name: vector.astype(np.float16) for name, vector in {**self.vectors, **self.truncated}.items()}
         save_file(tensors, path, metadata={"texts": json.dumps(about, ensure_ascii=False)})
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from embrew.files.formats import CHECKSUMS
+from embrew.files.formats import CHECKSUMS, OtherFormat
 
 NAME = "checksums.json"
 CARD = "README.md"
@@ -84,7 +84,7 @@ def write_checksums(folder: Path, *, leave_out: Collection[str] = (CARD,)) -> No
     """
     files = {name: file_sha256(folder / name, known=True) for name in sorted(_files(folder)) if name not in leave_out}
     text = json.dumps(
-        {"format": CHECKSUMS.newest, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
+        {"format": CHECKSUMS.number, "files": files, "sha256": digest_of(files)}, indent=2, ensure_ascii=False
     )
     (folder / NAME).write_text(text + "\n", encoding="utf-8")
 
@@ -131,7 +131,7 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
 
     Raises:
         Damaged: the file itself is damaged.
-        ValueError: it was written by a newer embrew.
+        OtherFormat: it has another format number than this embrew reads, or none.
     """
     path = folder / NAME
     if not os.path.lexists(path):
@@ -139,12 +139,13 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
     repair = f"copy the folder again, or remove {NAME} and it opens unverified"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        number, files = values["format"], values["files"]
-        whole = number in CHECKSUMS.reads and values["sha256"] == digest_of(files) and _are_names(files)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged ({error}); {repair}") from error
-    if isinstance(number, int) and number > CHECKSUMS.newest:
         CHECKSUMS.check(values, path)
+        files = values["files"]
+        whole = values["sha256"] == digest_of(files) and _are_names(files)
+    except OtherFormat:
+        raise
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged ({error}); {repair}") from error
     if not whole:
         raise Damaged(f"{path} is damaged; {repair}")
     return files

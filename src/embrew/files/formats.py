@@ -1,21 +1,14 @@
-"""Format numbers of the files that embrew writes, and errors for numbers that it does not read.
-
-`docs/reference/formats.md` has the policy: when a number is raised, and what older and newer versions do.
-"""
+"""Format numbers of the files that embrew writes, and the error for numbers that it does not read."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-logger = logging.getLogger(__name__)
 KEY = "format"
 GAP = "gap"  # the share of the gap closed of a compression stage, in run.json and among the scores of an evaluation
 GAP_OTHER = f"{GAP}_other"  # that of another text's memory, among the scores
 GUARD = "guard/"  # prefix of guard sets among the scores in run.json; "guard" is their mean, "dev" that of dev sets
-_said: set[tuple[str, str]] = set()
 
 
 class OtherFormat(ValueError):
@@ -24,61 +17,51 @@ class OtherFormat(ValueError):
 
 @dataclass(frozen=True)
 class Format:
-    """Format numbers of one kind of file.
+    """The format of one kind of file.
 
     Attributes:
+        what: what the file belongs to, for the error.
         file: name of the file that holds the number under `format`.
-        reads: numbers that this embrew reads, ascending. A file without a number has format 1.
-        again: what the user has to do if the number is below those that are read.
+        number: the only number that is written and read.
     """
 
+    what: str
     file: str
-    reads: tuple[int, ...] = (1,)
-    again: str = "make it again with this embrew"
+    number: int = 2
 
-    @property
-    def newest(self) -> int:
-        """The number that is written, unless a lower one is enough for the file."""
-        return self.reads[-1]
-
-    def check(self, values: Any, where: object) -> int:
-        """Return the format number of a file that was read.
+    def check(self, values: dict[str, Any], where: object) -> None:
+        """Raise unless a file has the number that is read.
 
         Args:
             values: its content.
             where: the file, for the error.
 
         Raises:
-            OtherFormat: a newer embrew wrote it, or one so old that it is no longer read; or it is no JSON object, or
-                has a number that embrew never wrote.
+            OtherFormat: it has another number, or none.
         """
-        number = values.get(KEY, 1) if isinstance(values, dict) else None
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            what = f"its format is {number!r}" if isinstance(values, dict) else "it holds no JSON object"
-            raise OtherFormat(f"{where} is damaged: {what}; copy it again from where it came from")
-        if number in self.reads:
-            return number
-        reads = f"format{'s' if len(self.reads) > 1 else ''} {' and '.join(map(str, self.reads))}"
-        if number > self.newest:
-            raise OtherFormat(f"{where} has format {number}; this embrew reads {reads}; update embrew")
-        raise OtherFormat(f"{where} has format {number}, of an earlier embrew; this embrew reads {reads}; {self.again}")
+        number = values.get(KEY)
+        if number != self.number:
+            what = "without a format number" if number is None else f"of format {number!r}"
+            raise OtherFormat(
+                f"{where}: {self.what} {what}; this embrew reads format {self.number}; make it again with this "
+                "version, or open it with the embrew that wrote it"
+            )
 
 
-CHECKSUMS = Format("checksums.json")
-ENCODER = Format("embrew.json", (1, 2, 3, 4))
-"""2: words after the text are joined with it; 3: the base is quantised; 4: memory_ratio counts the text alone."""
-CONTEXT = Format("context.json")
-RUN = Format("run.json")
-STAGE = Format("stage.json", (1, 2))  # also of the checkpoints; 2: data by content, paths by name in the hash
-EXPORT = Format("parity.json")
-OPENVINO = Format("openvino/encoder.json")  # within an export, and not a kind of folder
-VECTORS = Format("vectors.json")
-INDEX = Format("manifest.json", (1, 2))  # 2: queries are encoded with options; readers of 1 do not support this
-RESULT = Format("TASK.SPLIT.run.json")
-SWEEP = Format("sweep.json")
-PATHS = Format("paths.json")  # within results, and not a kind of folder
-REPORT = Format("comparison.json")
-DOMAIN = Format("manifest.json", (3,), "choose another output folder, or remove this one")
+CHECKSUMS = Format("checksums", "checksums.json")
+ENCODER = Format("an encoder", "embrew.json", 5)
+CONTEXT = Format("a context of an encoder", "context.json")
+RUN = Format("a training run", "run.json")
+STAGE = Format("a stage of a training run", "stage.json", 3)  # also of its checkpoints
+EXPORT = Format("an export", "parity.json")
+OPENVINO = Format("an export for OpenVINO", "openvino/encoder.json")  # within an export, and not a kind of folder
+VECTORS = Format("vectors", "vectors.json")
+INDEX = Format("a search index", "manifest.json", 3)
+RESULT = Format("a result", "TASK.SPLIT.run.json")
+SWEEP = Format("a sweep", "sweep.json")
+PATHS = Format("paths of results", "paths.json")  # within results, and not a kind of folder
+REPORT = Format("files of a report", "comparison.json")
+DOMAIN = Format("data of a domain", "manifest.json", 4)
 FORMATS = {
     "checksums": CHECKSUMS,
     "encoder": ENCODER,
@@ -86,18 +69,12 @@ FORMATS = {
     "run": RUN,
     "stage": STAGE,
     "export": EXPORT,
+    "openvino": OPENVINO,
     "vectors": VECTORS,
     "index": INDEX,
     "result": RESULT,
     "sweep": SWEEP,
+    "paths": PATHS,
     "report": REPORT,
     "domain": DOMAIN,
 }
-
-
-def say_missing(where: str | Path, what: str) -> None:
-    """Log, once per folder and process, what a folder of an earlier version lacks and the consequence."""
-    said = (str(where), what)
-    if said not in _said:
-        _said.add(said)
-        logger.info("%s was written by an earlier embrew, %s", where, what)

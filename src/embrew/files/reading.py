@@ -60,12 +60,12 @@ def read_json(
         path: the file.
         keys: keys that the object must have.
         repair: what the user should do about a broken file.
-        kind: format numbers that are read; checked before the keys.
+        kind: the format that is read; checked before the keys.
 
     Raises:
         OSError: there is no such file, it is a folder, or it may not be read.
         BrokenFile: its content is not valid JSON, of another type, or lacks a key.
-        OtherFormat: another version of embrew wrote it, and this one does not read it.
+        OtherFormat: it has another format number than this embrew reads, or none.
     """
     content = path.read_bytes()
     with content_of(path, repair=repair):

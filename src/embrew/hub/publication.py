@@ -67,9 +67,11 @@ def publication(folder: str | Path) -> Publication:
         )
     parts = [path, *sorted(each.parent for each in path.glob(f"{CONTEXTS}/*/{NAME}"))]
     files = {name: file for part in parts for name, file in _listed(path, part)}
-    values = read_json(path / kind.file, keys=("base", "steps") if kind is ENCODER else ("encoder",), kind=kind)
-    if values.get("checks", {}).get("verify", "off") == "off":
-        raise ValueError(f"{path} was written without verification, or by an earlier embrew; {_again(path)}")
+    values = read_json(
+        path / kind.file, keys=("base", "steps", "checks") if kind is ENCODER else ("encoder", "checks"), kind=kind
+    )
+    if values["checks"]["verify"] == "off":
+        raise ValueError(f"{path} was written without verification; {_again(path)}")
     card = (path / CARD).read_text(encoding="utf-8") if (path / CARD).is_file() else ""
     _check_paths(path, files, card)
     kept = {*files, CARD}

@@ -63,7 +63,9 @@ def export(folder: Path) -> Found:
 
 def vectors(folder: Path) -> Found:
     """Inspect a folder that `embrew encode` wrote."""
-    values = read_json(_vectors_file(folder), keys=("rows", "made_of", "complete", "shards"), kind=VECTORS)
+    values = read_json(
+        folder / "__embrew__" / VECTORS.file, keys=("rows", "made_of", "complete", "shards"), kind=VECTORS
+    )
     made_of = values["made_of"]
     files = [each["file"] for each in made_of["input"]]
     summary = f"{values['rows']:,} vectors of {values['dimensions']} dimensions, {made_of['precision']}"
@@ -147,17 +149,11 @@ def prepared(folder: Path) -> Found:
     return Found(folder, "finished", f"{counts['documents']} documents, {counts['pairs']} pairs")
 
 
-def _vectors_file(folder: Path) -> Path:
-    """Path of the manifest of vectors; folders of earlier versions have it in the folder of the shards."""
-    new, old = folder / "__embrew__" / VECTORS.file, folder / "embrew-vectors.json"
-    return old if old.is_file() and not new.is_file() else new
-
-
 def _complete(folder: Path, summary: str, facts: list[str], commands: dict[str, str]) -> Found:
     """A folder that is written at once: finished, or damaged where a file of `checksums.json` is missing."""
     listed = checksums.read_checksums(folder)
     if listed is None:
-        facts = [*facts, "no checksums: written by an earlier embrew"]
+        facts = [*facts, "no checksums"]
     problems = tuple(f"{folder / name} is missing" for name in listed or () if not (folder / name).is_file())
     return Found(folder, "damaged" if problems else "finished", summary, tuple(facts), problems, commands=commands)
 

@@ -44,7 +44,7 @@ class Found:
 
     Attributes:
         path: the folder.
-        state: `running` while another process holds the folder; `unreadable` of another version's format, or without
+        state: `running` while another process holds the folder; `unreadable` of another format number, or without
             the permission to read it.
         summary: one line: how much there is, or where it stopped.
         facts: further lines.

@@ -39,7 +39,6 @@ KINDS = (
     Kind("checkpoint", training.CHECKPOINT, training.checkpoint, "stage"),
     Kind("export", formats.EXPORT.file, artifacts.export, "export"),
     Kind("vectors", f"__embrew__/{formats.VECTORS.file}", artifacts.vectors, "vectors"),
-    Kind("vectors", f"embrew-{formats.VECTORS.file}", artifacts.vectors, "vectors"),  # of earlier versions
     Kind("data of a domain", formats.DOMAIN.file, artifacts.prepared, "domain"),
     Kind("index", formats.INDEX.file, artifacts.index, "index"),
     Kind("results", formats.RESULT.file.replace("TASK.SPLIT", "*"), artifacts.results, "result"),

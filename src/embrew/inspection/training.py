@@ -17,7 +17,7 @@ WORK = ".work"  # suffix of the folder of a stage in progress
 
 def training_run(folder: Path) -> Found:
     """Inspect a folder with `run.json`."""
-    values = read_json(folder / RUN.file, kind=RUN)
+    values = read_json(folder / RUN.file, keys=("stages",), kind=RUN)
     stages, problems = _stages(folder, values)
     facts = [] if "base" not in values.get("scores", {}) else [f"untrained: {in_words(values['scores']['base'])}"]
     facts += [f"{name}: {gap_closed(found)}" for name, found in values.get(GAP, {}).items() if found.get("curve")]
@@ -94,7 +94,7 @@ def gap_closed(found: dict[str, Any]) -> str:
 def _stages(folder: Path, values: dict[str, Any]) -> tuple[tuple[Stage, ...], tuple[str, ...]]:
     """The stages of a run in their order, and what is wrong with them."""
     stages, problems = list[Stage](), list[str]()
-    for name in _names(folder, values):
+    for name in values["stages"]:
         scores = values.get("scores", {}).get(name, {})
         if (folder / name / ENCODER.file).is_file():
             steps = read_json(folder / name / ENCODER.file, kind=ENCODER).get("steps")
@@ -109,19 +109,6 @@ def _stages(folder: Path, values: dict[str, Any]) -> tuple[tuple[Stage, ...], tu
             if (folder / name).exists():
                 problems.append(f"{folder / name} has no {ENCODER.file}: it is damaged, and the stage is trained again")
     return tuple(stages), tuple(problems)
-
-
-def _names(folder: Path, values: dict[str, Any]) -> list[str]:
-    """Names of the stages: as `run.json` lists them, or, of an earlier version, those that have left something."""
-    if "stages" in values:
-        return list(values["stages"])
-    names = dict.fromkeys([*values.get("data", {}), *(key for key in values.get("scores", {}) if key != "base")])
-    for path in sorted(folder.glob(f"*/{STAGE.file}")):
-        recipe = read_json(path, keys=("recipe",))["recipe"]
-        known = [stage["name"] for stage in recipe["stages"]]
-        names = dict.fromkeys([*known, *names]) if len(known) >= len(names) else names
-    final = values.get("final")
-    return [*(name for name in names if name != final), *([final] if final else [])]
 
 
 def _in_progress(work: Path) -> tuple[Stage, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from embrew.modeling.prompting.vectors import start
 from embrew.modeling.protocols import Protocols
 from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.settings.quantization import Quantization
-from embrew.modeling.storage.context_files import check_new_name
+from embrew.modeling.storage.context_files import check_name
 from embrew.modeling.storage.folder_check import check_folder
 from embrew.modeling.storage.loading import open_base, pick_device, pick_dtype
 from embrew.modeling.storage.opening import SETTINGS, final_stage, knows_base, load_encoder, open_base_again
@@ -237,6 +237,6 @@ class Encoder(Protocols):
         """
         if name in self.prompts:
             raise ValueError(f"context {name!r}: a prompt has this name already; choose another")
-        check_new_name(name)
+        check_name(name)
         self.contexts[name] = replace(prepare(self, context), model_hash=vectors_hash(self))
         return self.contexts[name]

@@ -165,7 +165,7 @@ def _as_long(reference: Reference, case: Case, text: str) -> str:
     for other in case.texts:
         if other != text and lengths[other] == lengths[text]:
             return other
-    if reference.tokenizer is None or reference.wrong is None:
+    if reference.tokenizer is None:
         return text
     from tokenizers import Tokenizer
 

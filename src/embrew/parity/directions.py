@@ -55,12 +55,11 @@ def _candidates(compared: Compared, keys: Sequence[Key]) -> tuple[dict[str, Mapp
     """Return vectors by faults, and the texts for which all are known; the right ones are named ""."""
     wrong, right = compared.reference.wrong, compared.right
     found: dict[str, Mapping[Key, np.ndarray]] = {"": right}
-    if wrong is not None:
-        kept = [key for key in wrong.rows if key in compared.theirs]
-        if kept:
-            for name, vectors in wrong.vectors.items():
-                found[name] = dict(zip(wrong.rows, vectors, strict=True))
-            return found, kept
+    kept = [key for key in wrong.rows if key in compared.theirs]
+    if kept:
+        for name, vectors in wrong.vectors.items():
+            found[name] = dict(zip(wrong.rows, vectors, strict=True))
+        return found, kept
     without = {key: right["", key[1]] for key in keys if ("", key[1]) in right}
     if len(without) == len(keys) and any(prompt for prompt, _ in keys):
         found["prompt_missing"] = without
@@ -70,15 +69,10 @@ def _candidates(compared: Compared, keys: Sequence[Key]) -> tuple[dict[str, Mapp
 def of_unknown(compared: Compared, keys: Sequence[Key], *, nearest_is_right: bool) -> str:
     """Return in words what vectors are that are neither right nor those of a fault."""
     measured, mean, reference = compared.cosines(keys), compared.agreement(keys).mean, compared.reference
-    if nearest_is_right and mean >= ALIKE and reference.wrong is not None:
+    if nearest_is_right and mean >= ALIKE:
         return (
             f"different: no known fault gives these vectors, and they are nearest to the right ones ({measured}): "
             "weights or arithmetic of lower precision, or a small change; --min-cosine accepts a lower cosine"
-        )
-    if reference.wrong is None:
-        return (
-            f"different: {measured}; an earlier embrew made the export, without the vectors that name a cause: "
-            "make it again with embrew export"
         )
     dimensions = len(next(iter(compared.theirs.values())))
     if dimensions != reference.dimensions:

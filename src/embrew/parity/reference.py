@@ -73,7 +73,7 @@ class Reference:
         weights: type of the weights of each runtime that the export is for.
         is_bf16: whether the encoder computed these vectors in bfloat16.
         least_cosine: cosine that texts had to reach when an export in int8 was verified; None: it is not in int8.
-        wrong: vectors under deliberate faults; None: an earlier embrew made the export.
+        wrong: vectors under deliberate faults.
         tokenizer: file `tokenizer.json` of the export, or None.
     """
 
@@ -83,7 +83,7 @@ class Reference:
     weights: Mapping[str, str]
     is_bf16: bool
     least_cosine: float | None
-    wrong: WrongVectors | None
+    wrong: WrongVectors
     tokenizer: Path | None
 
     @property
@@ -152,17 +152,17 @@ def _of_export(folder: Path) -> Reference:
     path, wrong = folder / EXPORT.file, folder / wrong_vectors.FILE
     parity = read_json(path, keys=("cases", "max_length"), repair=AGAIN, kind=EXPORT)
     listed = read_checksums(folder) or {}
-    for file in (path, wrong):
-        if file.is_file() and listed.get(file.name, file_sha256(file)) != file_sha256(file):
-            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}", changed=[file.name])
-    if not wrong.is_file() and wrong.name in listed:
+    if not wrong.is_file():
         raise Damaged(f"{wrong} is missing; copy it again, or {AGAIN}", changed=[wrong.name])
+    for file in (path, wrong):
+        if listed.get(file.name, file_sha256(file)) != file_sha256(file):
+            raise Damaged(f"{file} has changed since it was written; copy it again, or {AGAIN}", changed=[file.name])
     tokenizer = folder / "tokenizer.json"
     with content_of(path, repair=AGAIN):
         return _reference(
             str(folder),
             parity,
-            wrong=WrongVectors.read(wrong) if wrong.is_file() else None,
+            wrong=WrongVectors.read(wrong),
             tokenizer=tokenizer if tokenizer.is_file() else None,
         )
 
@@ -197,9 +197,7 @@ def _of_methods(name: str, encoder: Encoder) -> Reference:
     return Reference(name, cases, longest + 1, {}, is_bf16, None, no_faults, None)
 
 
-def _reference(
-    name: str, parity: Mapping[str, Any], *, wrong: WrongVectors | None, tokenizer: Path | None
-) -> Reference:
+def _reference(name: str, parity: Mapping[str, Any], *, wrong: WrongVectors, tokenizer: Path | None) -> Reference:
     limit = int(parity["max_length"])
     cases = [case for case in (_case(case, limit) for case in parity["cases"]) if case.texts]
     if not cases:

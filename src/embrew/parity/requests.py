@@ -26,7 +26,7 @@ def of_names(compared: Compared) -> list[Cause]:
     if len(bare) == len(wrong) and compared.same(*zip(*bare, strict=True)):
         return [Cause("prompt_missing", f"the prompt {name!r} is missing where it is given by name")]
     stored = compared.reference.wrong
-    doubled = dict(zip(stored.rows, stored.vectors.get("prompt_doubled", ()), strict=False)) if stored else {}
+    doubled = dict(zip(stored.rows, stored.vectors.get("prompt_doubled", ()), strict=False))
     twice = [(vector, doubled[key]) for key, vector in wrong if key in doubled]
     if twice and len(twice) == len(wrong) and compared.same(*zip(*twice, strict=True)):
         return [Cause("prompt_doubled", f"the prompt {name!r} is doubled where it is given by name")]

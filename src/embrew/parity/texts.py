@@ -32,7 +32,7 @@ def of_length(compared: Compared) -> list[Cause]:
     wrong = {key: vector for key, vector in long.items() if not compared.is_right(key, vector)}
     if not wrong:
         return []
-    if stored is not None and stored.long in long and stored.long not in wrong:
+    if stored.long in long and stored.long not in wrong:
         return [_of_long_texts(wrong, long, "others do not")]
     cut = compared.truncation()
     if cut is None:
@@ -46,7 +46,7 @@ def of_length(compared: Compared) -> list[Cause]:
 def _truncation(compared: Compared, long: Mapping[Key, np.ndarray]) -> str | None:
     """Return the fault whose vector a long text has, if the right one is clearly farther; None: there is none."""
     stored = compared.reference.wrong
-    if stored is None or stored.long not in long or not stored.truncated:
+    if stored.long not in long or not stored.truncated:
         return None
     theirs = long[stored.long][None]
     right = 1 - agreement(theirs, compared.right[stored.long][None]).mean

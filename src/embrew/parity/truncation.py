@@ -16,7 +16,7 @@ def truncated_at(runtime: Runtime, reference: Reference) -> int | None:
 
     The template's tokens are counted. It takes about 10 requests.
     """
-    if reference.tokenizer is None or reference.wrong is None or not runtime.by_words:
+    if reference.tokenizer is None or not runtime.by_words:
         return None
     from tokenizers import Tokenizer
 

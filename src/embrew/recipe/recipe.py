@@ -137,36 +137,27 @@ class Recipe(Config):
 
         return type(self).model_validate(with_paths(self.model_dump(mode="json"), change))
 
-    def stage_hash(self, index: int, *, by_name: bool = True) -> str:
+    def stage_hash(self, index: int) -> str:
         """Return the sha256 of all that the outcome of stage `index` depends on: encoder, stages up to it, seed.
 
-        If the best step of a stage is chosen, the dev sets and the choice are included.
-
-        Args:
-            index: of the stage.
-            by_name: use only the last part of paths and Hub ids; their content is compared elsewhere.
+        If the best step of a stage is chosen, the dev sets and the choice are included. Of paths and Hub ids, only the
+        last part is used; their content is compared elsewhere.
         """
-        values = canonical(_named(self.resolved(index), by_name))
+        values = canonical(with_paths(self.resolved(index), base_name))
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def differing_keys(
-        self, other_resolved: Mapping[str, Any], index: int | None = None, *, by_name: bool = True
-    ) -> list[str]:
-        """Return the key paths whose values differ from another recipe's `resolved()`.
+    def differing_keys(self, other_resolved: Mapping[str, Any], index: int | None = None) -> list[str]:
+        """Return the key paths whose values differ from another recipe's `resolved()`; paths as in `stage_hash`.
 
-        With `index`, only values that the outcome of that stage depends on are compared. `by_name`: see `stage_hash`.
+        With `index`, only values that the outcome of that stage depends on are compared.
         """
         other = dict(other_resolved)
         if index is not None:
             other = deciding(other, index)
-        ours, theirs = (canonical(_named(values, by_name)) for values in (self.resolved(index), other))
+        ours, theirs = (canonical(with_paths(values, base_name)) for values in (self.resolved(index), other))
         return [dotted(path) for path in differences(ours, theirs)]
 
     def to_yaml(self) -> str:
         """Return the resolved recipe as YAML, which `Recipe.load` reads back to the same recipe."""
         return dump_yaml(self.model_dump(mode="json"))
-
-
-def _named(values: Mapping[str, Any], by_name: bool) -> dict[str, Any]:
-    return with_paths(values, base_name) if by_name else dict(values)

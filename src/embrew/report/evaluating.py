@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from embrew.comparison import Model, Scored, read_folder
 from embrew.comparison.models import check_same_tasks, with_pooling
-from embrew.evaluation.task import Task
 from embrew.progress import within
 from embrew.report.cache import Cache
 from embrew.report.source import Given, Source
-from embrew.report.task_data import Tasks, identity, shown_split, task_of, with_instruction
+from embrew.report.task_data import Tasks, identity, shown_split
 from embrew.report.untrained import choose
 from embrew.text_encoder.provenance import versions
 
 logger = logging.getLogger(__name__)
-QUERIES = {"query", "rank", "top"}  # of the examples of retrieval, since queries are shown one by one
-Ask = Callable[[Sequence[str]], bool]
-"""Ask whether to evaluate models again; called with one line per model."""
 
 
 def check_known(given: Sequence[Given], tasks: Tasks) -> None:
@@ -52,7 +48,7 @@ def with_poolings(given: Sequence[Given], tasks: Tasks, files: Path) -> list[Giv
     return found
 
 
-def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache, *, again: Ask) -> list[Model]:
+def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache) -> list[Model]:
     """Return the models with their results; tasks that a model with an encoder lacks are evaluated.
 
     Args:
@@ -60,27 +56,19 @@ def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache,
         tasks: What models are evaluated on.
         files: Folder of the report; results are written below `results/NAME`.
         cache: Which evaluations are finished.
-        again: Asked once whether retrieval results of earlier versions, without the ids of queries, are evaluated
-            again.
     """
     seeds = {(one.name, i): source for one in given for i, source in enumerate(one.seeds)}
     known = {key: read_folder(source.results) if source.results else () for key, source in seeds.items()}
-    older = {key: _older(seeds[key], scored, tasks) for key, scored in known.items()}
-    lines = [f"{name}: {', '.join(task.name for task in found)}" for (name, _), found in older.items() if found]
-    repeated = again(lines) if lines else False
     for number, ((name, i), source) in enumerate(seeds.items(), start=1):
         there = {(scored.result.task, scored.result.split) for scored in known[name, i]}
         wanted = [task for task in tasks if (task.name, shown_split(task)) not in there] if source.model else []
-        wanted += older[name, i] if repeated else []
         if not wanted:
             continue
         seed = f", seed {i + 1}" if (name, 1) in seeds else ""
         folder = files / "results" / name.replace("/", "--") / (f"seed-{i + 1}" if seed else "")
         with within(f"{name}{seed} ({number} of {len(seeds)})"):
             new = _evaluated(source, wanted, folder, cache)
-        replaced = {(scored.result.task, scored.result.split) for scored in new}
-        kept = [one for one in known[name, i] if (one.result.task, one.result.split) not in replaced]
-        known[name, i] = (*kept, *new)
+        known[name, i] = (*known[name, i], *new)
     models = [_model(one, known) for one in given]
     for model in models:
         check_same_tasks(model)
@@ -90,18 +78,6 @@ def read_models(given: Sequence[Given], tasks: Tasks, files: Path, cache: Cache,
 def _model(given: Given, known: Mapping[tuple[str, int], Sequence[Scored]]) -> Model:
     seeds = tuple(tuple(known[given.name, i]) for i in range(len(given.seeds)))
     return Model(given.name, seeds)
-
-
-def _older(source: Source, known: Sequence[Scored], tasks: Tasks) -> list[Task]:
-    """Return retrieval tasks whose results lack the ids of queries, and can be evaluated again."""
-    found = []
-    for scored in known if source.model else ():
-        result = scored.result
-        if result.kind == "retrieval" and result.examples and not result.examples.keys() >= QUERIES:
-            task = task_of(scored, tasks)
-            if task is not None:
-                found.append(with_instruction(task, scored.run))
-    return found
 
 
 def _evaluated(source: Source, tasks: Tasks, folder: Path, cache: Cache) -> list[Scored]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from embrew.comparison import compare_models
 from embrew.files.formats import REPORT
 from embrew.files.locks import claimed
+from embrew.files.reading import read_json
 from embrew.files.writing import write_json
 from embrew.report.cache import Cache
-from embrew.report.evaluating import Ask, check_known, read_models, with_poolings
+from embrew.report.evaluating import check_known, read_models, with_poolings
 from embrew.report.inputs import read_inputs, with_stored
 from embrew.report.measuring import Opener, measured, needs_encoders
 from embrew.report.overlaps import find_overlaps
@@ -33,7 +34,6 @@ def make_report(
     tasks: Tasks,
     output: Path,
     *,
-    again: Ask = lambda _: False,
     opener: Opener = Source.open,
     command: str = "",
     map_method: str = "pca",
@@ -48,7 +48,6 @@ def make_report(
         given: The models, the base first.
         tasks: What those are evaluated on that have an encoder; tasks with a result are not evaluated.
         output: The page; `.json` and `.csv` are written beside it.
-        again: Asked whether results of earlier versions are evaluated again.
         opener: Opens the encoder of a source to measure it.
         command: The command that makes the report.
         map_method: `pca` or `tsne`.
@@ -66,7 +65,7 @@ def make_report(
     with _kept(files, with_stored(given), output, command) if measure else nullcontext():
         given = with_poolings(given, tasks, files)
         known = with_stored(given) if measure else given
-        models = read_models(given, tasks, files, cache, again=again)
+        models = read_models(given, tasks, files, cache)
         candidate = next((i for i, one in enumerate(given) if one.candidate), None)
         comparison = replace(compare_models(models), candidate=candidate)
         data, without_data = data_of(comparison, tasks, [one.seeds[0].results for one in given])
@@ -115,8 +114,10 @@ def _kept(files: Path, given: Sequence[Given], output: Path, command: str) -> It
     if not any(source.model for one in given for source in one.seeds):
         yield
         return
-    about = {"format": REPORT.newest, "page": output.name, "models": [one.name for one in given], "command": command}
+    about = {"format": REPORT.number, "page": output.name, "models": [one.name for one in given], "command": command}
     with claimed(files, "comparing in"):
+        if (files / REPORT.file).is_file():
+            read_json(files / REPORT.file, kind=REPORT)
         write_json(files / REPORT.file, {**about, "finished": False})
         yield
         write_json(files / REPORT.file, {**about, "finished": True})

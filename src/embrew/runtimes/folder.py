@@ -54,7 +54,7 @@ def write_encoder(
     """
     limit = None if shape.max_positions == float("inf") else shape.max_positions
     values = {
-        "format": OPENVINO.newest,
+        "format": OPENVINO.number,
         "settings": settings.as_dict(),
         "shape": {**asdict(shape), "max_positions": limit},
         "first_ids": template.bos_ids,

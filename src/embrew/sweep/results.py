@@ -54,7 +54,7 @@ def write_results(folder: Path, sweep: Sweep, done: Done) -> None:
         for row, several, seeds in ((row, several, [_scores(results) for results in several]) for row, several in done)
     ]
     record = {
-        "format": SWEEP.newest,
+        "format": SWEEP.number,
         "sweep": source,
         "suite": sweep.suite,
         "x": sweep.axis,

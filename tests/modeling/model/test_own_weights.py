@@ -14,12 +14,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForCausalLM
 
 from embrew.export.exporting import export_encoder
-from embrew.files.checksums import write_checksums
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.merging import merge_encoder
 from embrew.modeling.model.own_weights import tensors_under_adapter
 from embrew.modeling.settings.pooling import Pooling
-from embrew.modeling.storage.adapter_files import write_adapter
 from tests.conftest import SENTENCES, by_default, stir
 
 SETTINGS = {
@@ -156,17 +154,9 @@ def test_an_adapter_of_the_base_that_became_part_of_the_weights(
     shift(encoder)
     encoder.save_pretrained(tmp_path / "whole")
     same(encoder, Encoder.from_pretrained(tmp_path / "whole"))
-    state = encoder.chain[0]
     add_lora(encoder, seed=9)
     encoder.save_pretrained(tmp_path / "adapter")
     same(encoder, Encoder.from_pretrained(tmp_path / "adapter"))
-    write_adapter(state, tmp_path / "whole" / "adapters" / "0")
-    settings = json.loads((tmp_path / "whole" / "embrew.json").read_text())
-    (tmp_path / "whole" / "embrew.json").write_text(json.dumps({**settings, "adapters": 1}))
-    write_checksums(tmp_path / "whole")
-    older = Encoder.from_pretrained(tmp_path / "whole")
-    for name, tensor in older.backbone.causal_lm.state_dict().items():
-        assert torch.equal(tensor, tensors_under_adapter(encoder.backbone.causal_lm)[name])
 
 
 def test_the_hash_knows_the_weights_under_an_adapter(model_folder: Callable[[str], Path]) -> None:

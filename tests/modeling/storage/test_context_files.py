@@ -120,7 +120,7 @@ def test_mistakes(saved):
     with pytest.raises(ValueError, match="a prompt has this name already"):
         encoder.add_context("query", FIRST)
     about = folder / "contexts" / "first" / "context.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "format": 2}))
+    about.write_text(json.dumps({**json.loads(about.read_text()), "format": 1}))
     write_checksums(about.parent)
-    with pytest.raises(ValueError, match="format 2; this embrew reads format 1"):
+    with pytest.raises(ValueError, match="format 1; this embrew reads format 2"):
         Encoder.from_pretrained(folder, device="cpu")

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embrew.export.exporting import export_encoder
+from embrew.files.formats import RUN
 from embrew.modeling.encoder import Encoder
 from embrew.recipe import Recipe
 from embrew.training.stages import train
@@ -109,7 +110,7 @@ def in_another_folder(copied, marker):
     folder = in_the_tokenizer(copied, marker)
     run = folder.parent / "run"
     run.mkdir()
-    (run / "run.json").write_text(json.dumps({"final": f"../{folder.name}"}))
+    (run / "run.json").write_text(json.dumps({"format": RUN.number, "final": f"../{folder.name}"}))
     return run
 
 

@@ -240,7 +240,7 @@ def test_no_pickle_and_other_errors(model_folder: Callable[[str], Path], tmp_pat
     written = json.loads((tmp_path / "saved" / "embrew.json").read_text())
     (tmp_path / "saved" / "embrew.json").write_text(json.dumps({**written, "format": 99}))
     write_checksums(tmp_path / "saved")
-    with pytest.raises(ValueError, match="format 99; this embrew reads formats 1 and 2"):
+    with pytest.raises(ValueError, match="format 99; this embrew reads format 5"):
         Encoder.from_pretrained(tmp_path / "saved")
 
 

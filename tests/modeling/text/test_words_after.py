@@ -158,7 +158,7 @@ def prompted(make_encoder, **settings: Any) -> Encoder:
     return make_encoder(memory_tokens=0, attention="causal", **settings)
 
 
-def test_a_saved_encoder_says_how_and_old_folders_keep_their_vectors(model_folder, tmp_path):
+def test_a_saved_encoder_says_how(model_folder, tmp_path):
     pattern = "say {text}e again"  # a text that ends with `th` shares a token with it
     made = {"pooling": "last", "max_length": 256}
     joined = Encoder.from_pretrained(model_folder("llama"), template=pattern, **made)
@@ -166,11 +166,9 @@ def test_a_saved_encoder_says_how_and_old_folders_keep_their_vectors(model_folde
     texts = ["read th", *SENTENCES, *HARD_TEXTS[:12]]
     assert np.abs(joined.encode(texts) - separate.encode(texts)).max() > 0.01
     joined.save_pretrained(tmp_path / "new")
-    separate.save_pretrained(tmp_path / "old")
-    new, old = (json.loads((tmp_path / name / "embrew.json").read_text()) for name in ("new", "old"))
-    assert (new["words_after"], new["format"]) == ("joined", 2), "older versions, which cannot read it, refuse it"
-    assert "words_after" not in old and old["format"] == 1, "as folders were before there was a choice"
-    for encoder, name in ((joined, "new"), (separate, "old")):
+    separate.save_pretrained(tmp_path / "apart")
+    for encoder, name in ((joined, "new"), (separate, "apart")):
+        assert json.loads((tmp_path / name / "embrew.json").read_text())["words_after"] == encoder.template.words_after
         opened = Encoder.from_pretrained(tmp_path / name)
         assert opened.template.words_after == encoder.template.words_after
         np.testing.assert_allclose(opened.encode(texts), encoder.encode(texts), atol=1e-6)
@@ -200,7 +198,6 @@ def test_the_check_after_export_sees_other_words(make_encoder, tmp_path, monkeyp
 
 
 def test_a_recipe_says_what_its_template_does_by_default(caplog):
-    """So that a stage in progress of an earlier version, whose words were apart, is not continued with other tokens."""
     joined = Recipe.load("baselines/contrastive-last-nano", ['encoder.template="{text}; so"', "encoder.prompts={}"])
     separate = Recipe.load(
         "baselines/contrastive-last-nano",

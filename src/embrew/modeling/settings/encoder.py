@@ -16,10 +16,8 @@ from embrew.modeling.text.texts import Preparation
 
 AttentionMode = Literal["causal", "bidirectional", "memory_causal"]
 Length = Annotated[int, Field(gt=0)]
-ALWAYS_WRITTEN = ("template", "attention", "pooling", "prompts", "max_length", "normalize")
+ALWAYS_WRITTEN = ("template", "words_after", "attention", "pooling", "prompts", "max_length", "normalize")
 """Settings that every folder's JSON holds; the others are written only where they are not at their default."""
-WHERE_ABSENT = {"words_after": "separate"}
-"""What the absence of a key in a folder's JSON means, where that is not the setting's default."""
 
 
 class EncoderSettings(BaseModel):
@@ -86,11 +84,11 @@ class EncoderSettings(BaseModel):
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Self:
         """Return the settings in a folder's JSON; its other keys are left out."""
-        return cls.of(**{**WHERE_ABSENT, **{name: saved[name] for name in cls.model_fields if name in saved}})
+        return cls.of(**{name: saved[name] for name in cls.model_fields if name in saved})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON; `from_dict` reads them back."""
-        defaults = {name: field.default for name, field in EncoderSettings.model_fields.items()} | WHERE_ABSENT
+        defaults = {name: field.default for name, field in EncoderSettings.model_fields.items()}
         values = {name: getattr(self, name) for name in ALWAYS_WRITTEN}
         values |= {name: value for name, value in self if name not in values and value != defaults[name]}
         return {name: plain(value) for name, value in values.items()}

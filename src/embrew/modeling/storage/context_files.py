@@ -25,7 +25,7 @@ from embrew.files.writing import PARTIAL, atomic_folder, read_unchanged, recover
 from embrew.modeling.embedder import Embedder
 from embrew.modeling.prompting.contexts import Context, PreparedContext, prepare
 from embrew.modeling.settings.demonstrations import Demonstration
-from embrew.modeling.storage.folder_check import check_folder
+from embrew.modeling.storage.folder_check import check_folder, check_number
 from embrew.modeling.storage.tensor_files import read_tensors
 from embrew.modeling.text.tokens import Row
 from embrew.text_encoder.hashes import vectors_hash
@@ -40,15 +40,6 @@ def check_name(name: str) -> None:
     """Raise unless a name can be that of a folder, on any system, and of a prompt."""
     if not NAME.fullmatch(name) or name.endswith("."):
         raise ValueError(f"context {name[:80]!r}: a name is letters, digits, and _ . - between them")
-
-
-def check_new_name(name: str) -> None:
-    """Raise unless a new context may have this name; earlier versions allowed some more.
-
-    Raises:
-        ValueError: as `check_name`; or it is too long, or what Windows calls a device.
-    """
-    check_name(name)
     if DEVICE.fullmatch(name) or len(name) > MAX_NAME_BYTES:
         raise ValueError(
             f"context {name[:80]!r}: folders cannot be called so on every system; choose a name of up to "
@@ -78,7 +69,7 @@ def write_context(folder: Path, name: str, context: PreparedContext, *, overwrit
     target = _folder_of(folder, name)
     given = context.context
     about: dict[str, Any] = {
-        "format": CONTEXT.newest,
+        "format": CONTEXT.number,
         "instruction": given.instruction,
         "passage_instruction": given.passage_instruction,
         "demonstrations": [pair._asdict() for pair in given.demonstrations],
@@ -100,7 +91,7 @@ def read_contexts(folder: Path) -> dict[str, PreparedContext]:
     """Return the contexts in an encoder's folder, by name, sorted.
 
     Raises:
-        ValueError: one is damaged, cannot be read, or was written by a newer embrew.
+        ValueError: one is damaged, cannot be read, or has another format number.
     """
     recover_all(folder / CONTEXTS)
     found = {}
@@ -124,6 +115,7 @@ def _read(place: Path) -> PreparedContext | None:
     """Return one context; None if it was removed at the same time."""
     if not place.is_dir():
         return None
+    check_number(place, CONTEXT)
     if (place / checksums.NAME).is_file() or (place.parent.parent / checksums.NAME).is_file():
         check_folder(place)
     about = place / ABOUT

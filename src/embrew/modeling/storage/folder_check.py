@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from embrew.files.checksums import NAME, Damaged, check_files
+from embrew.files.formats import ENCODER, EXPORT, Format
+from embrew.files.reading import BrokenFile, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +44,10 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
         Whether they were compared.
 
     Raises:
+        OtherFormat: it has another format number than this embrew reads, or none.
         Damaged: a file has changed, is missing or was added.
     """
+    check_number(folder, ENCODER if (folder / ENCODER.file).is_file() else EXPORT)
     try:
         verified = check_files(folder, read=LOOKED_UP, large=large)
     except Damaged as error:
@@ -52,6 +56,12 @@ def check_folder(folder: Path, *, large: bool = True) -> bool:
     if not verified:
         _say_once(folder)
     return verified
+
+
+def check_number(folder: Path, kind: Format) -> None:
+    """Raise if a file of a folder has another format number than this embrew reads; damage is for `check_folder`."""
+    with suppress(OSError, BrokenFile):
+        read_json(folder / kind.file, kind=kind)
 
 
 def shared_weights(folder: Path, names: list[str]) -> Damaged:
@@ -77,19 +87,4 @@ def _say_once(folder: Path) -> None:
         if place in _said:
             return
         _said.add(place)
-    version = _written_by(folder)
-    logger.warning(
-        "%s has no %s, so damage to its files is not detected (written by embrew%s); save it again to add one",
-        folder,
-        NAME,
-        f" {version}" if version else ", version unknown",
-    )
-
-
-def _written_by(folder: Path) -> str | None:
-    for name in ("embrew.json", "parity.json"):
-        try:
-            return str(json.loads((folder / name).read_text(encoding="utf-8"))["versions"]["embrew"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return None
+    logger.warning("%s has no %s, so damage to its files is not detected; save it again to add one", folder, NAME)

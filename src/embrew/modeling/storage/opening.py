@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from embrew.files import checksums
 from embrew.files.disk_errors import writing_to
-from embrew.files.formats import ENCODER, RUN, OtherFormat
+from embrew.files.formats import ENCODER, RUN
 from embrew.files.reading import content_of, read_json
 from embrew.files.safe_names import check_file_name, path_inside
 from embrew.files.writing import read_unchanged, recover
@@ -53,7 +53,7 @@ PARTS = {"head": "head.safetensors", "demonstrator": "demonstrations.safetensors
 LEARNED = "memory.safetensors"  # learned tokens: those of the memory, and of the soft prompt
 LEARNED_PARTS = ("memory", "soft_prompt")
 AS_TRAINED = "as_trained"
-NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "dtype", *ALWAYS_WRITTEN)
+NEEDED = ("base", "adapters", "active_adapter", "full_weights", "steps", "arithmetic", "dtype", *ALWAYS_WRITTEN)
 
 
 def parts(encoder: Embedder) -> dict[str, dict[str, Tensor]]:
@@ -92,20 +92,14 @@ def read_settings(folder: Path, *, verified: bool = False) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: it is not an encoder folder.
-        ValueError: it is damaged, cannot be read, or was written by a newer embrew.
+        ValueError: it is damaged, cannot be read, or has another format number.
     """
     path = folder / SETTINGS
     if not os.path.lexists(path) and not (folder / checksums.NAME).is_file():
         raise FileNotFoundError(f"{folder} has no {SETTINGS}; it is not a folder written by save_pretrained")
     if not verified:
         check_folder(folder, large=False)
-    settings = read_json(path, keys=NEEDED, kind=ENCODER)
-    if settings.get("memory_ratio") is not None and settings.get("format", 1) < ENCODER.newest:
-        raise OtherFormat(
-            f"{path} has memory_ratio and format {settings.get('format', 1)}, of an earlier embrew, which also counted "
-            "BOS and the template's words, so that texts would get fewer memory tokens here; train the encoder again"
-        )
-    return settings
+    return read_json(path, keys=NEEDED, kind=ENCODER)
 
 
 def load_encoder(kind: type[E], folder: Path, **how: Any) -> E:
@@ -125,7 +119,7 @@ def _load(
 ) -> E:
     """Open a folder: its weights or the base's, adapters replayed in order, memory, settings.
 
-    Whole weights hold all adapters but one that is still trained; folders of earlier versions may list more. With
+    Whole weights hold all adapters but one that is still trained. With
     `merge_adapter="auto"` that one is merged into a base's weights only, where rounding takes little of it.
     Adapters on a quantised base are kept in float32 beside its weights. `trust_remote_code` is for the base, or the
     whole weights; the tokenizer is saved in a form that needs no code.
@@ -145,8 +139,6 @@ def _load(
     to_encode = to_encode and base.quantization is None  # beside 4-bit weights, it would take as long as before
     active = settings["active_adapter"] and merge_adapter is not True and not to_encode
     merged = states[:-1] if active else states
-    if settings["full_weights"]:
-        merged = states[-1:] if settings["active_adapter"] and merge_adapter is True else []
     how: dict[str, Any] = {"attn_implementation": attn_implementation, "trust_remote_code": trust_remote_code}
     how["dtype"] = torch.float32 if merged and base.quantization is None else target
     model = _open_weights(folder, base, settings, verified=verified, device=device, **how)
@@ -187,7 +179,7 @@ def _load(
     encoder.chain = [] if settings["full_weights"] else list(merged)
     encoder.merged_to_encode = to_encode
     encoder.steps = settings["steps"]
-    encoder.arithmetic = settings.get("arithmetic")
+    encoder.arithmetic = settings["arithmetic"]
     encoder.trust_remote_code = trust_remote_code
     if base.kind == "folder" and (folder / BASE).is_dir():
         encoder.base_folder = (folder / BASE).absolute()
@@ -236,7 +228,7 @@ def difference_to_base(encoder: Embedder) -> str | None:
 
 def _dtype_of_weights(asked: str, settings: dict[str, Any], device: torch.device) -> torch.dtype:
     """Return the dtype to open a saved encoder in: by name, as saved (`auto`), or that of its training's arithmetic."""
-    if asked == AS_TRAINED and settings.get("arithmetic") == "bfloat16" and computes(torch.bfloat16, device):
+    if asked == AS_TRAINED and settings["arithmetic"] == "bfloat16" and computes(torch.bfloat16, device):
         return torch.bfloat16
     return saved_dtype(settings["dtype"], device) if asked in ("auto", AS_TRAINED) else pick_dtype(asked, device)
 

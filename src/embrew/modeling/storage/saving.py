@@ -73,7 +73,7 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         write_tokenizer(encoder.tokenizer, out)
         check_tokenizer(encoder.tokenizer, out)
         settings = {
-            "format": _format(encoder),
+            "format": ENCODER.number,
             "base": encoder.base.as_dict(),
             "adapters": len(states),
             "active_adapter": active,
@@ -97,15 +97,6 @@ def save_encoder(encoder: Embedder, folder: Path, *, overwrite: bool, verify: st
         settings["checks"] = verify_folder(encoder, out, verify) if verify != "off" else {"verify": "off"}
         (out / SETTINGS).write_text(json.dumps(settings, indent=2, sort_keys=True))
         write_checksums(out)
-
-
-def _format(encoder: Embedder) -> int:
-    """Return the lowest format number whose readers give the same vectors."""
-    if encoder.settings.memory_ratio is not None:
-        return ENCODER.newest
-    if encoder.base.quantization is not None:
-        return 3
-    return 1 if encoder.settings.words_after == "separate" else 2
 
 
 def _versions(encoder: Embedder) -> dict[str, str]:

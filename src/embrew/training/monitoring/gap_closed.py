@@ -26,7 +26,7 @@ from embrew.training.monitoring.scores import Scores, gap_words, signed
 from embrew.training.monitoring.stage_evaluation import Point
 
 logger = logging.getLogger(__name__)
-NO_TEXTS = "no texts are set aside, since there are fewer than 40, or an earlier embrew began the stage"
+NO_TEXTS = "no texts are set aside, since there are fewer than 40"
 TOO_LONG = (
     "{} of {} held-out texts are left out, since their context and target together have more than the {:g} tokens that "
     "the model was made for"

@@ -38,7 +38,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
     Raises:
         BrokenFile: the file is damaged.
-        OtherFormat: another version of embrew wrote it.
+        OtherFormat: it has another format number.
     """
     path = folder / RUN
     if not path.is_file():
@@ -86,7 +86,7 @@ class RunResults:
         self.values: dict[str, Any] = {"scores": {}, "seconds": {}, "data": {}}
         if (folder / RUN).exists():
             self.values |= read_run(folder)
-        self.values["format"] = formats.RUN.newest
+        self.values["format"] = formats.RUN.number
         self.values["final"] = recipe.stages[-1].name
         self.values["stages"] = [stage.name for stage in recipe.stages]
 

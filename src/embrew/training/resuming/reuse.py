@@ -42,7 +42,7 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
         found = next((run for run in runs if settings.could_reuse(run / stage.name, index)), None)
         if found is None:
             break
-        _copy_results(stage.name, found, folder)
+        _copy_results(recipe, stage.name, found, folder)
         with atomic_folder(folder / stage.name, marker=STAGE) as new:
             shutil.copytree(found / stage.name, new, dirs_exist_ok=True)
         logger.info("%s  reused from %s", stage.name, found)
@@ -50,12 +50,13 @@ def reuse_stages(recipe: Recipe, folder: Path, others: Iterable[Path]) -> list[t
     return reused
 
 
-def _copy_results(stage: str, theirs: Path, ours: Path) -> None:
+def _copy_results(recipe: Recipe, stage: str, theirs: Path, ours: Path) -> None:
     """Copy the results of a stage, and of the untrained encoder, to `run.json` of another run.
 
     Those that an interrupted attempt at the stage has left there are of other weights, and are replaced or removed.
     """
-    known, found = {"format": formats.RUN.newest, **read_run(ours)}, read_run(theirs)
+    begun = {"format": formats.RUN.number, "stages": [each.name for each in recipe.stages]}
+    known, found = {**begun, **read_run(ours)}, read_run(theirs)
     for key in KEYS_BY_STAGE:
         values = found.get(key, {})
         known.get(key, {}).pop(stage, None)

@@ -14,7 +14,7 @@ from embrew.files.reading import content_of, read_json
 from embrew.files.writing import write_json
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.storage.folder_check import check_folder
-from embrew.modeling.storage.opening import SETTINGS, read_settings
+from embrew.modeling.storage.opening import SETTINGS
 from embrew.recipe import Recipe, StageConfig
 from embrew.text_encoder.hashes import vectors_hash
 from embrew.training.resuming.training_inputs import MODEL, TrainingInputs, changed_inputs
@@ -42,7 +42,7 @@ class StageSettings:
     def of_stage(self, index: int) -> dict[str, Any]:
         """Return the settings and inputs that stage `index` depends on, without paths of this machine."""
         return {
-            "format": formats.STAGE.newest,
+            "format": formats.STAGE.number,
             "hash": self.recipe.stage_hash(index),
             "recipe": self.recipe.public().resolved(index),
             "content": self.inputs.of_stage(index),
@@ -73,29 +73,22 @@ class StageSettings:
         Raises:
             ValueError: it holds the stage with other settings or inputs; names them.
         """
+        written = read_stage(folder)
         if (folder / SETTINGS).is_file():
             check_folder(folder, large=False)
-        written = read_stage(folder)
         if written is None:
             return False
         keys = self.differing_keys(written, index)
         if keys is not None:
             raise ValueError(f"{folder} was trained with other settings ({', '.join(keys)}); {OR}")
-        inputs: Mapping[str, Any] = self.inputs.of_stage(index) if "content" in written else {}
-        for key in changed_inputs(inputs, written.get("content", {})):
+        inputs = self.inputs.of_stage(index)
+        for key in changed_inputs(inputs, written["content"]):
             what = "language model" if key == MODEL else "data set"
             raise ValueError(
                 f"{folder}: the {what} {inputs[key]['name']!r} ({key}): its files have changed since the stage was "
                 f"trained; put them back, {OR}"
             )
-        if (folder / SETTINGS).is_file() and self._lost_weights(folder, index):
-            raise ValueError(
-                f"{folder} was saved by an earlier embrew, without the fully trained weights that its adapter was "
-                f"trained on; {OR}"
-            )
-        begun = self.started_with
-        started = {"start_vectors": begun.get("start_vectors"), **written}  # earlier versions have no tokenizer
-        if any(started.get(name) != begun.get(name) for name in ("start", "start_vectors")):
+        if any(written.get(name) != self.started_with.get(name) for name in ("start", "start_vectors")):
             raise ValueError(f"{folder} was not trained from {self.start or 'the language model of the recipe'}; {OR}")
         return True
 
@@ -108,12 +101,12 @@ class StageSettings:
             work: folder of the stage in progress.
             index: of the stage.
             started: what `of_stage` returned.
-            processes: number of processes that train now; also returned where an earlier version began the stage.
-            held_out: number of texts to set aside; an earlier version set none aside.
+            processes: number of processes that train now.
+            held_out: number of texts to set aside.
         """
         if self.holds(work, index):
             begun = read_stage(work) or {}
-            return int(begun.get(PROCESSES, processes)), int(begun.get(HELD_OUT, 0))
+            return int(begun[PROCESSES]), int(begun[HELD_OUT])
         write_json(work / STAGE, {**started, PROCESSES: processes, HELD_OUT: held_out})
         return processes, held_out
 
@@ -122,27 +115,19 @@ class StageSettings:
         written = read_stage(folder)
         if written is None or "start" in written or self.differing_keys(written, index) is not None:
             return False
-        if written.get("arithmetic", self.arithmetic(index)) != self.arithmetic(index):
+        if written["arithmetic"] != self.arithmetic(index):
             return False
-        return "content" not in written or not changed_inputs(self.inputs.of_stage(index), written["content"])
+        return not changed_inputs(self.inputs.of_stage(index), written["content"])
 
     def differing_keys(self, written: Mapping[str, Any], index: int) -> list[str] | None:
         """Return the keys in which a stage's settings differ, apart from the content of files; None: in none.
 
-        Earlier versions compared paths as written. Stages that differ in `training.bf16` only are compared by the
-        `arithmetic` that resulted from it.
+        Stages that differ in `training.bf16` only are compared by the `arithmetic` that resulted from it.
         """
-        by_name = "content" in written
-        if written["hash"] == self.recipe.stage_hash(index, by_name=by_name):
+        if written["hash"] == self.recipe.stage_hash(index):
             return None
-        keys = self.recipe.differing_keys(written["recipe"], index, by_name=by_name)
-        same = "arithmetic" in written and all(BF16.fullmatch(key) for key in keys)
-        return None if keys and same else keys
-
-    def _lost_weights(self, folder: Path, index: int) -> bool:
-        before = self.folder / self.recipe.stages[index - 1].name if index else self.start
-        whole = before is not None and (before / SETTINGS).is_file() and read_settings(before)["full_weights"]
-        return whole and not read_settings(folder)["full_weights"]
+        keys = self.recipe.differing_keys(written["recipe"], index)
+        return None if keys and all(BF16.fullmatch(key) for key in keys) else keys
 
 
 def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
@@ -155,7 +140,7 @@ def arithmetic_of(recipe: Recipe, stage: StageConfig, folder: Path) -> str:
     now, written = build.arithmetic(recipe, stage), read_stage(work)
     if written is None or stage.training.get("bf16") is not None:
         return now
-    begun: str = written.get("arithmetic", {}).get(stage.name, now if recipe.encoder.lora is None else "float32")
+    begun: str = written["arithmetic"][stage.name]
     if begun == "bfloat16" and now == "float32":
         raise ValueError(
             f"{work}: the stage was begun in bfloat16, which this device only emulates; resume it on a device that "
@@ -169,13 +154,13 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
 
     Raises:
         BrokenFile: the file is damaged.
-        OtherFormat: another version of embrew wrote it.
+        OtherFormat: it has another format number.
     """
     path = folder / STAGE
     if not path.is_file():
         return None
     repair = f"remove {folder} and run again with --resume: the stage is trained again"
-    written = read_json(path, keys=("hash", "recipe"), kind=formats.STAGE, repair=repair)
+    written = read_json(path, keys=("hash", "recipe", "arithmetic", "content"), kind=formats.STAGE, repair=repair)
     with content_of(path, repair=repair):
         if not isinstance(written["hash"], str) or not isinstance(written["recipe"], dict):
             raise TypeError("hash is not a string, or recipe not an object")
@@ -183,8 +168,8 @@ def read_stage(folder: Path) -> dict[str, Any] | None:
             raise TypeError(f"{PROCESSES} is not a number of processes")
         if not isinstance(written.get(HELD_OUT, 0), int) or written.get(HELD_OUT, 0) < 0:
             raise TypeError(f"{HELD_OUT} is not a number of texts")
-        if not isinstance(written.get("arithmetic", {}), dict):
+        if not isinstance(written["arithmetic"], dict):
             raise TypeError("arithmetic is not an object")
-        if not all(isinstance(one, dict) for one in dict(written.get("content", {})).values()):
+        if not all(isinstance(one, dict) for one in dict(written["content"]).values()):
             raise TypeError("content is not an object of objects")
     return written

@@ -103,7 +103,7 @@ class TrainingInputs:
             seconds = time.perf_counter() - began
             if seconds > 1:
                 logger.info("%s: sha256 of %.1f GB took %.1f s", file.name, about.st_size / 1e9, seconds)
-            write_json(self.path, {"format": 1, "files": self._noted})
+            write_json(self.path, {"files": self._noted})
         return self._noted[key]
 
     @cached_property

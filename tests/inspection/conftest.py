@@ -1,0 +1,5 @@
+"""Fixtures of tests of inspection."""
+
+from tests.folders.written import written
+
+__all__ = ["written"]
