@@ -1,7 +1,8 @@
-"""What embrew's own copies of library code are worth on a model: `python benchmarks/mechanisms.py MODEL [--output DIR]`.
+"""What embrew's own copies of library code are worth: `python benchmarks/mechanisms.py MODEL [--output DIR]`.
 
 One contrastive step (32 NLI triplets, a LoRA of rank 16 on every linear layer, LoRA dropout 0.05) with every mechanism,
-and without one of them, interleaved. A mechanism stays where it is worth 1.10 times. The model is a folder or `nano`; data: $EMBREW_DATA.
+and without one of them, interleaved. A mechanism stays where it is worth 1.10 times. The model is a folder, or `nano`;
+$EMBREW_DATA names the data.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ ROWS, WARM, REPEATED = 32, 1, 5
 
 def bernoulli(cls: type[Mask], like: torch.Tensor, probability: float) -> Mask:
     """Draw a mask as PyTorch draws it: a random number per element."""
-    return cls(torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - probability).view(-1, like.shape[-1]))
+    dropped = torch.empty(like.numel(), dtype=torch.bool).bernoulli_(probability)
+    return cls(dropped.nonzero().view(-1))
 
 
 class One(Cost):
