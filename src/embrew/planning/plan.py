@@ -57,6 +57,7 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
+    build.check_recipe(recipe)
     place, parts = device(gpu).shared(processes), Parts.of(recipe)
     notes = []
     if not parts.own_config:
