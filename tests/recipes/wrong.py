@@ -106,13 +106,21 @@ OVERRIDES: list[tuple[str, str, str]] = [
         )
     ),
     ("baselines/simcse-nano", "encoder.lora.bias=some", "lora.bias='some'; choose from none, all, lora_only"),
-    ("baselines/llm2vec-nano", "stages.masked.attention=causal", "under attention='causal'"),
+    (
+        "baselines/llm2vec-nano",
+        "stages.masked.attention=causal",
+        "attention=causal: masked next-token prediction",
+    ),
     (
         "baselines/llm2vec-nano",
         "stages.masked.objective.mask_probability=0",
         "mask_probability=0; allowed: greater than 0",
     ),
-    ("baselines/sft-nano", "encoder.attention=bidirectional", "set encoder.attention: causal"),
+    (
+        "baselines/sft-nano",
+        "encoder.attention=bidirectional",
+        "attention=bidirectional: writing a text needs encoder.attention: causal",
+    ),
     ("baselines/matryoshka-nano", "stages.0.objective.dims=[0]", "objective.dims.0=0"),
     (
         "baselines/matryoshka-2d-nano",
