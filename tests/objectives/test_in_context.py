@@ -316,7 +316,7 @@ def test_refusals(make_encoder, variant, settings, words):
 
 
 def test_an_encoder_that_reads_none_is_refused(make_encoder):
-    with pytest.raises(ValueError, match="set encoder.demonstrations in its recipe"):
+    with pytest.raises(ValueError, match="the encoder reads none; set encoder.demonstrations"):
         build.objective({"type": "epic"}).setup(make_encoder(memory_tokens=0))
 
 

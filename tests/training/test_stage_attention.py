@@ -62,7 +62,7 @@ def test_it_decides_the_outcome_of_its_stage_and_none_is_as_before(values):
 
 def test_what_a_stage_cannot_read(values, tmp_path):
     values["stages"][0]["attention"] = "bidirectional"
-    with pytest.raises(ValueError, match="the text attends to the target"):
+    with pytest.raises(ValueError, match="a text that reads the target lets it through"):
         train(Recipe.from_values(values), tmp_path / "run")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig
 from torch import nn
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -14,16 +15,28 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from embrew.build.matching import check_matches
 from embrew.build.objectives import objective
 from embrew.build.stages import training_arguments
+from embrew.config.fields import check_fields, fields_model
 from embrew.files.formats import GAP
 from embrew.modeling.model.adapters import check_for_quantized, lora_config
 from embrew.modeling.model.quantized import check_library
 from embrew.modeling.storage.foreign import check_is_model
 from embrew.objectives.gap import held_out_of
-from embrew.recipe import Recipe, StageConfig
+from embrew.recipe import Recipe, StageConfig, lora
 
 TORCH_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 TARGETED_OPTIMIZERS = ("galore", "apollo")  # prefixes of optimisers that need optim_target_modules
 CHECKED_STEPS = 1000  # maximum number of steps at which a schedule is checked
+_PER_LAYER = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
+_SEVERAL = "gradient caching and accumulation run several per step"
+_NO_LOSS = "needs an evaluation loss, and embrew evaluates by scores"
+UNSUPPORTED: dict[str, dict[str, str]] = {
+    "optim": {
+        **dict.fromkeys(("lomo", "adalomo"), f"updates the weights in the backward pass; {_SEVERAL}"),
+        **{f"{name}_layerwise": f"updates each layer in the backward pass; {_SEVERAL}" for name in _PER_LAYER},
+    },
+    "lr_scheduler_type": dict.fromkeys(("reduce_lr_on_plateau", "greedy"), _NO_LOSS),
+}
+LORA = fields_model(LoraConfig, lora.RANGES, lora.REFUSED)
 
 
 def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
@@ -43,6 +56,7 @@ def check_recipe(recipe: Recipe, *, here: bool = False) -> None:
     if chosen is not None and chosen not in known and "/" not in chosen:  # with "/": a kernel of the Hub
         raise ValueError(f"encoder.attn_implementation={chosen!r}; choose from {', '.join(known)}")
     if recipe.encoder.lora is not None:
+        check_fields(LORA, recipe.encoder.lora, path=("encoder", "lora"))
         try:
             lora_config(recipe.encoder.lora)
             if recipe.encoder.quantization is not None:
@@ -62,6 +76,10 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
         ValueError: one of them cannot be built, or they are incompatible.
     """
     stage = recipe.stages[index]
+    for key, names in UNSUPPORTED.items():
+        value = stage.training.get(key)
+        if value in list(names):
+            raise ValueError(f"stages.{stage.name}.training.{key}={value!r} {names[value]}; choose another")
     built = objective(stage.objective, path=("stages", stage.name, "objective"))
     check_matches(recipe, index, built)
     evaluation = recipe.stage_evaluation(index)
@@ -84,7 +102,7 @@ def check_stage(recipe: Recipe, index: int, *, here: bool = False) -> None:
 
 def _anywhere(stage: StageConfig) -> StageConfig:
     """Return the stage without the settings that fail only because this machine has no GPU."""
-    training = {key: value for key, value in stage.training.items() if key != "tf32"}
+    training = {key: value for key, value in stage.training.items() if key != "tf32" or not isinstance(value, bool)}
     return stage.model_copy(update={"training": {"use_cpu": True, **training}})
 
 

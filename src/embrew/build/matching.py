@@ -4,33 +4,12 @@ from __future__ import annotations
 
 from embrew.build.rows import batches_of
 from embrew.data.columns import ACCEPTED
-from embrew.objectives import (
-    Alignment,
-    Bottleneck,
-    Compression,
-    Epic,
-    InContext,
-    LanguageModel,
-    Llama2Vec,
-    MaskedNextToken,
-    Objective,
-    SupervisedFineTuning,
-)
-from embrew.recipe import EncoderConfig, Recipe
-
-MEMORY = (Alignment, Bottleneck, Compression, Llama2Vec)
-CAUSAL = {
-    Bottleneck: "with another attention, the text attends to the target",
-    LanguageModel: "generating text needs causal attention",
-    Llama2Vec: "the next-token loss on the text needs causal attention",
-    SupervisedFineTuning: "generating text needs causal attention",
-}
+from embrew.objectives import Alignment, Objective
+from embrew.recipe import Recipe
 
 
 def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
     """Raise if stage `index` cannot be trained with the recipe's encoder, or cannot read its data.
-
-    `Objective.setup` makes the same checks, and more, once the encoder exists.
 
     Raises:
         ValueError: names what the objective needs, and the key that sets it.
@@ -66,37 +45,11 @@ def check_matches(recipe: Recipe, index: int, built: Objective) -> None:
     )
     if attention == "memory_causal" and not encoder.memory_tokens:
         raise ValueError(f"{where}.attention='memory_causal' with encoder.memory_tokens=0; it needs memory tokens")
+    settings = encoder.settings.replace(attention=attention)
     objective: Objective | None = built
     while objective is not None:
-        _check(objective, encoder, attention, f"{where}.objective")
-        objective = getattr(objective, "base", None)
-
-
-def _check(objective: Objective, encoder: EncoderConfig, attention: str, where: str) -> None:
-    name = type(objective).__name__
-    if isinstance(objective, MEMORY) and not encoder.memory_tokens:
-        raise ValueError(
-            f"{where}: {name} with encoder.memory_tokens=0; it needs memory tokens: set encoder.memory_tokens and put "
-            "{memory} in the template"
-        )
-    why = next((words for kind, words in CAUSAL.items() if isinstance(objective, kind)), "")
-    if why and attention != "causal":
-        raise ValueError(f"{where}: {name} under attention={attention!r}: {why}; set encoder.attention: causal")
-    if isinstance(objective, MaskedNextToken) and attention == "causal":
-        raise ValueError(f"{where}: {name} under attention='causal'; set encoder.attention: bidirectional")
-    if isinstance(objective, InContext | Epic):
-        if encoder.demonstrations is None:
-            raise ValueError(f"{where}: {name} draws demonstrations; set encoder.demonstrations")
         try:
-            objective.inputs.check_settings(encoder.demonstrations)
+            objective.check_encoder(settings, encoder.memory_tokens)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-    if isinstance(objective, Llama2Vec):
-        after = encoder.patterns[0].after
-        if "{instruction}" not in after or not (encoder.prompts.query and encoder.prompts.document):
-            raise ValueError(
-                f"{where}: {name} with template={encoder.template!r}; it needs {{instruction}} after {{text}}, and "
-                "encoder.prompts for query and document"
-            )
-        if encoder.settings.words_after != "separate":
-            raise ValueError(f"{where}: {name} with encoder.words_after='joined'; set it to separate")
+            raise ValueError(f"{where}.objective: {type(objective).__name__}: {error}") from None
+        objective = getattr(objective, "base", None)

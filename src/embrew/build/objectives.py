@@ -62,9 +62,9 @@ def objective(settings: Mapping[str, Any], *, path: KeyPath = ()) -> Objective:
     missing = [key for key in required if key not in settings]
     if missing:
         raise ValueError(f"{words}{dotted((*path, missing[0]))} is missing; it is required")
-    settings = check_values(kind, settings, path=path, words=words)
+    checked = check_values(kind, settings, path=path, words=words)
     try:
-        return kind(**settings)
+        return kind(**{name: getattr(checked, name) for name in settings})
     except ValueError as error:  # incompatible settings
         raise ValueError(f"{here}: {error}") from None
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils import is_torch_tf32_available
 
+from embrew.config.fields import check_fields, fields_model
 from embrew.distributed import world_size
 from embrew.objectives import EmbeddingObjective, Objective
-from embrew.recipe import StageConfig
+from embrew.recipe import StageConfig, training
 
 NOT_THE_TRAINERS = [
     ("torch_compile", True),  # the Trainer would compile the whole step; `training.stages` compiles its layers
@@ -29,6 +31,11 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": False,
     "ddp_find_unused_parameters": False,
 }
+
+Integration: Any = Literal["none", "all", *INTEGRATION_TO_CALLBACK]
+TRAINING = fields_model(
+    TrainingArguments, training.RANGES | {"report_to": Integration | list[Integration] | None}, training.REFUSED
+)
 
 
 def training_arguments(
@@ -51,9 +58,11 @@ def training_arguments(
         autocast: train with bfloat16 autocast, unless the stage sets `bf16` or `fp16`.
 
     Raises:
-        ValueError: incompatible settings, or a global batch that the number of processes does not divide.
+        ValueError: wrong or incompatible settings, or a global batch that the number of processes does not divide.
     """
-    given = {key: value for key, value in stage.training.items() if (key, value) not in NOT_THE_TRAINERS}
+    checked = check_fields(TRAINING, stage.training, path=("stages", stage.name, "training"))
+    values = checked.model_dump(exclude_unset=True)
+    given = {key: value for key, value in values.items() if (key, value) not in NOT_THE_TRAINERS}
     if stage.batch is not None:
         if not isinstance(built, EmbeddingObjective):
             raise ValueError(

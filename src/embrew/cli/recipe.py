@@ -132,7 +132,13 @@ def check(name: Name, overrides: Overrides = None) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of recipes, for editors."""
+    from embrew.build.checking import LORA
+    from embrew.build.stages import TRAINING
     from embrew.recipe import Recipe
 
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
+    definitions, arguments, adapter = schema["$defs"], TRAINING.model_json_schema(), LORA.model_json_schema()
+    definitions.update(arguments.pop("$defs"))
+    definitions["StageConfig"]["properties"]["training"] = arguments
+    definitions["EncoderConfig"]["properties"]["lora"] = {"anyOf": [adapter, {"type": "null"}], "default": None}
     out().out(json.dumps(schema, indent=2))

@@ -9,15 +9,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from embrew.config.allowed_keys import REFUSED, AllowedKeys
 from embrew.config.suggestions import MOST, choose_from, did_you_mean
 
 KeyPath = tuple[str | int, ...]
+REFUSED = "refused"  # the type of an error of a key
 
 
 def explain(
     error: ValidationError,
-    root: type | AllowedKeys,
+    root: type,
     values: Any,
     *,
     prefix: KeyPath = (),
@@ -27,7 +27,7 @@ def explain(
 
     Args:
         error: what pydantic raised.
-        root: the pydantic model, dataclass or mapping that was validated.
+        root: the pydantic model or dataclass that was validated.
         values: the validated values.
         prefix: keys of `root` in the recipe, for example `("stages", 0, "objective")`.
         place: returns the prefix of a problem's line from its path, such as file and line number.
@@ -52,24 +52,21 @@ def dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(key) for key in path)
 
 
-def keys_of(owner: type | AllowedKeys | None) -> list[str]:
-    """Return the keys of a pydantic model, a dataclass or a mapping."""
+def keys_of(owner: type | None) -> list[str]:
+    """Return the keys of a pydantic model or a dataclass."""
     if owner is None:
         return []
-    if isinstance(owner, AllowedKeys):
-        return list(owner.types)
     if issubclass(owner, BaseModel):
         return list(owner.model_fields)
     return [field.name for field in dataclasses.fields(owner) if field.init] if dataclasses.is_dataclass(owner) else []
 
 
-def _words(problem: Any, path: KeyPath, owner: type | AllowedKeys | None, target: type | AllowedKeys | None) -> str:
+def _words(problem: Any, path: KeyPath, owner: type | None, target: type | None) -> str:
     key, kind, given = dotted(path), problem["type"], problem["input"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}; {_valid(str(path[-1]), owner)}"
     if kind == REFUSED:
-        said = "..." if "token" in str(path[-1]) else _short(given)  # hub_token is a secret
-        return f"{key}={said} {problem['msg']}"
+        return f"{key} {problem['msg']}"
     if kind in ("missing", "missing_argument"):
         return f"{key} is missing; it is required"
     if kind == "value_error":  # embrew's own check: its message is complete
@@ -86,11 +83,12 @@ def _words(problem: Any, path: KeyPath, owner: type | AllowedKeys | None, target
     return f"{key}={_short(given)}; allowed: {allowed}"
 
 
-def _valid(word: str, owner: type | AllowedKeys | None) -> str:
+def _valid(word: str, owner: type | None) -> str:
     valid = keys_of(owner)
-    if len(valid) > MOST:
-        of = f" of {owner.of}" if isinstance(owner, AllowedKeys) and owner.of else ""
-        return f"it is none of the {len(valid)} keys{of} that are allowed here{did_you_mean(word, valid)}"
+    if owner is not None and len(valid) > MOST:
+        return (
+            f"it is none of the {len(valid)} keys of {owner.__name__} that are allowed here{did_you_mean(word, valid)}"
+        )
     return f"valid keys: {', '.join(valid)}{did_you_mean(word, valid)}"
 
 
@@ -110,24 +108,18 @@ def _path(loc: Sequence[str | int], values: Any, *, missing: bool) -> KeyPath:
     return tuple(path)
 
 
-def _owner(root: type | AllowedKeys, path: KeyPath) -> type | AllowedKeys | None:
-    """Return the class or mapping at `path` under `root`; None if it is not one of embrew's."""
-    current: type | AllowedKeys | None = root
+def _owner(root: type, path: KeyPath) -> type | None:
+    """Return the class at `path` under `root`; None if it is not one of embrew's."""
+    current: type | None = root
     for key in path:
         if isinstance(key, int):
             continue
-        annotations: dict[str, Any] = {}
-        if isinstance(current, AllowedKeys):
-            annotations = current.types
-        elif current is not None:
-            annotations = typing.get_type_hints(current, include_extras=True)
+        annotations = {} if current is None else typing.get_type_hints(current, include_extras=True)
         current = _class_in(annotations[key]) if key in annotations else None
     return current
 
 
-def _class_in(annotation: Any) -> type | AllowedKeys | None:
-    if isinstance(annotation, AllowedKeys):
-        return annotation
+def _class_in(annotation: Any) -> type | None:
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)):
         return annotation
     return next((found for part in typing.get_args(annotation) if (found := _class_in(part))), None)

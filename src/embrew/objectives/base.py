@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.objectives.reductions import unit_weights
 from embrew.objectives.rows import RowsKind
 from embrew.objectives.settings import check_values
@@ -27,7 +28,10 @@ class Objective:
         self.check_settings()
 
     def check_settings(self) -> None:
-        """Raise where settings do not go together; `setup` checks what depends on the encoder."""
+        """Raise where settings do not go together."""
+
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise where an encoder's settings do not fit; those of a recipe are checked before its model is opened."""
 
     @property
     def rows_kind(self) -> RowsKind:
@@ -36,6 +40,7 @@ class Objective:
 
     def setup(self, encoder: Encoder) -> None:
         """Prepare the encoder for this objective before the first step; raise where it does not fit."""
+        self.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
 
     def learned(self, encoder: Encoder) -> dict[str, nn.Parameter]:
         """Return parameters that only training needs, by name; each batch holds them as `batch["learned"]`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -48,19 +49,23 @@ class Bottleneck(Objective):
         """Pairs for `positive`, texts otherwise."""
         return "pairs" if self.target == "positive" else "text"
 
-    def setup(self, encoder: Encoder) -> None:
-        """Raise unless the encoder is a causal LM under causal attention, with memory tokens at the template's end."""
-        encoder.backbone.check_decoder("bottleneck learning")
-        if encoder.backbone.memory is None or encoder.template.tail[-1:] != ["memory"]:
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless attention is causal, and memory tokens are at the template's end."""
+        if not memory_tokens or settings.patterns[0].tail[-1:] != ["memory"]:
             raise ValueError(
-                f"template={encoder.template.pattern!r}: the bottleneck is the memory right before the target; set "
+                f"template={settings.template!r}: the bottleneck is the memory right before the target; set "
                 "encoder.memory_tokens and let the template end with {memory}"
             )
-        if not encoder.attention.is_causal:
+        if settings.attention != "causal":
             raise ValueError(
-                f"attention={encoder.attention.mode}: a text that reads the target lets it through; set "
+                f"attention={settings.attention}: a text that reads the target lets it through; set "
                 "encoder.attention: causal"
             )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Train the head; raise unless the encoder is a causal LM with room for text and target."""
+        encoder.backbone.check_decoder("bottleneck learning")
+        super().setup(encoder)
         encoder.backbone.check_attention(Attention("causal", bottleneck=self.bos))
         end_ids(encoder, end=self.end)  # raises without an EOS token
         if self.target == "rest":

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -124,10 +125,15 @@ class Compression(Objective):
         if self.held_out == 1:
             raise ValueError("held_out=1; the control of a share is another text's memory, so give 0, or 2 or more")
 
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless there are memory tokens."""
+        check_memory(memory_tokens, "compression")
+
     def setup(self, encoder: Encoder) -> None:
-        """Keep a copy of the original LM; raise unless the encoder has memory tokens."""
+        """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("context compression")
-        check_memory(encoder, "compression")
+        super().setup(encoder)
+        encoder.template.check_all_memory("compression")
         end_ids(encoder, end=self.end)  # raises without an EOS token
         self._check_room(encoder)
         self._check_lengths(encoder)

@@ -17,6 +17,7 @@ from embrew.losses import conditional_alignment_loss, token_divergences, token_l
 from embrew.modeling.embedding.batching import passes_by_length
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import FrozenLM
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.indexing import at, take, upload
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
@@ -69,10 +70,15 @@ class Alignment(Objective):
         """Pairs."""
         return "pairs"
 
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless there are memory tokens."""
+        check_memory(memory_tokens, "alignment")
+
     def setup(self, encoder: Encoder) -> None:
-        """Keep a copy of the original LM; raise unless the encoder has memory tokens."""
+        """Keep a copy of the original LM; raise unless the encoder is a causal LM whose texts get all memory tokens."""
         encoder.backbone.check_decoder("conditional distribution alignment")
-        check_memory(encoder, "alignment")
+        super().setup(encoder)
+        encoder.template.check_all_memory("alignment")
         end_ids(encoder, end=self.end)  # raises without an EOS token
         before = len(encoder.template.bos_ids) * self.decoder_bos + len(encoder.template.memory_ids)
         check_target_fits(encoder, before, encoder.max_length["document"], read="BOS and memory tokens in the decoder")

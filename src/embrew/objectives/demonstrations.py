@@ -67,11 +67,15 @@ class DemonstratedPairs(Inputs):
         """Whether demonstrations may be vectors."""
         return self.vectors
 
-    def check_settings(self, settings: Demonstrations) -> None:
-        """Raise if the encoder reads demonstrations in another form than the objective trains.
+    def check_settings(self, settings: Demonstrations | None) -> Demonstrations:
+        """Return how the encoder reads demonstrations; raise if in another form than the objective trains.
 
         With `vectors`, a prompt of instructions only (EPIC, Table 4a) may be text.
         """
+        if settings is None:
+            raise ValueError(
+                "queries are trained with demonstrations, and the encoder reads none; set encoder.demonstrations"
+            )
         if not self.vectors and settings.compress != "none":
             raise ValueError(
                 f"encoder.demonstrations.compress={settings.compress} puts vectors into prompts, which objective type: "
@@ -82,16 +86,11 @@ class DemonstratedPairs(Inputs):
                 "encoder.demonstrations.compress=none makes them plain text, which objective type: icl trains; "
                 "choose what becomes a vector: pair, all, query or passage"
             )
+        return settings
 
-    def setup(self, encoder: Encoder) -> Demonstrations:
-        """Return how the encoder reads demonstrations.
-
-        Raises:
-            ValueError: it reads none, or another form than the objective trains; or a query with its demonstrations may
-                have more tokens than the model has positions.
-        """
+    def setup(self, encoder: Encoder) -> None:
+        """Raise where a query with its demonstrations may have more tokens than the model has positions."""
         settings = check_reads(encoder)
-        self.check_settings(settings)
         if self.most:
             budget, query = settings.budget, encoder.max_length["query"]
             encoder.backbone.check_longest(
@@ -100,7 +99,6 @@ class DemonstratedPairs(Inputs):
                 + ("any length" if budget is None else f"up to {query + budget} tokens"),
                 "set encoder.demonstrations.budget, or max_length.query, so that both together fit",
             )
-        return settings
 
     def prepare(self, dataset: Dataset) -> Dataset:
         """Add the column `data_set`: a number of the data set, from which a query's demonstrations are drawn."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.objectives.demonstrations import DemonstratedPairs
 from embrew.objectives.embedding import EmbeddingObjective
 from embrew.objectives.in_context import check_positives, compare_demonstrated
@@ -53,17 +54,22 @@ class Epic(InfoNCE, EmbeddingObjective):
             pairs=self.pairs, most=self.demonstrations, shared=self.gather, vectors=True, detach=detach
         )
 
-    def setup(self, encoder: Encoder) -> None:
-        """Check the settings, and make the projection trainable."""
-        settings = self.inputs.setup(encoder)
-        super().setup(encoder)
-        if settings.learnable is not None and self.demonstrations > settings.learnable:
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless the encoder reads demonstrations as vectors."""
+        read = self.inputs.check_settings(settings.demonstrations)
+        if read.learnable is not None and self.demonstrations > read.learnable:
             raise ValueError(
-                f"demonstrations={self.demonstrations}, and encoder.demonstrations.learnable={settings.learnable} "
+                f"demonstrations={self.demonstrations}, and encoder.demonstrations.learnable={read.learnable} "
                 "vectors replace them; give the same number"
             )
-        if self.plain_weight and not settings.vectors:
+        if self.plain_weight and not read.vectors:
             raise ValueError("plain_weight goes with demonstrations that are vectors; these are text")
+
+    def setup(self, encoder: Encoder) -> None:
+        """Make the projection trainable."""
+        self.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
+        self.inputs.setup(encoder)
+        super().setup(encoder)
         assert encoder.demonstrator is not None
         encoder.demonstrator.requires_grad_(True)
 

@@ -16,11 +16,12 @@ from embrew.modeling.text.indexing import at, take, upload
 from embrew.modeling.text.tokens import Segment, Tokens
 
 
-def check_memory(encoder: Encoder, name: str) -> None:
-    """Raise if the encoder has no memory tokens; `name` is the objective that needs them."""
-    if encoder.backbone.memory is None:
-        raise ValueError(f"{name} needs memory tokens; set encoder.memory_tokens and put {{memory}} in the template")
-    encoder.template.check_all_memory(name)
+def check_memory(memory_tokens: int, name: str) -> None:
+    """Raise if an encoder has no memory tokens; `name` is the objective that needs them."""
+    if not memory_tokens:
+        raise ValueError(
+            f"memory_tokens=0: {name} needs memory tokens; set encoder.memory_tokens and put {{memory}} in the template"
+        )
 
 
 def memory_states(encoder: Encoder, tokens: Tokens) -> Tensor:

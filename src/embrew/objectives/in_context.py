@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from embrew.distributed import gather
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.objectives.demonstration_batch import Drawn
 from embrew.objectives.demonstrations import DemonstratedPairs
 from embrew.objectives.embedding import EmbeddingObjective
@@ -44,8 +45,13 @@ class InContext(InfoNCE, EmbeddingObjective):
         """Pairs with demonstrations as text."""
         return DemonstratedPairs(pairs=self.pairs, most=self.demonstrations, shared=self.gather)
 
-    def setup(self, encoder: Encoder) -> None:
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
         """Raise unless the encoder reads demonstrations as text."""
+        self.inputs.check_settings(settings.demonstrations)
+
+    def setup(self, encoder: Encoder) -> None:
+        """Raise unless the model has positions for the demonstrations."""
+        self.check_encoder(encoder.settings, len(encoder.backbone.memory_ids))
         self.inputs.setup(encoder)
         super().setup(encoder)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.attention import Attention
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -32,11 +33,15 @@ class LanguageModel(Objective):
 
     end: bool = True
 
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless attention is causal."""
+        if settings.attention != "causal":
+            raise ValueError(f"attention={settings.attention}: writing a text needs encoder.attention: causal")
+
     def setup(self, encoder: Encoder) -> None:
-        """Raise unless the encoder is a causal LM under causal attention."""
+        """Train the head; raise unless the encoder is a causal LM."""
         encoder.backbone.check_decoder("next-token prediction")
-        if not encoder.attention.is_causal:
-            raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
+        super().setup(encoder)
         end_ids(encoder, end=self.end)  # raises without an EOS token
         encoder.backbone.set_attention_dropout(0.0)
         encoder.backbone.train_head()

@@ -16,6 +16,7 @@ from embrew.data.sentences import split_sentences
 from embrew.losses import bag_of_words_nll, token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.indexing import at
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.modeling.text.truncated import split_where_truncated
@@ -51,26 +52,30 @@ class Llama2Vec(Objective):
         if not self.bag_weight + self.language_weight:
             raise ValueError("bag_weight=0 and language_weight=0 train nothing; give one of them a weight")
 
-    def setup(self, encoder: Encoder) -> None:
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
         """Raise unless attention is causal and memory tokens follow the text and a prompt, of which there are two."""
-        encoder.backbone.check_decoder("embedding-based auto-encoding")
-        prompts = encoder.prompts["document"], encoder.prompts["query"]
-        if encoder.backbone.memory is None or "{instruction}" not in encoder.template.after or not all(prompts):
+        prompts = settings.prompts["document"], settings.prompts["query"]
+        if not memory_tokens or "{instruction}" not in settings.patterns[0].after or not all(prompts):
             raise ValueError(
-                f"template={encoder.template.pattern!r} with prompts {encoder.prompts}: llama2vec reads memory tokens "
+                f"template={settings.template!r} with prompts {settings.prompts}: llama2vec reads memory tokens "
                 "after a prompt that follows the text; give a template such as '\"{text}{instruction}{memory}' and "
                 "encoder.prompts for query (what follows) and document (what it says)"
             )
-        if encoder.template.words_after != "separate":
+        if settings.words_after != "separate":
             raise ValueError(
                 "words_after=joined: llama2vec continues a text in two ways, so its tokens cannot depend on what "
                 "follows; leave encoder.words_after out, or set it to separate"
             )
-        encoder.template.check_all_memory("llama2vec")
-        if not encoder.attention.is_causal:
+        if settings.attention != "causal":
             raise ValueError(
-                f"attention={encoder.attention.mode}: the next-token loss on the text needs encoder.attention: causal"
+                f"attention={settings.attention}: the next-token loss on the text needs encoder.attention: causal"
             )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Train the head; raise unless the encoder is a causal LM that reads both blocks."""
+        encoder.backbone.check_decoder("embedding-based auto-encoding")
+        super().setup(encoder)
+        encoder.template.check_all_memory("llama2vec")
         first, second = self._blocks(encoder)
         longest = encoder.max_length["document"] - max(len(first.ids), len(second.ids))
         encoder.backbone.check_branches((len(first.ids), len(second.ids)), longest)

@@ -14,6 +14,7 @@ from torch import Tensor
 from embrew.losses import token_nll
 from embrew.modeling.encoder import Encoder
 from embrew.modeling.model.frozen import trained_head
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
 from embrew.objectives.targets import text_ids
@@ -38,13 +39,17 @@ class MaskedNextToken(Objective):
     replacement: Literal["bert", "mask"] = "bert"
     mask_token: Annotated[str, Field(min_length=1)] = "_"
 
-    def setup(self, encoder: Encoder) -> None:
-        """Raise unless attention is bidirectional and `mask_token` is a single token."""
-        if encoder.attention.is_causal:
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise if attention is causal."""
+        if settings.attention == "causal":
             raise ValueError(
-                "masked next-token prediction under causal attention is next-token prediction with holes; set "
+                "attention=causal: masked next-token prediction is then next-token prediction with holes; set "
                 "encoder.attention: bidirectional"
             )
+
+    def setup(self, encoder: Encoder) -> None:
+        """Train the head; raise unless `mask_token` is a single token."""
+        super().setup(encoder)
         encoder.backbone.check_decoder("masked next-token prediction")
         self._mask_id(encoder)
         encoder.backbone.set_attention_dropout(0.0)

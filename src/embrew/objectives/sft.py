@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from embrew.modeling.encoder import Encoder
+from embrew.modeling.settings.encoder import EncoderSettings
 from embrew.modeling.text.targets import target_ids
 from embrew.modeling.text.tokens import Row, Segment, Tokens
 from embrew.objectives.base import Objective
@@ -34,11 +35,15 @@ class SupervisedFineTuning(Objective):
         """Pairs."""
         return "pairs"
 
+    def check_encoder(self, settings: EncoderSettings, memory_tokens: int) -> None:
+        """Raise unless attention is causal."""
+        if settings.attention != "causal":
+            raise ValueError(f"attention={settings.attention}: writing a text needs encoder.attention: causal")
+
     def setup(self, encoder: Encoder) -> None:
-        """Raise unless the encoder is a causal LM under causal attention."""
+        """Train the head; raise unless the encoder is a causal LM."""
         encoder.backbone.check_decoder("supervised fine-tuning")
-        if not encoder.attention.is_causal:
-            raise ValueError(f"attention={encoder.attention.mode}: writing a text needs encoder.attention: causal")
+        super().setup(encoder)
         end_ids(encoder, end=self.end)  # raises without an EOS token
         check_target_fits(encoder, encoder.max_length["query"], encoder.max_length["document"])
         encoder.backbone.set_attention_dropout(0.0)

@@ -77,6 +77,7 @@ def plan_recipe(
     """
     if not recipe.stages:
         raise ValueError("the recipe has no stages, so there is nothing to train and to plan")
+    build.check_recipe(recipe)
     place = device(gpu).shared(processes)
     (config, own_config), (tokenizer, own_tokenizer) = config_of(recipe), tokenizer_of(recipe)
     name, notes = recipe.encoder.model, []

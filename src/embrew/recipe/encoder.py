@@ -11,7 +11,7 @@ from embrew.modeling.settings.pooling import Pooling
 from embrew.modeling.settings.quantization import Quantization
 from embrew.modeling.text.pattern import check_words_after
 from embrew.recipe.base import Config
-from embrew.recipe.lora import LORA
+from embrew.recipe.lora import LoraKey
 
 
 class PromptsConfig(Config):
@@ -38,7 +38,7 @@ class BackboneConfig(Config):
     memory_tokens: Annotated[int, Field(ge=0)] = 0
     memory_init: Literal["vocab", "noise", "mean"] = "vocab"
     soft_prompt_tokens: Annotated[int, Field(gt=0)] | None = None
-    lora: Annotated[dict[str, Any], LORA] | None = None
+    lora: dict[LoraKey, Any] | None = None
     quantization: Quantization | None = None
     train_embeddings: Literal["memory", "full"] = "memory"
     trust_remote_code: bool = False

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from embrew.recipe.base import Config
-from embrew.recipe.training import TRAINING
+from embrew.recipe.training import TrainingKey
 
 Path = Annotated[str, Field(min_length=1)]
 
@@ -86,7 +86,7 @@ class StageConfig(Config):
     name: str
     objective: dict[str, Any]
     data: Datasets
-    training: Annotated[dict[str, Any], TRAINING] = {}
+    training: dict[TrainingKey, Any] = {}
     batch: BatchConfig | None = None
     mix: MixConfig | None = None
     adapter: Literal["continue", "merge"] = "continue"
