@@ -80,8 +80,6 @@ def test_a_resumed_demo_keeps_its_steps(tmp_path: Path) -> None:
     assert chosen_share(recipe, tmp_path / "one", idle) == chosen_share(recipe, tmp_path / "one", slow) == FEWEST
     with pytest.raises(ValueError, match="begun with 25% of the steps, and 100% are asked for; .* add --fresh"):
         chosen_share(recipe, tmp_path / "one", idle, 1.0)
-    (tmp_path / "old" / "model").mkdir(parents=True)
-    assert chosen_share(recipe, tmp_path / "old", slow) == 1.0, "begun when all steps were always trained"
     assert chosen_share(recipe, tmp_path / "own", slow, fit=False) == 1.0, "the user's own numbers of steps"
 
 

@@ -135,7 +135,7 @@ def test_encoders_have_no_perplexity(encoder_folder):
 def found(name, d_prime=None, bits=None, *, pairs=60, different=None, error=0.1, texts=20):
     """Findings with a given d′ and bits per byte."""
     means = (0.1 * (d_prime or 0), 0.0)
-    apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), 10, different or pairs, error)
+    apart = Separation(pairs, 500, means, (0.1, 0.1), 0.5, np.zeros((2, 200)), different or pairs, error)
     surprise = None if bits is None else Perplexity(texts, 1000, 4000, bits * 4000 * math.log(2))
     apart = None if d_prime is None else apart
     return Figures(name, apart, surprise)

@@ -211,20 +211,6 @@ def test_stopped_and_resumed_is_never_stopped(at: str, values: dict[str, Any], t
     equal(tmp_path / "whole" / "compress", tmp_path / "halves" / "compress")
 
 
-def test_a_stage_that_an_earlier_version_began_keeps_its_rows(values: dict[str, Any], tmp_path: Path) -> None:
-    """There, `stage.json` names no number, and nothing was set aside."""
-    recipe = compress(values, tmp_path)
-    stopped(recipe, tmp_path / "run", 3, None)  # type: ignore[arg-type]
-    file = tmp_path / "run" / "compress.work" / "stage.json"
-    written = json.loads(file.read_text())
-    assert written.pop("held_out") == 64
-    file.write_text(json.dumps(written))
-    train(recipe, tmp_path / "run", resume=True)
-    log = log_of(tmp_path / "run")
-    assert log["samples"]["compress"]["an_epoch"] == 76 and "gap" not in log
-    assert "held_out" not in json.loads((tmp_path / "run" / "compress" / "stage.json").read_text())
-
-
 # ---- has it trained? ------------------------------------------------------------------------------------------
 
 

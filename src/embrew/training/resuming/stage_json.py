@@ -106,7 +106,8 @@ class StageSettings:
         """
         if self.holds(work, index):
             begun = read_stage(work) or {}
-            return int(begun[PROCESSES]), int(begun[HELD_OUT])
+            with content_of(work / STAGE):
+                return int(begun[PROCESSES]), int(begun[HELD_OUT])
         write_json(work / STAGE, {**started, PROCESSES: processes, HELD_OUT: held_out})
         return processes, held_out
 
